@@ -125,7 +125,7 @@ class AttentionGradients(NamedTuple, Generic[A]):
     slopes: A | None = None
 
 class AttentionStats(NamedTuple, Generic[A]):
-    """Result of `attention_stats`: statistics of p."""
+    """Result of `attention_stats`: the largest score, and statistics of p."""
 
     max_score: A
     entropy: A
@@ -741,7 +741,8 @@ def gumbel_softmax(
 def hardmax(
     z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """Return the limit of softmax for T to 0+: arg max as a distribution, with shared ties."""
+    """Return the limit of softmax for T to 0+: the arg max as a distribution, in which ties share the
+    probability."""
 @overload
 def hardmax(
     z: Tensor, /, *, axis: int | tuple[int, ...] | None = -1, where: _Mask[Tensor] | None = None,

@@ -17,7 +17,7 @@ SEEDS = range(60)
 
 
 def draw(seed: int, length: int, keys: int, width: int, size: float) -> tuple[np.ndarray, ...]:
-    """Return q, k, v whose scores go up to about `size`."""
+    """Return q, k and v such that the largest score is about `size`."""
     rng = np.random.default_rng((seed, length, keys, width))
     q, k, v = (rng.standard_normal((2, 2, n, width)) for n in (length, keys, keys))
     most = abs(q @ k.swapaxes(-1, -2)).max() / math.sqrt(width)
@@ -55,7 +55,7 @@ SHAPES = [(64, 64, 16), (50, 700, 64), (3, 2000, 128)]
 def test_error_is_at_most_1_5_times_torchs(shape: tuple[int, int, int], size: float, causal: bool) -> None:
     """The bound holds for the largest errors over all seeds.
 
-    Each error is also at most 1e-6 max |v| for scores up to 10, and D 2^-24 max |S| max |v| for larger ones.
+    Each error is also at most 1e-6 max |v| for scores up to 10. For larger scores the limit is D 2^-24 max |S| max |v|.
 
     torch's error depends on the processor: with AVX-512 on Intel, its products are twice as accurate at scores of 100
     as elsewhere. On these processors, our error must be at most half the error of sums that add their terms one after

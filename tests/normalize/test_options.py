@@ -1,4 +1,4 @@
-"""Every accepted argument changes the result; all shapes, layouts and dtypes are supported."""
+"""Every accepted argument changes the result. All shapes, layouts and dtypes are supported."""
 
 from __future__ import annotations
 

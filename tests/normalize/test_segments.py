@@ -174,7 +174,7 @@ def test_ids_whose_values_cannot_be_read() -> None:
     z = jax.numpy.asarray(np.random.default_rng(6).standard_normal(9).astype(np.float32))
     ids = np.array([2, 0, 1, 0, 2, 2, 1, 0, 1])
     traced = jax.jit(lambda z, ids: s.segment_softmax(z, index=ids, num_segments=3))
-    # JAX compiles the sum of each traced function in its own way.
+    # JAX compiles the sums of each traced function differently, so their rounding errors differ.
     np.testing.assert_allclose(traced(z, ids), s.segment_softmax(z, index=ids), rtol=4 * np.finfo("f4").eps)
     assert np.isnan(traced(z, ids - 1)).all()
     assert np.isnan(traced(z, ids + 1)).all()

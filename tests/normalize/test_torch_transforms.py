@@ -1,4 +1,4 @@
-"""functorch's transforms, torch.compile and the operators' own checks."""
+"""The torch operators under torch.func transforms, torch.compile and opcheck."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _fresh_compiler() -> Any:
 
 
 def total(f: Any) -> Any:
-    """A nonlinear scalar function of all results of f: the sum of their squares."""
+    """Return the sum of the squares of all results of f, a nonlinear scalar function."""
 
     def loss(*inputs: Any) -> Any:
         results = f(*inputs)
@@ -148,7 +148,7 @@ def test_compiled_gradient_has_the_bits_of_eager(operation: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("transform", [jacrev, jacfwd, hessian, grad, vmap], ids=lambda t: t.__name__)
 def test_compiled_transforms(transform: Any) -> None:
-    """Most transforms are only traced. The hessian, which uses both modes, is also compiled to C++ (3 s each)."""
+    """Most transforms are only traced. The hessian, which uses both modes, is also compiled to C++ (3 s per case)."""
     backend = "inductor" if transform is hessian else "aot_eager"
     # A lambda, since torch 2.13 cannot trace vmap's `hasattr(f, "__name__")` for a function that is one graph node.
     f = total(softargmax.softmax) if transform in (hessian, grad) else lambda z: softargmax.softmax(z, axis=-1)

@@ -172,7 +172,7 @@ def _some_vjp_of(i: AttentionVjp, part: slice, of: Queries) -> QueriesVjp:
 
 
 def _differentiated(of: Attention, to_bias: bool) -> dict[str, Any]:
-    """Return the arrays that have gradients, by name. Other arguments are replaced by an empty array."""
+    """Return the arrays that have gradients, by name. An empty array takes the place of each other argument."""
     there = of.learned if to_bias else of.learned._replace(bias=None)
     return {name: x if hasattr(x, "shape") else of.q.new_empty(0) for name, x in there._asdict().items()}
 

@@ -25,7 +25,7 @@ class AttentionWithLse(NamedTuple):
 
 @of_arrays
 class AttentionStats(NamedTuple):
-    """Result of `attention_stats`: statistics of p.
+    """Result of `attention_stats`: the largest score, and statistics of p.
 
     `max_score` and `entropy` have shape (..., H, L): the largest score of each query, and the entropy of its p in nats.
     `key_mass` has shape (..., G, K): for each key, the sum of p over the queries of all heads that share the key.

@@ -114,7 +114,7 @@ class RenyiEntropy(NamedTuple):
 
 
 def _series(u: Any, add: int) -> Any:
-    """Return sum u^k / (k! (k + add)): (e^u - 1) / u for add = 1, (u e^u - e^u + 1) / u^2 for add = 2."""
+    """Return sum u^k / (k! (k + add)). It is (e^u - 1) / u for add = 1, (u e^u - e^u + 1) / u^2 for add = 2."""
     total = namespace(u).zeros_like(u)
     for k in range(18, -1, -1):
         total = total * u + 1.0 / (math.factorial(k) * (k + add))

@@ -10,7 +10,7 @@ from softargmax.normalize.softmax import checked
 
 @public
 def hardmax(z: Logits, /, *, axis: int | tuple[int, ...] | None = -1, where: Mask | None = None) -> Array:
-    r"""Return the limit of softmax for T to 0+: arg max as a distribution, with shared ties.
+    r"""Return the limit of softmax for T to 0+: the arg max as a distribution, in which ties share the probability.
 
     .. math:: p_i = \frac{[i \in I]}{|I|}, \qquad I = \{i : z_i = \max_j z_j\}
 

@@ -102,7 +102,7 @@ def logsumexp(
 
     See Also
     --------
-    softmax_with_lse : lse, without the division by beta, together with the softmax.
+    softmax_with_lse : returns lse (not divided by beta) together with the softmax.
 
     References
     ----------
@@ -258,7 +258,7 @@ def _sign(x: Any) -> Any:
 
 
 def _powers_to_scores(z: Any, weights: Any) -> tuple[Any, Any]:
-    """Move large powers of two from the weights to the scores, so that p does not underflow where a weight is huge.
+    """Move large powers of two from the weights to the scores. Then p does not underflow if a weight is huge.
 
     Weights of moderate size are not changed, so their scores are not rounded.
     """

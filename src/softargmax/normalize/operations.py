@@ -30,14 +30,14 @@ class Scores(NamedTuple):
 
 
 class Probabilities(NamedTuple):
-    """The softmax, and lse in nats."""
+    """Result of softmax: p, and lse in nats."""
 
     p: Any
     lse: Any
 
 
 class SoftmaxVjp(NamedTuple):
-    """Arguments of gz = beta p (g - <p, g>), with a result of `dtype`."""
+    """Arguments of `softmax_vjp`: gz = beta p (g - <p, g>). `dtype` is the dtype of gz."""
 
     p: Array
     lse: Array
@@ -154,7 +154,7 @@ class LogProbabilities(NamedTuple):
 
 
 class LogSoftmaxVjp(NamedTuple):
-    """Arguments of gz = beta (g - p <1, g>), with a result of `dtype`."""
+    """Arguments of `log_softmax_vjp`: gz = beta (g - p <1, g>). `dtype` is the dtype of gz."""
 
     log_p: Array
     lse: Array
@@ -263,7 +263,7 @@ class SmoothMaximum(NamedTuple):
 
 
 class LogSumExpVjp(NamedTuple):
-    """Arguments of gz = p g in the support, with a result of `dtype`; g has one number per row."""
+    """Arguments of `logsumexp_vjp`: gz = p g in the support. `dtype` is the dtype of gz; g has one number per row."""
 
     p: Array
     g: Array

@@ -19,7 +19,7 @@ from softargmax.normalize.operations import LogProbabilities, Probabilities, Smo
 
 
 class Segments(NamedTuple):
-    """Sums over segments, and the broadcast of one number per segment to its scores."""
+    """Compute sums over segments, and broadcast one number per segment to the scores of the segment."""
 
     offsets: Any
     row: Any
@@ -49,7 +49,7 @@ _LSE = Result("z", "dtype", _per_segment, wide=True)
 
 
 def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
-    """Append the batch axis to the columns, since columns are independent."""
+    """Implement vmap: append the batch axis to the columns, since columns are independent."""
     if dims.offsets is not None:
         raise NotImplementedError("vmap: offsets cannot be batched; make one ragged batch of all segments")
 

@@ -40,15 +40,15 @@ def softmax(
     axis : int, tuple of int, or None
         The axis or axes of a row of scores; None for all of them.
     temperature : float or array
-        T. A higher temperature gives a more uniform result. 0 is the limit, an arg max with shared ties (-0.0: an
-        arg min). Infinity is uniform over the support. Negative temperatures favour small scores. An array has one
-        temperature per row. To apply many temperatures to the same scores, pass an array with more axes than z, of
-        size 1 along `axis`; the extra axes come first in the result. A list of M temperatures with a single row gives
-        (M, K).
+        T. A higher temperature gives a more uniform result. 0 gives the limit, an arg max whose ties share the
+        probability (-0.0: an arg min). Infinity gives the uniform distribution over the support. Negative temperatures
+        favour small scores. An array has one temperature per row. To apply many temperatures to the same scores, pass
+        an array with more axes than z, of size 1 along `axis`; the extra axes come first in the result. A list of M
+        temperatures with a single row gives (M, K).
     base : float, optional
         Base of the exponentials; defaults to e. Above 1 it favours large scores, below 1 small ones; 1 is uniform.
     where : array of bool, optional
-        The support. An entry outside it has probability 0 whatever its score, even NaN.
+        The support. An entry outside it has probability 0, even if its score is NaN.
     dtype : dtype, optional
         The floating dtype of the result; defaults to that of z.
     out : array, optional
