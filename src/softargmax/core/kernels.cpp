@@ -23,8 +23,9 @@ template void write(const RowArgs&, const Operand&, std::int64_t, int, std::int6
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::core {
 
-// n rounds of kMultiplyAdds fused multiply-adds of 16 floats, each on its own accumulator: enough accumulators to hide
-// the latency, few enough to stay in registers. The sum is returned so that the work cannot be optimised away.
+// Runs n rounds of kMultiplyAdds fused multiply-adds of 16 floats, each on its own accumulator. There are enough
+// accumulators to hide the latency, and few enough to stay in registers. The sum is returned so that the work cannot be
+// optimised away.
 void multiply_adds(MultiplyAddsArgs& args) {
     using V = Pack<float>;
     constexpr int kInRegisters = kRegisterBytes == 64 ? 16 : 4;
@@ -42,12 +43,14 @@ void multiply_adds(MultiplyAddsArgs& args) {
 namespace {
 
 // Numbers in a block of B. Its 512 KiB stay in a second-level cache while the rows of A stream past it (1024 x 32768,
-// depth 512, two threads, Sapphire Rapids: 105 ms; with half of it 120 ms, twice 113 ms, four times 114 ms).
+// depth 512, two threads, Sapphire Rapids: 105 ms; with half this size 120 ms, with twice 113 ms, with four times 114
+// ms).
 template <class T> constexpr std::int64_t kBlockSize = (std::int64_t{512} << 10) / sizeof(T);
 constexpr std::int64_t kRowsAtOnce = kFewPanels * kPanelRows;
 
-// Pieces per thread at most, and the multiply-adds and elements of C that a piece should have: smaller pieces spend too
-// much on packing (96 x 512, depth 32768, two threads: 4 pieces take 14.2 ms, 8 take 19.0 ms, 16 take 19.4 ms).
+// The largest number of pieces per thread, and the multiply-adds and elements of C that a piece should have at least.
+// Smaller pieces spend too much time on packing (96 x 512, depth 32768, two threads: 4 pieces take 14.2 ms, 8 take 19.0
+// ms, 16 take 19.4 ms).
 // Packing a number takes as long as kPacking multiply-adds.
 constexpr double kPiecesPerThread = 8, kPieceWork = 1 << 23, kPieceSize = 12800, kPacking = 17;
 
@@ -62,10 +65,10 @@ template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::in
 
 // C cut into pieces, which threads take one after another. A thread that loses its core delays one piece only.
 struct Pieces {
-    std::int64_t rows, cols;  // of a piece, in whole panels
+    std::int64_t rows, cols;  // rows and columns of a piece, in whole panels
     std::int64_t across, count;
 
-    // The best of the ways to cut C into `wanted` pieces or about as many.
+    // The fastest way to cut C into about `wanted` pieces.
     template <class T> static Pieces of(const ProductArgs& args) {
         const double size = static_cast<double>(args.rows) * static_cast<double>(args.cols),
                      by_size = size * std::min(static_cast<double>(args.depth) / kPieceWork, 1 / kPieceSize);
@@ -93,14 +96,15 @@ struct Pieces {
     template <int Panel> static std::int64_t part(std::int64_t n, std::int64_t count) {
         return (n + Panel * count - 1) / (Panel * count) * Panel;
     }
-    // The time of a product per depth, in multiply-adds. Every piece packs its rows of A and its columns of B.
+    // The estimated time of a product per unit of depth, measured in multiply-adds. Every piece packs its rows of A and
+    // its columns of B.
     double time(int threads) const {
         const auto m = static_cast<double>(rows), n = static_cast<double>(cols);
         return static_cast<double>((count + threads - 1) / threads) * (m * n + kPacking * (m + n));
     }
 };
 
-// One piece. The outer loop runs over the depth, in the order of the sums.
+// Computes one piece. The outer loop runs over the depth, in the order of the sums.
 template <class T> void product_of(const ProductArgs& args, std::int64_t i, std::int64_t m, std::int64_t j,
                                    std::int64_t n) {
     constexpr int width = kPanelCols<T>;

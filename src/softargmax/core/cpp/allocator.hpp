@@ -16,7 +16,7 @@
 
 namespace softargmax {
 
-// Advises the system to back the whole pages of a range with huge pages; it may refuse.
+// Advises the system to back the whole pages of a range with huge pages. The system may ignore this.
 inline void want_huge_pages(void* data, std::size_t bytes) {
     const std::uintptr_t page = 4096, first = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
     const std::uintptr_t last = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
@@ -44,7 +44,7 @@ class Pool {
     }
     static std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
-    static void* map(std::size_t bytes) {  // aligned to a huge page, which mmap does not guarantee
+    static void* map(std::size_t bytes) {  // mmap does not guarantee alignment to a huge page
         void* all = mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (all == MAP_FAILED) return nullptr;
         char* data = static_cast<char*>(all);
@@ -70,7 +70,8 @@ class Pool {
         return pool;
     }
 
-    // Null if there is no memory. It never waits for the lock, so a child that is forked while it is held cannot hang.
+    // Returns null if there is no memory. It never waits for the lock, so a child that is forked while another thread
+    // holds the lock cannot hang.
     void* take(std::size_t bytes) {
         if (bytes > PTRDIFF_MAX - 2 * kPage) return nullptr;
         const std::size_t wanted = whole_pages(bytes);
@@ -104,8 +105,9 @@ class Pool {
 };
 
 // Results of at least this size come from the pool. Smaller ones are cheaper from glibc's malloc, which keeps freed
-// memory too (4 MiB: 17 us against 60 us). malloc often returns larger ones to the system: writing a gradient of 16 MiB
-// between other arrays takes 0.60 ms with malloc and 0.44 ms with the pool. From 32 MiB on it always returns them.
+// memory too (4 MiB: 17 us against 60 us). malloc often returns larger blocks to the system: writing a gradient of 16
+// MiB between other arrays takes 0.60 ms with malloc and 0.44 ms with the pool. malloc always returns blocks of 32 MiB
+// or more.
 constexpr std::size_t kPooled = 12 << 20;
 
 }  // namespace softargmax

@@ -42,7 +42,8 @@ inline Type type_of(nb::dlpack::dtype t) {
 }
 
 // True for arrays of ml_dtypes' bfloat16. DLPack and the buffer protocol both refuse these, and trying them takes 2.5
-// us. So the first such dtype is remembered and compared by identity. `refused`: both have just failed.
+// us. So the first such dtype is remembered and compared by identity. `refused` is true if both protocols have just
+// failed.
 inline bool is_bfloat16(nb::handle x, bool refused) {
     static PyObject* known = nullptr;
     if (!known && !refused) return false;
@@ -115,7 +116,7 @@ inline void must_be(const char* name, const View& x, std::initializer_list<Type>
         if (x.type == t) return;
     throw nb::type_error((std::string(name) + ": this operation does not take its dtype").c_str());
 }
-// `count` contiguous numbers of a type. Kernels get only their address, so the count is checked here.
+// `count` contiguous numbers of a type. Kernels get only the address of the numbers, so the count is checked here.
 template <class T> T* numbers(const char* name, const View& x, std::int64_t count) {
     if (!x) return nullptr;
     std::int64_t size = 1, stride = 1;
@@ -144,7 +145,7 @@ struct Integers : HeldArray {
     const std::int64_t* end() const { return begin() + count; }
 };
 
-// Runs a kernel unless a class of `target` does not exist; then returns the first row with such a class.
+// Runs a kernel if all classes of `target` exist. Otherwise returns the first row whose class does not exist.
 template <auto kRun, class Args> std::optional<std::int64_t> unless_wrong_class(Args& args) {
     const std::int64_t rows = args.target ? args.rows.total : 0;
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -207,7 +208,7 @@ template <class J> struct CallOf {
         for (auto& s : x.col) s = 0;
     }
 
-    // Runs the kernel and returns its result; a default-constructed result if there are no rows.
+    // Runs the kernel and returns its result. Returns a default-constructed result if there are no rows.
     template <class Kernel> auto run(Plan& plan, Kernel kernel) {
         plan.finish(job);
         return run(kernel);
@@ -223,7 +224,7 @@ template <class J> struct CallOf {
         return kernel(job);
     }
     std::int64_t segment_work = 0;
-    std::int64_t passes = 1;  // over the scores; with more passes, threads pay off for smaller arrays
+    std::int64_t passes = 1;  // number of passes over the scores; with more passes, threads pay off for smaller arrays
 };
 
 // ---- fields ---------------------------------------------------------------------------------------------------
@@ -328,7 +329,7 @@ template <class B> RowwiseField<B, std::uint64_t> word(const char* name, Operand
     return {name, to, kInteger};
 }
 
-// Some numbers per row, contiguous along an extra last dimension; an earlier field holds their count.
+// Several numbers per row, contiguous along an extra last dimension. An earlier field holds their count.
 template <class Base> struct ListField {
     using Value = HeldArray;
     const char* name;
@@ -397,7 +398,7 @@ struct AxesField {
 };
 inline AxesField axes(const char* name) { return {name}; }
 
-// Contiguous float64 or int64, `each` numbers per row; const ones are read, the others written.
+// A contiguous float64 or int64 array with `each` numbers per row. Const arrays are read; the others are written.
 template <class Base, class T> struct DenseField {
     using Value = HeldArray;
     const char* name;

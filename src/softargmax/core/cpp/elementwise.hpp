@@ -8,8 +8,9 @@ namespace softargmax::SOFTARGMAX_ISA_NAME {
 
 // ---- map: from rows of scores to a row of results --------------------------------------------------------------
 
-// The destination of results. `next` is prefetched along the way (512 x 32768 on Zen 5: 3.2 ms with, 3.8 ms without).
-// `streaming` writes past the caches (2.6 ms). The locked instructions at the end of an OpenMP team, and in Python's
+// The destination of results. `next` is prefetched during the writes (512 x 32768 on Zen 5: 3.8 ms without the
+// prefetch, 3.2 ms with it). `streaming` writes past the caches (2.6 ms). The locked instructions at the end of an
+// OpenMP team, and in Python's
 // lock, order these stores before later reads by other threads.
 template <class T> struct Target {
     T* out;
@@ -62,7 +63,7 @@ template <class T> struct Split {
 
 // ---- softmax: p = exp(beta z - lse) -----------------------------------------------------------------------------
 
-// 2^-lift / (E l), the factor from the terms of a row to probabilities. For float32 one double is enough.
+// 2^-lift / (E l), the factor from the terms of a row to probabilities. For float32, one double holds it.
 template <class T> SOFTARGMAX_INLINE double inverse_of(double r, double e) { return Reach<T>::lower / (e * (1.0 + r)); }
 template <class T> SOFTARGMAX_INLINE Twofold inverse_of(const State& s, const Peak<T>& peak) {
     if constexpr (sizeof(T) == 4) return {inverse_of<T>(s.r, peak.e), 0};
@@ -74,7 +75,7 @@ template <class T> SOFTARGMAX_INLINE Twofold inverse_of(const State& s, const Pe
 template <class T> struct Small {
     static constexpr double gain = sizeof(T) == 4 ? 0x1p-30 : 0x1p-300, reach = sizeof(T) == 4 ? 86 : 700;
 };
-// The same factor as a pair of T: this costs one instruction and removes 0.5 ulp from the error of the result.
+// The same factor as a pair of T. The pair costs one instruction and reduces the error of the result by 0.5 ulp.
 template <class T> struct Factor {
     Split<T> f;
     SOFTARGMAX_INLINE explicit Factor(Twofold x) : f(x.hi, x.lo) {}
@@ -82,7 +83,7 @@ template <class T> struct Factor {
     SOFTARGMAX_INLINE Pack<T> times(Term<T> e) const { return (f.hi + fma(e.t, f.hi, f.lo)) * e.power; }
 };
 
-// gain p: a gradient is a multiple of p. Probabilities of at most `smallest` become 0.
+// gain p, as a gradient is a multiple of p. Probabilities of at most `smallest` become 0.
 template <class T> void softmax_finite(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to,
                                        Twofold gain, double smallest) {
     const Peak<T> peak(static_cast<T>(s.m), beta);
@@ -127,8 +128,8 @@ template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n
 
 enum class Log : bool { no, yes };
 
-// Rows without an ordinary maximum: rows with a NaN, an empty support or infinities, and rows at T = 0, where ties
-// share.
+// Rows without a finite maximum (with NaN, infinities or an empty support), and rows at T = 0, where the tied maxima
+// share the row equally.
 template <Log log, class T> void apply_limit(const T* z, std::int64_t n, const State& s, T* out, double gain = 1) {
     using V = Pack<T>;
     const bool nan = s.r != s.r;
@@ -142,8 +143,8 @@ template <Log log, class T> void apply_limit(const T* z, std::int64_t n, const S
     });
 }
 
-// softmax (times a gain, without probabilities of at most `smallest`) or log_softmax of a piece of a row, from the
-// state of the whole row.
+// softmax or log_softmax of a block of a row, from the state of the whole row. softmax is multiplied by a gain, and
+// probabilities of at most `smallest` become 0.
 template <Log log, class T>
 void apply(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to, Twofold gain = {1, 0},
            double smallest = 0) {
@@ -200,12 +201,12 @@ template <class T> class Softcap {
         const auto nan = unless(all, equal(z, z)), negative = above(zero_, z);
         return keep(unless(all, negative), y) - keep(negative, y) + keep(nan, z);
     }
-    // In pairs: rounding at every step gave errors of 4 ulp.
+    // Computed in pairs, since rounding at every step gave errors of 4 ulp.
     SOFTARGMAX_INLINE Two<V> slope(V z) const {
         const Two<V> q = decay(exponent(z)), r = inverse(plus(Two<V>{one_, zero_}, q));
         return times(times(q, times(r, r)), V::all(4));
     }
-    // Caps n scores in place. Scores of -inf are outside the support and stay.
+    // Caps n scores in place. Scores of -inf are outside the support and stay -inf.
     void bend(T* z, std::int64_t n) const {
         const V out = V::all(-std::numeric_limits<T>::infinity());
         for (std::int64_t i = 0; i < n; i += V::kLanes) {

@@ -109,7 +109,8 @@ inline double exp_scalar(double x) {
     const double k = (x * E::log2e + E::magic) - E::magic;
     const double r = fma(k, -E::ln2_lo, fma(k, -E::ln2_hi, x));
     const double y = 1.0 + exp_less_one<double>(r);
-    const double half = static_cast<double>(static_cast<int>(k) / 2);  // two factors, so that subnormals round once
+    const double half = static_cast<double>(static_cast<int>(k) / 2);  // two factors, so that a subnormal result is
+                                                                       // rounded only once
     return y * power_of_two(E::magic + E::bias + half) * power_of_two(E::magic + E::bias + (k - half));
 }
 
@@ -139,7 +140,7 @@ inline double log_of_parts(double u, double lost) {
 inline double log1p_scalar(double x) {
     if (x > -0.29 && x < 0.41) return log1p_small(x);
     if (!(x > -1.0)) return x == -1.0 ? -kInf : kNaN;
-    if (x > 1e308) return x;  // only +inf occurs beyond this
+    if (x > 1e308) return x;  // the only larger value that occurs is +inf
     const double u = 1.0 + x;
     return log_of_parts(u, x < 1.0 ? x - (u - 1.0) : 1.0 - (u - x));
 }
@@ -233,7 +234,7 @@ template <class V> SOFTARGMAX_INLINE Two<V> log_pair(Two<V> v) {
     const V low = sum.lo + (fma(x.k, V::all(E::ln2_lo), head.lo) + ((x.tail - half_low) + x.rest));
     return two_sum(sum.hi, low);  // `low` may be as large as a twentieth of sum.hi
 }
-// log v to one or two roundings; fewer terms make it less accurate.
+// log v with an error of one or two roundings. With fewer terms it is less accurate.
 template <int terms, class V> SOFTARGMAX_INLINE V log_of(Two<V> v) {
     using E = Exp<typename V::Scalar>;
     const Logs<V> x = logs_of<terms>(v);
@@ -241,7 +242,7 @@ template <int terms, class V> SOFTARGMAX_INLINE V log_of(Two<V> v) {
 }
 template <class T> constexpr int kExpTerms = sizeof(Exp<T>::q) / sizeof(T);
 
-// e^y if that is a normal number; with n terms, or all terms for n = 0.
+// e^y if it is a normal number, computed with n terms of the series, or with all terms for n = 0.
 template <int n = 0, class V> SOFTARGMAX_FORMULA V exp_of(Two<V> y) {
     using T = typename V::Scalar;
     using E = Exp<T>;

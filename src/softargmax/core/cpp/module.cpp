@@ -2,7 +2,7 @@
 //
 // An array is one of three: a NumPy array; a tensor, if torch describes its memory in C; or a tuple (address, type,
 // shape, strides in elements) for memory owned by others, ten times cheaper to pass than a DLPack capsule. A uint16
-// array is taken for the bits of bfloat16; an ml_dtypes bfloat16 array is accepted directly. Shapes are checked here,
+// array is read as the bits of bfloat16. An ml_dtypes bfloat16 array is accepted directly. Shapes are checked here,
 // because memory safety depends on them, and so are the values of offsets. core/check.py checks everything else.
 #include <nanobind/stl/string.h>
 
@@ -109,8 +109,8 @@ SOFTARGMAX_EACH_ROOM(SOFTARGMAX_DECLARE_ROOM)
 NB_MODULE(_native, module) {
     using namespace softargmax;
     watch_forks();
-    chosen_isa();  // an invalid SOFTARGMAX_ISA raises now, not at the first call
-    Pool::instance();  // and so does an invalid SOFTARGMAX_POOL_MIB
+    chosen_isa();  // an invalid SOFTARGMAX_ISA raises at import, not at the first call
+    Pool::instance();  // an invalid SOFTARGMAX_POOL_MIB raises at import, too
     SOFTARGMAX_EACH_ROOM(SOFTARGMAX_BIND_ROOM)
 
     module.def("set_num_threads", [](int n) { requested_threads() = n; }, "n"_a,

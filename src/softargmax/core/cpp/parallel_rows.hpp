@@ -30,12 +30,12 @@ inline void put(const Operand& x, const RowArgs& args, std::int64_t row, double 
     });
 }
 
-// How the scores of a row are read: negated if beta < 0; all equal if beta = 0 (infinities stay).
+// How the scores of a row are read. They are negated if beta < 0, and all finite ones are read as equal if beta = 0.
 struct RowScale {
     Scale beta;
     bool negate = false, flat = false, undefined = false;
-    // Padding to whole words. A copy of 19 bytes has overlapping stores, which wait for all earlier stores of the row:
-    // 5% of the time of a loss.
+    // Padding to whole words. A copy of 19 bytes has overlapping stores, which wait for all earlier stores of the row.
+    // This took 5% of the time of a loss.
     bool whole_words[5] = {};
 };
 inline RowScale scale_of(const RowArgs& args, std::int64_t row) {
@@ -53,11 +53,12 @@ inline RowScale scale_of(const RowArgs& args, std::int64_t row) {
 // beta, and are -inf outside of `where`.
 enum class Reads { scores, both_scores, probabilities };
 
-// Decisions that are the same for all groups of a call. They are made once, as they cost as much as a short row.
+// Decisions that are the same for all groups of a call. They are made once per call, as making them takes as long as a
+// short row.
 template <class A, class T> struct FrameOf {
     const A& args;
     Groups groups;
-    bool z_direct, other_direct, out_direct;  // memory can be used as it is, without a tile
+    bool z_direct, other_direct, out_direct;  // true if the memory can be used directly, without a tile
     bool both, one_scale, changed;
     RowScale scale;
 
@@ -95,7 +96,7 @@ template <class A, class T, int Size> struct GroupOf {
     const T* scores = nullptr;
     const T* other = nullptr;
     T* result = nullptr;
-    std::int64_t pitch;  // from row to row in a tile; padded, so that rows do not fall on the same sets of a cache
+    std::int64_t pitch;  // distance between rows in a tile; padded, so that rows do not share the same cache sets
 
     GroupOf(const FrameOf<A, T>& f, std::int64_t index)
         : frame(f),
@@ -110,7 +111,7 @@ template <class A, class T, int Size> struct GroupOf {
             changed = changed || scale[g].negate || scale[g].flat;
         }
     }
-    int rows() const { return Size == 1 ? 1 : count; }  // a constant for single rows
+    int rows() const { return Size == 1 ? 1 : count; }  // a compile-time constant for single rows
     std::int64_t blocks() const { return (length + kBlock - 1) / kBlock; }
     std::int64_t begin(std::int64_t block) const { return block * kBlock; }
     std::int64_t end(std::int64_t block) const { return std::min(length, (block + 1) * kBlock); }
@@ -133,7 +134,7 @@ template <class A, class T, int Size> struct GroupOf {
     const T* load_if_there(const Operand& x, std::int64_t b, std::int64_t e, Slot slot) {
         return x ? load(x, false, b, e, slot) : nullptr;
     }
-    // Makes a block writable: copies it to a tile unless it is in one.
+    // Makes a block writable by copying it to a tile. A block that is already in a tile is not copied.
     T* own(const T*& block, std::int64_t n, Slot slot) {
         T* tile = scratch(slot).get<T>(Size * pitch);
         if (block != tile) std::copy_n(block, n, tile);
@@ -183,7 +184,7 @@ template <class A, class T, int Size> struct GroupOf {
     // The beta that remains to be applied after `transform`.
     Scale beta(int g) const { return args.weights && has_room(scale[g].beta) ? Scale{} : scale[g].beta; }
 
-    // The memory from which the row's scores are read from column i on, if rows and columns are contiguous.
+    // The address of the row's scores from column i on, if rows and columns are contiguous.
     Next source(const T* z, std::int64_t i) const {
         if (Size > 1) return z;
         const int width = kTypeBytes[static_cast<int>(args.z.type)];
@@ -247,7 +248,7 @@ template <class Row, class G> class RowsOfGroup {
     template <class F> void each(F body) {
         for (int g = 0; g < group_.rows(); ++g) body(group_, g, rows_[g]);
     }
-    // body(group, block, rows of the group)
+    // Calls body(group, block, rows of the group).
     template <class F> void apply(F body) {
         for (std::int64_t b = 0; b < group_.blocks(); ++b) {
             load(b);
@@ -266,7 +267,7 @@ template <class Row, class G, class Frame> class RowsByBlock {
     template <class X> static std::vector<X> several(std::int64_t groups) {
         return std::vector<X>(static_cast<std::size_t>(groups * G::kSize));
     }
-    // body(group, block, number of the block among all, rows of the group), with the block loaded.
+    // Loads each block, then calls body(group, block, index of the block among all blocks, rows of the group).
     template <class F> void each_block(F body) {
         parallel_for(frame_.args.threads, groups_ * blocks_, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t unit = begin; unit < end; ++unit) {
@@ -309,7 +310,7 @@ template <class Row, class G, class Frame> class RowsByBlock {
     }
 };
 
-// body(rows) over all rows of a call: for one group after the other, or, if `split`, once for all groups.
+// Calls body(rows) for all rows of a call: once per group, or, if `split`, once for all groups.
 template <class Row, class G, class Frame, class Body> void fold_rows(const Frame& frame, bool split, Body body) {
     if (split) {
         RowsByBlock<Row, G, Frame> rows(frame);

@@ -13,7 +13,8 @@ typedef std::uint32_t Words __attribute__((vector_size(kRegisterBytes)));
 constexpr int kWords = kRegisterBytes / 4;
 constexpr int kChunk = 64;  // columns computed at a time: four 512-bit registers
 
-// The upper and lower halves of the products a f, lane by lane: two multiplications, each of every other lane.
+// The upper and lower halves of the products a f in each lane. It takes two multiplications, one for the even and one
+// for the odd lanes.
 struct Product {
     Words high, low;
 };
@@ -44,9 +45,9 @@ SOFTARGMAX_INLINE Product product(Words a, std::uint32_t f) {
 #endif
 }
 
-// Stores four registers of words, with word j of each block in register j, in the order of memory: 4 x 4 squares are
-// transposed. Only lanes within 16 bytes are exchanged; `in_order` assigns blocks to lanes so that the order comes out
-// right.
+// Stores four registers of words in the order of memory. Register j holds word j of each block, so 4 x 4 squares are
+// transposed. Only lanes within 16 bytes are exchanged; `in_order` assigns blocks to lanes so that the stored words are
+// in order.
 SOFTARGMAX_INLINE void store_transposed(Words a, Words b, Words c, Words d, std::uint32_t* to) {
     Words y[4];
 #if defined(__AVX512F__)
@@ -94,7 +95,7 @@ class Philox {
     struct Block {
         Words a, b, c, d;
     };
-    // Half 0 has the upper 32 bits of the columns' random numbers, half 1 the lower.
+    // Half 0 holds the upper 32 bits of the columns' random numbers, and half 1 the lower 32 bits.
     SOFTARGMAX_INLINE Block rounds(Words counter, std::uint32_t half) const {
         Block x{counter, Words{} + (draw_ | half << 31), Words{} + stream_[0], Words{} + stream_[1]};
 #pragma GCC unroll 10

@@ -138,7 +138,7 @@ template <class T> struct One {
 #endif
 
   public:
-    SOFTARGMAX_INLINE void stream(T* p) const {  // past the caches; p is aligned to 64 bytes
+    SOFTARGMAX_INLINE void stream(T* p) const {  // stores past the caches; p must be aligned to 64 bytes
 #if defined(__clang__) || !defined(__x86_64__)
         store(p);
 #elif defined(__AVX512F__)
@@ -176,7 +176,7 @@ SOFTARGMAX_INLINE One<float> fma(One<float> a, One<float> b, One<float> c) {
 SOFTARGMAX_INLINE One<double> fma(One<double> a, One<double> b, One<double> c) {
     return {(Register<double>)vfmaq_f64((float64x2_t)c.r, (float64x2_t)a.r, (float64x2_t)b.r)};
 }
-#else  // the baseline has no fused multiply-add: the C library's is correct but slow
+#else  // the baseline has no fused multiply-add, and the C library's fma is correct but slow
 template <class T> SOFTARGMAX_CALLED One<T> fma(One<T> a, One<T> b, One<T> c) {
     for (int i = 0; i < One<T>::kLanes; ++i) a.r[i] = std::fma(a.r[i], b.r[i], c.r[i]);
     return a;
@@ -204,7 +204,7 @@ SOFTARGMAX_INLINE OneMask<float> equal(One<float> a, One<float> b) {
 SOFTARGMAX_INLINE OneMask<double> equal(One<double> a, One<double> b) {
     return {_mm512_cmp_pd_mask(a.r, b.r, _CMP_EQ_OQ)};
 }
-// With mask registers: as integers the masks would move to general registers and back.
+// This uses mask registers; as integers the masks would move to general registers and back.
 SOFTARGMAX_INLINE OneMask<float> unless(OneMask<float> a, OneMask<float> b) {
     return {_kandn_mask16(static_cast<__mmask16>(b.bits), static_cast<__mmask16>(a.bits))};
 }
@@ -412,7 +412,8 @@ template <class V> SOFTARGMAX_INLINE typename V::Scalar max_of(V v) {
     typename V::Scalar x[V::kLanes];
     v.store(x);
 #pragma GCC unroll 4
-    for (int half = V::kLanes / 2; half > 0; half /= 2)  // a tree: 16 comparisons in sequence would take 50 cycles
+    for (int half = V::kLanes / 2; half > 0; half /= 2)  // computed as a tree, because 16 comparisons in sequence would
+                                                         // take 50 cycles
 #pragma GCC unroll 8
         for (int i = 0; i < half; ++i) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
     return x[0];

@@ -28,8 +28,8 @@ struct State {
 
     static SOFTARGMAX_INLINE double weight(double m, double top, Scale beta) {
         if (m == top) return 1;  // also for -inf and +inf
-        if (m == -kInf) return 0;  // a fast path for the empty state, which every row of one block starts with
-        // Both steps keep their rounding errors, which would cost |x| / 2 ulp of the weight.
+        if (m == -kInf) return 0;  // a fast path for the empty state, with which every row begins
+        // The rounding errors of both steps are kept. Dropping them would cost |x| / 2 ulp of the weight.
         const Twofold d = two_sum(m, -top), x = times(d.hi, beta);
         const double w = exp_scalar(std::isinf(d.hi) ? d.hi : x.hi);
         return w > 0 && w < 1 ? fma(w, x.lo + d.lo * beta.hi, w) : w;
@@ -55,7 +55,8 @@ template <class T> struct PowerState {
     PowerState plus(const PowerState& other, T w) const { return {m, l + other.l * static_cast<double>(w)}; }
 };
 
-// The merged state of two parts, and the weight of each part in it; one weight is 1. (Exact states take beta, too.)
+// The merged state of two parts, and the weight of each part in it; one of the weights is 1. Exact states also take
+// beta.
 template <class S> struct Merged {
     S state;
     typename S::Weight first, second;
@@ -122,7 +123,7 @@ template <> struct Reach<double> {
     static constexpr double lower = 0x1p-600;
 };
 
-// e^(beta d) = 2^k (e + e_low), for a number or a pack.
+// e^(beta d) as 2^k (e + e_low), for a number or a pack.
 template <class V> struct Parts {
     V k, e, e_low;
 };
@@ -136,7 +137,7 @@ template <class V> SOFTARGMAX_INLINE Parts<V> parts_of(V d, Scale beta) {
     return {k, e, t - (e - all(1.0))};
 }
 
-// The reference point of a piece with maximum m: e^(beta (m - shift)) = 2^k (e + e_low).
+// The shift that is subtracted from the scores of a piece with maximum m: e^(beta (m - shift)) = 2^k (e + e_low).
 //
 // The shift is 0 while the scores are small, and m itself once |beta m| reaches `twice`. In both cases z - shift is
 // exact for every score that matters: in the second case such a z is within a factor of two of m (Sterbenz).
@@ -157,7 +158,7 @@ template <class T> struct Peak {
     SOFTARGMAX_INLINE bool plain(Scale beta) const { return shift == 0 && beta.unit(); }
     // Scores at or below this, `reach` below the maximum, contribute nothing. It is always below m.
     static SOFTARGMAX_INLINE T floor_of(T m, Scale beta, double reach = Reach<T>::reach) {
-        const double far = beta.hi == 1 ? reach : reach / beta.hi;  // a division costs a row 15 cycles
+        const double far = beta.hi == 1 ? reach : reach / beta.hi;  // a division would cost 15 cycles per row
         const T low = static_cast<T>(static_cast<double>(m) - far);
         const T below = next_below(m);
         return low < below ? low : below;
@@ -168,8 +169,8 @@ template <class T> struct Peak {
 
 // Prefetches what will likely be read next: the scores of the next block or row, at their source. Without the prefetch
 // the next maximum stalls 83 of 290 ns a row (4096 x 1000); logsumexp of 512 x 32768 takes 2.5 ms without and 1.6 ms
-// with it. A short softmax prefetches here as well as while it writes (4096 x 1024: torch's time over ours 1.44
-// without, 1.60 with it).
+// with it. A softmax of short rows prefetches here and also while it writes (4096 x 1024: torch's time divided by ours
+// is 1.44 without this prefetch and 1.60 with it).
 struct Next {
     const char* at;
     int width;  // bytes of a score
@@ -265,7 +266,7 @@ template <class T> State count_ties(const T* z, std::int64_t n, T m) {
 }
 
 // The terms e^(beta (z - shift)) of a row or block, times 2^(lift - k), or 0 for scores `reach` or more below the
-// maximum. `Plain` leaves out the shift, which takes 5% of the time of a softmax.
+// maximum. `Plain` skips the subtraction of the shift, which takes 5% of the time of a softmax.
 template <bool Plain, class T> struct Terms {
     using V = Pack<T>;
     ScaleIn<T> scale;
@@ -324,7 +325,7 @@ State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, con
     });
     const Twofold total = sum.total();
     const double others = static_cast<double>(ties.total() - 1);
-    if constexpr (sizeof(T) == 4) {  // the terms are float32 and their sums double, which has digits to spare
+    if constexpr (sizeof(T) == 4) {  // the terms are float32 and their sums are double, which has enough digits
         const double rest = mode == Fold::kCareful ? powers.total().hi + total.hi : total.hi;
         return {static_cast<double>(peak.m), others + rest * lower};
     }
@@ -337,7 +338,7 @@ State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, con
 
 SOFTARGMAX_INLINE bool looks_confident(double r) { return r > 0 && r < 0.125; }
 
-// f(std::true_type) if the terms are plain, else f(std::false_type).
+// Calls f(std::true_type) if the terms are plain, else f(std::false_type).
 template <class T, class F> SOFTARGMAX_INLINE auto with_plain(const Peak<T>& peak, Scale beta, F f) {
     return peak.plain(beta) ? f(std::true_type{}) : f(std::false_type{});
 }
@@ -353,7 +354,7 @@ State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, c
     });
 }
 
-// True if a float32 piece can be folded in float32; others are folded in float64.
+// True if a float32 piece can be folded in float32. Otherwise it is folded in float64.
 inline bool fits_float(double m, Scale beta) { return beta.hi >= 1e-30 && beta.hi <= 1e30 && std::fabs(m) < 1e30; }
 
 // The state of at most kBlock contiguous scores. For a negative beta, z is negated beforehand.

@@ -60,7 +60,7 @@ class Plan {
         Operand* x;
         Dims stride;  // over the dimensions of z
     };
-    // Not a std::vector, which would allocate its 6 KB at every call.
+    // An array, because a std::vector would allocate 6 KB of heap memory at every call.
     struct {
         OperandStrides all[kMaxOperands];
         std::size_t count = 0;

@@ -2,8 +2,8 @@
 //
 // A kernel reads one block of one row, contiguous, in float or double. If memory has this form, the kernel reads it
 // directly; otherwise a tile is filled first. Rows that are adjacent in memory (axis 0 of a C-ordered array) are tiled
-// 128 at a time. Then every cache line is read once, and eight lines are read from each page (every column is on a new
-// page).
+// 128 at a time. Then every cache line is read once. Every column is on a new page, and eight lines are read from each
+// page.
 #pragma once
 
 #include <algorithm>
@@ -41,8 +41,8 @@ inline Scratch& scratch(Slot slot) {
     return slots[slot];
 }
 
-// Rows per tile if rows are adjacent in memory (8192 x 4096, axis 0: 99 ms with 16 rows, 45 with 64, 39 with 128, 41
-// with 256).
+// Rows per tile if rows are adjacent in memory (8192 x 4096, axis 0: 99 ms with 16 rows, 45 ms with 64, 39 ms with 128,
+// 41 ms with 256).
 constexpr int kGroup = 128;
 constexpr int kSide = 16;  // tiles are transposed in squares of 16 by 16, which stay in the first-level cache
 
@@ -73,7 +73,7 @@ template <class F> SOFTARGMAX_INLINE void with_type(Type type, char* data, F f) 
         case Type::f32: return f(reinterpret_cast<float*>(data));
         case Type::f64: return f(reinterpret_cast<double*>(data));
         case Type::boolean: return f(reinterpret_cast<std::uint8_t*>(data));  // NumPy masks may hold any byte
-        case Type::i64: return;  // not scores: `integer_at` reads them
+        case Type::i64: return;  // integers are not scores; `integer_at` reads them
     }
 }
 template <class T, class S> SOFTARGMAX_INLINE T convert(S x) {
@@ -81,7 +81,8 @@ template <class T, class S> SOFTARGMAX_INLINE T convert(S x) {
         return static_cast<T>(static_cast<float>(x));  // half precision converts via float
     else return static_cast<T>(x);
 }
-// Converts n contiguous numbers. GCC 12 converts float16 one number per instruction: half of the time of a softmax.
+// Converts n contiguous numbers. GCC 12 would convert float16 one number per instruction, which takes half of the time
+// of a softmax.
 template <class S, class T> SOFTARGMAX_INLINE void convert(const S* from, std::int64_t n, T* to) {
     std::int64_t i = 0;
 #if defined(__F16C__) && defined(__AVX2__)
@@ -95,7 +96,7 @@ template <class S, class T> SOFTARGMAX_INLINE void convert(const S* from, std::i
 #endif
     for (; i < n; ++i) to[i] = convert<T>(from[i]);
 }
-// `convert` for results larger than the caches: writes past them, one cache line at a time.
+// `convert` for results larger than the caches. It writes past the caches, one cache line at a time.
 template <class S, class T> SOFTARGMAX_INLINE void convert_past_caches(const S* from, std::int64_t n, T* to) {
     constexpr int L = 64 / sizeof(T);
     std::int64_t i = 0;
