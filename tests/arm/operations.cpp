@@ -1,4 +1,4 @@
-// Prints one line per case, with a hash of the bits that the kernels of normalize write. It is linked with
+// Prints one line per test case: a hash of the bits that the kernels of normalize write. It is linked with
 // normalize/kernels.cpp, compiled for one instruction set. test_arm.py compares the lines of all instruction sets.
 #include <cstdio>
 #include <cstring>
@@ -22,7 +22,8 @@ struct Numbers {  // xorshift64*
     }
 };
 
-// The bits of half-precision formats are the upper bits of a float. Any finite half-precision numbers are suitable.
+// The upper bits of a float are used as the bits of half-precision numbers. Any finite half-precision numbers are
+// suitable.
 std::uint16_t half_bits(double x) {
     const float f = static_cast<float>(x < -60000 ? -60000 : x > 60000 ? 60000 : x);
     std::uint32_t u;

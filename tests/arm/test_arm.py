@@ -2,7 +2,7 @@
 
 tests/native compares the instruction sets of x86 with each other.
 
-The tests need a cross-compiler and qemu (Debian: `g++-aarch64-linux-gnu`, `qemu-user`). Otherwise they are skipped.
+The tests need a cross-compiler and qemu (Debian: `g++-aarch64-linux-gnu`, `qemu-user`). Without these they are skipped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BUILD = SOURCE.parent.parent / "build" / "dev" / "CMakeFiles"
 
 
 def here(isa: str) -> bool:
-    """True if this machine has the instruction set."""
+    """True if this machine supports the instruction set."""
     flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     return {"v4": "avx512dq" in flags, "v3": "avx2" in flags and "fma" in flags}.get(isa, True)
 

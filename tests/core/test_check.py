@@ -15,7 +15,7 @@ Z = np.arange(12.0).reshape(3, 4)
 ELEMENTWISE = (softargmax.softmax, softargmax.log_softmax, softargmax.softmin)
 ROWWISE = (*ELEMENTWISE, softargmax.logsumexp, softargmax.entropy, softargmax.softmax_with_lse)
 
-BAD = {  # argument: value, error, what the message must contain
+BAD = {  # argument: (invalid value, error type, text that the message must contain)
     "axis": [
         (2, (ValueError, IndexError), "-2 to 1"),
         (-3, IndexError, "-2 to 1"),
@@ -324,7 +324,7 @@ def tensors_that_are_not_dense() -> list[Any]:
 def test_tensors_that_are_not_dense(function: Any, implementation: str) -> None:
     torch = pytest.importorskip("torch")
     with softargmax.using(implementation):
-        function(torch.zeros(2, 3))  # caches the server of float32 tensors
+        function(torch.zeros(2, 3))  # this call caches the implementation for float32 tensors
         for z in tensors_that_are_not_dense():
             with pytest.raises(TypeError, match=r"^z: .*(strided|float32)"):
                 function(z)

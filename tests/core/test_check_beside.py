@@ -1,4 +1,4 @@
-"""Arguments other than the scores: devices, libraries, byte orders, sizes; each error names its argument."""
+"""Devices, libraries, byte orders and sizes of arguments other than the scores: each error names its argument."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def test_values_in_strict_arrays_are_checked() -> None:
 
 @pytest.mark.parametrize("strides", [(8, 8), (8, 16), (24, 16)])
 def test_an_out_that_overlaps_itself(strides: tuple[int, int]) -> None:
-    """An `out` is refused if its elements overlap or might overlap, also if it is z itself."""
+    """An `out` is refused if its elements overlap or might overlap, even if `out` is z itself."""
     z = np.arange(12.0).reshape(4, 3)
     out = np.lib.stride_tricks.as_strided(np.zeros(64), (4, 3), strides)
     for scores in (z, out):

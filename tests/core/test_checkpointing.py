@@ -1,4 +1,4 @@
-"""Every function under activation checkpointing, which recomputes it in the backward."""
+"""Every function works under activation checkpointing, which recomputes the function in the backward."""
 
 from __future__ import annotations
 

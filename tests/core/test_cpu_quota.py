@@ -1,4 +1,4 @@
-"""The CPU quota: read from control groups of both versions, nested or not; it limits the default number of threads."""
+"""The CPU quota is read from control groups (v1 and v2, nested or not) and limits the default number of threads."""
 
 from __future__ import annotations
 

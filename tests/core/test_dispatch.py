@@ -1,4 +1,4 @@
-"""The choice of an implementation (by default, by name, by environment), and what counts as an array."""
+"""The choice of an implementation (by default, by name, by environment variable), and which objects count as arrays."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_eager_calls_import_no_compiler() -> None:
 
 @pytest.mark.slow
 def test_functions_called_before_the_compiler_is_imported_are_registered() -> None:
-    """Functions that are graph nodes and methods that stay outside of graphs both work."""
+    """Compiled code may call functions that become graph nodes, and methods that stay outside of graphs."""
     pytest.importorskip("torch")
     code = (
         f"{CALLS}{LAYERS}"

@@ -1,4 +1,4 @@
-"""Exported programs: after decomposition they contain only torch's operators and give the same results."""
+"""Exported programs contain only torch's operators after decomposition, and give the same results."""
 
 from __future__ import annotations
 

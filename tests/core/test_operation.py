@@ -1,4 +1,4 @@
-"""Toy operations: calls, derivatives and errors that are derived from a record."""
+"""Operations made for tests: the calls, derivatives and errors that are derived from a record."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_wrong_records_are_refused() -> None:
 
 
 def test_kernels_refuse_none() -> None:
-    """No kernel crashes if any of its arguments is None."""
+    """No kernel crashes if one of its arguments is None."""
     z, row, pair = np.ones((2, 3)), np.ones(2), (1.0, 0.0)
     where, offsets = np.ones((2, 3), bool), np.array([0, 2])
     good: dict[str, Any] = {"beta": pair, "axes": (1,), "offsets": offsets, "where": where}

@@ -1,4 +1,4 @@
-"""The memory pool of large results: kept after use, never shared, safe in threads and in forked children."""
+"""The memory pool of large results keeps freed memory, never shares it, and is safe in threads and forked children."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import softargmax
 from softargmax.core import _native, native
 
-LARGE = _native.POOLED // 4 + 4  # just more float32 scores than the smallest result from the pool
+LARGE = _native.POOLED // 4 + 4  # slightly more float32 scores than the smallest result that comes from the pool
 
 
 def address(array: np.ndarray) -> int:
@@ -58,7 +58,7 @@ def test_tensors_from_the_pool_are_ordinary() -> None:
     z = torch.zeros(4, LARGE // 4)
     with torch.no_grad():
         p = softargmax.softmax(z)
-    p.mul_(torch.ones(1, requires_grad=True))  # in place, although it was computed under no_grad
+    p.mul_(torch.ones(1, requires_grad=True))  # changed in place, although it was computed under no_grad
     assert p.requires_grad
     transposed = softargmax.softmax(z.T, axis=0)
     assert transposed.stride() == z.T.stride()

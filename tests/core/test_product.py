@@ -1,4 +1,4 @@
-"""The core's matrix product: accurate, with the same bits for a row in every batch."""
+"""The core's matrix product is accurate, and a row has the same bits in every batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_against_float64(shape: tuple[int, int, int], dtype: str) -> None:
     unit = np.finfo(bias.dtype).eps / 2
     assert (
         np.abs(found - exact) <= (min(k, 512) + k / 512 + 2) * unit * size
-    ).all()  # errors of chains of 512 and of their sum
+    ).all()  # rounding errors of the chains of 512 terms and of the sum of the chains
     more = found.copy()
     _native.product(a, b, more, None, adds=True)
     assert np.allclose(more, 2 * exact - bias, rtol=1e-3, atol=1e-3 * (1 + k) ** 0.5)

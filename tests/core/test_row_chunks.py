@@ -1,4 +1,4 @@
-"""Composed functions on large arrays: the same bits in chunks, with little memory."""
+"""Composed functions process large arrays in chunks, with the same bits and little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that do not match a signature: the errors use the names of the public function."""
+"""Errors of calls that do not match a signature use the names of the public function."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ import softargmax
 from softargmax import State
 from softargmax.core.error_free import total, two_product, two_sum
 
-pytestmark = pytest.mark.no_sanitize  # this state runs no native code
+pytestmark = pytest.mark.no_sanitize  # State runs no native code
 LIBRARIES = [backend for backend in BACKENDS if backend.implementation == "reference"]
 INF = math.inf
 score = st.one_of(st.floats(-1e4, 1e4), st.sampled_from([-INF, 0.0, -0.0, 1e300, -1e300, 5e-324]))
@@ -309,7 +309,7 @@ def test_states_pass_through_transformations() -> None:
 
 
 def test_a_long_block_is_folded_in_pieces() -> None:
-    """Temporaries have the size of a piece, and the result agrees with that of the whole up to a few roundings."""
+    """Temporaries have the size of a piece, and the result is that of the whole up to a few roundings."""
     z = np.random.default_rng(1).standard_normal((2, 1_000_000)).astype(np.float32)
     values = np.random.default_rng(2).standard_normal((1_000_000, 2)).astype(np.float32)
     tracemalloc.start()

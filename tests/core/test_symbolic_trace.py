@@ -54,7 +54,7 @@ class Trained(Model):
 
 
 def check(model: Any, *inputs: Any) -> Any:
-    """Check that the graph, and the graph of the graph, give the bits and gradients of the model."""
+    """Check that the traced graph, and a trace of this graph, give the bits and gradients of the model."""
     torch.manual_seed(0)
     wanted = model.eval()(*inputs)
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -93,7 +93,7 @@ def test_the_class_axis_is_chosen_when_the_graph_runs() -> None:
 
 
 def test_functions() -> None:
-    """One call is recorded whichever argument is a proxy; named results keep their names."""
+    """The trace records one call, whichever argument is a proxy. Named results keep their names."""
 
     def f(z: Any, where: Any, t: Any) -> Any:
         both = sa.softmax_with_lse(z, where=where)

@@ -1,4 +1,4 @@
-"""The compiled core reads tensors, and recognises those that need no conversion."""
+"""The compiled core reads tensors, and recognises tensors that need no conversion."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ import softargmax
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Every tail of sixteen lanes, and the lengths around two, four and eight vectors and around a block.
+# All lengths of the last vector of sixteen lanes, and lengths around two, four and eight vectors and around a block.
 LENGTHS = [*range(1, 19), 23, 31, 32, 33, 47, 63, 64, 65, 127, 128, 129, 1000, 4095, 4096, 4097, 4111, 8193]
 PAGE = mmap.PAGESIZE
 
@@ -119,7 +119,7 @@ def large_calls() -> int:
 
 
 def vector_calls(fences: list[Fenced]) -> int:
-    """Make the calls of the output room, with its arrays in each fenced memory in turn."""
+    """Make the calls of softargmax.output, with its arrays in each fenced memory in turn."""
     count = 0
     for end in (True, False):
         turn = itertools.cycle(fences)

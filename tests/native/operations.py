@@ -1,7 +1,7 @@
 """The row-wise operations of the native kernels, as functions of a matrix (rows, length), for the tests of this folder.
 
-The result of a row depends on its scores and on the columns, never on the row's index. So rows can be reordered, cut
-and batched in any way. The first axis of a result is that of the rows.
+The result of a row depends on its scores and its column indices, never on the row's index. So tests can reorder, split
+and batch the rows in any way. The first axis of a result is that of the rows.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ ROW_OPERATIONS: dict[str, RowOperation] = {
 
 
 def gradient(operation: str, seed: int = 11, **options: Any) -> RowOperation:
-    """Return the function that gives an operation's vjp on torch, with a cotangent that depends on the column."""
+    """Return a function that computes an operation's vjp with torch, for a cotangent that depends on the column."""
 
     def vjp(z: Array) -> Array:
         import torch
@@ -172,7 +172,7 @@ def row_operations() -> dict[str, RowOperation]:
 
 
 def scores(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Array:
-    """Return scores of several spreads; some rows have infinities or NaN, or are confident."""
+    """Return scores with several spreads; some rows are confident, and some have infinities or NaN."""
     rng = np.random.default_rng([seed, *shape])
     z = rng.standard_normal(shape) * rng.choice([1.0, 10.0, 40.0, 300.0], (*shape[:-1], 1))
     flat = z.reshape(-1, shape[-1])
@@ -186,7 +186,7 @@ def scores(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Array:
 
 
 def same_bits(a: Array, b: Array) -> bool:
-    """True if both have the same bytes: NaN equals NaN, and -0.0 is not 0.0."""
+    """True if both have the same bytes: NaN equals NaN, and -0.0 differs from 0.0."""
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 

@@ -1,4 +1,4 @@
-"""The bits of a row depend on the row and the options alone, not on batch, layout, threads or streaming."""
+"""The bits of a row's result depend on the row and the options alone, not on batch, layout, threads or streaming."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def threads() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_batch_size_and_position(name: str, dtype: str) -> None:
-    """Rows have the same bits in batches of 1100 or 2100, 7 and 1, and in another order, also where lanes hold 16 rows.
+    """Rows have the same bits in batches of 1100 or 2100, 7 and 1 and in another order, even if lanes hold 16 rows.
 
-    Rows of up to 64 scores are processed sixteen at a time. There are just enough rows that threads are used from 16
-    scores on (2^15 scores in all). More rows would take 25 s longer under the sanitizers.
+    Rows of up to 64 scores are processed sixteen at a time. There are just enough rows that rows of 16 scores or more
+    use threads (2^15 scores in all). More rows would take 25 s longer under the sanitizers.
     """
     operation = OPERATIONS[name]
     for n in (1, 7, 16, 20, 33, 49, 64, 65, 200) if dtype == "float32" else (1, 7, 33, 200):
@@ -74,7 +74,7 @@ def layouts(z: np.ndarray) -> dict[str, np.ndarray]:
     raw = np.zeros(z.nbytes + 64, np.uint8)
     shifted = raw[z.itemsize * 3 : z.itemsize * 3 + z.nbytes].view(z.dtype).reshape(z.shape)
     shifted[...] = z
-    unaligned = raw.copy()[1 : 1 + z.nbytes].view(z.dtype).reshape(z.shape)  # not aligned to the size of its elements
+    unaligned = raw.copy()[1 : 1 + z.nbytes].view(z.dtype).reshape(z.shape)  # not aligned to the element size
     unaligned[...] = z
     return {
         "columns of a wider matrix": wide[:, 5 : 5 + n],
@@ -175,7 +175,8 @@ def test_out(dtype: str) -> None:
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.usefixtures("threads")
 def test_threads(name: str, dtype: str) -> None:
-    """One, two and three threads give the same bits: few long rows (split by blocks), many short rows, axis 0."""
+    """One, two and three threads give the same bits for few long rows (split by blocks), many short rows, and axis
+    0."""
     operation = OPERATIONS[name]
     for shape in ((2, 50_001), (1100, 64), (1100, 65)):
         z = scores(shape, dtype)
@@ -191,7 +192,7 @@ def test_threads(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.usefixtures("threads")
 def test_segments(dtype: str) -> None:
-    """A segment has the bits of the same scores as a row, at any position and with any number of threads."""
+    """A segment has the same bits as a row with its scores, at any position and with any number of threads."""
     z = scores((90_000,), dtype)
     softargmax.set_num_threads(1)
     one = segments(z)
@@ -261,7 +262,7 @@ def test_flushing_subnormals_in_torch_changes_nothing() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
 def test_streams(name: str, dtype: str, tmp_path: Path) -> None:
-    """A file in windows, and a sequence or iterator of uneven pieces, give the bits of the in-memory result."""
+    """A file read in windows, and a sequence or iterator of uneven pieces, give the bits of the in-memory result."""
     stream, path, target = getattr(softargmax.stream, name), tmp_path / "z.npy", tmp_path / "p.npy"
     for shape in ((3, 300_001), (150_001, 4)):
         z = scores(shape, dtype)

@@ -1,4 +1,4 @@
-"""A child forked after use does not hang and gives the same results (torch's softmax hangs there)."""
+"""A child forked after a call does not hang and gives the same results (torch's softmax hangs)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def test_multiprocessing_fork_after_use() -> None:
     assert all(same_bits(a, before) for a in answers)
 
 
-@pytest.mark.no_sanitize  # a child waits for the lock of GCC 12's sanitized allocator, which the other thread held
+# With GCC 12's sanitizers a child waits for the allocator's lock, which another thread held at the fork.
+@pytest.mark.no_sanitize
 def test_fork_while_another_thread_computes() -> None:
     """A child works even if the parent's thread pool is busy at the moment of the fork."""
     code = """

@@ -28,7 +28,7 @@ def _restore() -> Iterator[None]:
 
 @pytest.mark.slow
 def test_eight_threads_at_once() -> None:
-    """Every operation gives its bits from 8 Python threads that start together, with and without the thread pool."""
+    """Every operation gives the same bits in 8 Python threads that start together, with and without the thread pool."""
     inputs = [scores(shape, dtype) for shape in ((16, 9000), (3, 60_001), (5, 7)) for dtype in ("float32", "float64")]
     operations = list(row_operations().items())
     expected = [[operation(z) for z in inputs] for _, operation in operations]

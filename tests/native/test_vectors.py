@@ -1,4 +1,4 @@
-"""Kernels on single vectors of tables: values, bits, order, and errors for wrong arguments."""
+"""Kernels on single vectors of tables: their values, bits and order, and errors for wrong arguments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _threads() -> Iterator[None]:
 
 
 def bound(dtype: str, width: int, size: Any = 1.0) -> Any:
-    """The error bound: one rounding of the result, and one for each further term in a lane."""
+    """The error bound: one rounding of the result, and one for every term in a lane after the first."""
     return np.finfo(dtype).eps * (2 + width / 64) * size
 
 
@@ -59,7 +59,7 @@ def test_sums(dtype: str, weights: str, width: int) -> None:
 
 
 def test_sums_of_thousands_of_terms_have_few_roundings() -> None:
-    """Terms are added in chunks of 512; the error of one chain of 2^18 is a hundred times as large."""
+    """Terms are added in chunks of 512. The error of a single chain of 2^18 terms would be a hundred times as large."""
     n = 1 << 18
     table, factors = np.full((1, 3), 0.1, np.float32), np.ones(n, np.float32)
     out, totals = np.empty((1, 3), np.float32), np.empty(1, np.float32)
@@ -80,7 +80,7 @@ def test_binary_logistic_losses(dtype: str, weights: str, width: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_binary_logistic_loss_keeps_its_digits(dtype: str) -> None:
-    """Loss and slope have small relative errors at any score; infinities and NaN stay in their row."""
+    """Loss and slope have small relative errors at any score. Infinities and NaN affect only their own row."""
     end = 80.0 if dtype == "float32" else 700.0
     x = np.concatenate([np.linspace(-end, end, 4001), [1e30, -1e30, np.inf, -np.inf, np.nan]]).astype(dtype)
     n = len(x)

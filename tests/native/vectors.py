@@ -1,4 +1,4 @@
-"""The native operations of the output room on NumPy memory, and their expected results, by float64 loops in Python."""
+"""The native operations of softargmax.output on NumPy memory, and expected results from float64 loops."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from softargmax.output import Tree, Unigram, philox_stream
 
 Array = NDArray[Any]
 Place = Callable[[Array], Array]
-ROOM = 64  # pairs of a row that update their nodes together (steps.hpp)
+ROOM = 64  # number of pairs of a row that update their nodes together (steps.hpp)
 
 
 class Problem(NamedTuple):
-    """Rows, nodes, and pairs of a row and a node, ordered by row."""
+    """Rows, nodes, and (row, node) pairs ordered by row."""
 
     h: Array
     weight: Array
@@ -81,7 +81,7 @@ def places(index: Array, place: Place = as_is) -> tuple[Array, Array, Array]:
 
 
 def node_sums(p: Problem, place: Place = as_is) -> tuple[Array, Array]:
-    """The gradients of the nodes in any pair: sum factors h, and sum factors."""
+    """The gradients of all nodes that occur in pairs: sum factors h, and sum factors."""
     order, rows, starts = places(p.nodes, place)
     out, totals = place(np.empty((len(rows), p.h.shape[1]), p.h.dtype)), place(np.empty(len(rows), p.h.dtype))
     given = {"index": place(p.rows), "factors": place(p.factors), "starts": place(starts), "order": place(order)}
@@ -157,7 +157,7 @@ def random_blocks(n: int, first: int = 0, place: Place = as_is) -> Array:
 
 
 def everything(dtype: str, place: Place = as_is) -> dict[str, Array]:
-    """One result of each operation by name, for several shapes."""
+    """The results of all operations for several shapes, by name."""
     found: dict[str, Array] = {}
     for width in (1, 7, 16, 33, 64, 100, 257):
         for weights in {"float16", dtype}:

@@ -1,1 +1,1 @@
-"""Shared by all rooms: operations, the choice of an implementation, checks of arguments, the scale, the state."""
+"""Code shared by all subpackages: operations, choice of an implementation, checks of arguments, scale and state."""

@@ -72,7 +72,7 @@ def row_dtype(dtype: Any) -> Any:
 
 
 def working_dtype(z: Any, xp: Any) -> Any:
-    """The widest real dtype that z's library and device compute in: float64, or float32 where there is no float64."""
+    """The widest real dtype that z's library and device support: float64, or float32 if they have no float64."""
     known = xp.__array_namespace_info__().dtypes(device=device_of(z), kind="real floating")
     return known.get("float64", known["float32"])
 
@@ -83,7 +83,7 @@ def strided(tensor: Any) -> bool:
 
 
 def as_number(row: Any) -> Any:
-    """A 0-d NumPy array as a scalar, as NumPy's reductions return it; any other array itself."""
+    """Return a 0-d NumPy array as a scalar, as NumPy's reductions do. Return any other array unchanged."""
     return row[()] if type(row) is np.ndarray and row.ndim == 0 else row
 
 
@@ -105,7 +105,7 @@ def jax_of(array: Any) -> Any:
 
 
 def as_array(z: Any, name: str = "z") -> Any:
-    """An array itself; numbers, sequences and subclasses of ndarray as a plain NumPy array."""
+    """Return an array unchanged; convert numbers, sequences and subclasses of ndarray to a plain NumPy array."""
     if type(z) in _kinds or is_torch(z):
         return z
     _check_is_array(z)
@@ -122,7 +122,7 @@ def as_array(z: Any, name: str = "z") -> Any:
 
 
 class StandInError(TypeError):
-    """An argument is a stand-in for a tensor, such as a `torch.fx` proxy; `public` catches this and calls torch."""
+    """Raised for a stand-in for a tensor, such as a `torch.fx` proxy. `public` catches it and calls torch."""
 
     def __init__(self, argument: Any) -> None:
         super().__init__(f"expected an array, got {type(argument).__name__}, which stands for a tensor")
@@ -159,7 +159,7 @@ def _unstacked(values: Any, name: str) -> TypeError:
 
 
 def dense(z: Any, name: str) -> Any:
-    """The array itself; raises for sparse and nested tensors."""
+    """Return the array unchanged; raise for sparse and nested tensors."""
     if is_torch(z) and not strided(z):
         what = "a nested tensor" if z.is_nested else f"a tensor of layout {z.layout}"
         raise TypeError(f"{name}: expected a dense tensor, of layout torch.strided, got {what}")
@@ -178,7 +178,7 @@ def like(values: Any, z: Any, name: str) -> Any:
     if is_torch(z) and values.device != z.device:
         if values.ndim or not values.is_cpu:
             raise ValueError(f"{name}: expected an array on {z.device}, got one on {values.device}")
-        values = values.to(z.device)  # a 0-d CPU tensor: torch accepts these too
+        values = values.to(z.device)  # torch also accepts a 0-d CPU tensor with tensors on another device
     return dense(values, name)
 
 
@@ -186,7 +186,7 @@ def _converted(values: Any, z: Any, name: str) -> Any:
     """A number, a sequence or a NumPy array as an array of z's library."""
     refuse_lazy(values, name)
     if _holds_tracked(values):
-        raise _unstacked(values, name)  # torch would convert them to numbers and lose their gradients
+        raise _unstacked(values, name)  # torch would convert tensors in a list to numbers and lose their gradients
     xp, typed = namespace(z), isinstance(values, NUMPY)
     if typed:  # torch accepts no negative strides and no foreign byte order, and warns about read-only arrays
         values = np.require(as_array(values, name), values.dtype.newbyteorder("="), ["C", "W"])
@@ -238,26 +238,26 @@ def one_axis(axis: Any, ndim: int) -> int:
 
 
 def row_shape(shape: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of one number per row, for arrays of this shape whose rows run along the axes."""
+    """The shape of an array with one number per row, for scores of this shape whose rows run along the axes."""
     if axes == (len(shape) - 1,):
         return tuple(shape[:-1])
     return tuple([n for axis, n in enumerate(shape) if axis not in axes])
 
 
 def kept_shape(shape: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of one number per row, with the reduced axes kept as 1."""
+    """The shape of an array with one number per row, with the reduced axes kept as 1."""
     return tuple([1 if axis in axes else n for axis, n in enumerate(shape)])
 
 
 def last(x: Any, axis: int) -> Any:
-    """x with this axis moved to the end. (torch cannot vmap moveaxis.)"""
+    """x with the given axis moved to the end. `moveaxis` is not used, as torch cannot vmap it."""
     if axis == x.ndim - 1:
         return x
     return namespace(x).permute_dims(x, (*(k for k in range(x.ndim) if k != axis), axis))
 
 
 def back(x: Any, axis: int) -> Any:
-    """x with its last axis moved back to `axis`; the inverse of `last`."""
+    """x with its last axis moved to position `axis`; the inverse of `last`."""
     if axis == x.ndim - 1:
         return x
     places = list(range(x.ndim - 1))
@@ -266,7 +266,7 @@ def back(x: Any, axis: int) -> Any:
 
 
 def squeezed(row: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
-    """One number per row, without the reduced axes unless `keepdims`; a scalar for a single row of NumPy's."""
+    """One number per row, without the reduced axes unless `keepdims`. A single NumPy row gives a scalar."""
     if keepdims:
         return as_number(row)
     if type(row) is np.ndarray:
@@ -293,7 +293,7 @@ def readable(array: Any) -> bool:
     core = torch._C  # noqa: SLF001 torch has no public API for these; if a name disappears, nothing counts as readable
     transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
     faking = getattr(core, "_len_torch_dispatch_stack", lambda: 1)
-    # Batched gradients (is_grads_batched) use an older vmap that only the tensor's dispatch keys show.
+    # Batched gradients (is_grads_batched) use an older vmap, which can only be detected by the tensor's dispatch keys.
     keys = getattr(core, "_dispatch_keys", lambda _: "Batched")
     return not transformed() and not faking() and "Batched" not in str(keys(array))
 
@@ -316,8 +316,8 @@ def followed(array: Any) -> bool:
 def differentiated(*arrays: Any) -> bool:
     """True if results computed from any of these arrays may be differentiated; None and numbers are skipped.
 
-    If a transform or forward mode is active, this is True for any tensor, without a check which tensor the transform
-    acts on.
+    If a transform or forward mode is active, the result is True for any tensor, even one that the transform does not
+    act on.
     """
     tensors = [x for x in arrays if is_torch(x)]
     if not tensors:

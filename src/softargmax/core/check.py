@@ -60,7 +60,7 @@ def rows(z: Any, axis: Any, temperature: Any = 1.0, base: Any = None) -> Rows:
 
 
 def at_each(temperature: Any, z: Any, axes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
-    """The scores broadcast to many temperatures, and the axes of a row; both unchanged if no axes are added.
+    """Return the scores broadcast to the temperatures, and the axes of a row. If no axes are added, both are unchanged.
 
     A list of temperatures for a single row, or an array of them with more axes than z, adds axes in front.
     """
@@ -79,7 +79,7 @@ def at_each(temperature: Any, z: Any, axes: tuple[int, ...]) -> tuple[Any, tuple
 
 
 def optional_mask(where: Any, z: Any) -> Any:
-    """`where`, checked, or None."""
+    """The checked `where`, or None."""
     return None if where is None else mask(where, z)
 
 
@@ -114,7 +114,7 @@ def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
 
 
 def _wider(a: Any, b: Any) -> Any:
-    """The floating dtype that holds both: float32 for float16 with bfloat16, which NumPy cannot promote."""
+    """The floating dtype that holds both: float32 for float16 with bfloat16, a pair that NumPy cannot promote."""
     xp = namespace(a)
     mixed = {dtype_name(x.dtype) for x in (a, b)} == HALVES
     return xp.float32 if mixed else xp.result_type(a.dtype, b.dtype)
@@ -137,7 +137,7 @@ def mask(where: Any, z: Any, shape: tuple[int, ...] | None = None) -> Any:
 
 
 def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = False) -> Any:
-    """Weights as floats that broadcast with z; negative ones are allowed only if `signed`."""
+    """Weights as floats that broadcast with z; negative weights are allowed only if `signed`."""
     weights = scores(like(weights, z, name), name)
     if not broadcasts(weights.shape, z.shape):
         raise ValueError(
@@ -149,7 +149,7 @@ def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = Fa
 
 
 def weighted(z: Any, weights: Any, *, signed: bool = False) -> tuple[Any, Any]:
-    """Scores and weights. A float64 array of weights promotes float32 scores; lists and integers do not."""
+    """The checked scores and weights. A float64 array of weights promotes float32 scores; lists and integers do not."""
     if weights is None:
         return z, None
     typed = dtype_name(getattr(weights, "dtype", None)) in FLOATS
@@ -169,7 +169,7 @@ def values_of(values: Any, z: Any, length: int) -> Any:
 
 
 def float_dtype(dtype: Any, z: Any) -> Any:
-    """The requested dtype of a result, as z's library writes it."""
+    """The requested dtype of a result, as a dtype of z's library."""
     xp = namespace(z)
     try:
         if isinstance(z.dtype, np.dtype):  # NumPy, and libraries that use its dtypes
@@ -203,7 +203,7 @@ def positive(value: Any, name: str, *, infinite: bool = False) -> float:
 
 
 def number(value: Any, name: str) -> float:
-    """A real number as a float."""
+    """Return a real number as a float; raise ValueError if float64 cannot hold it."""
     try:
         return float(value)
     except OverflowError:  # the value is not shown: it may have thousands of digits
@@ -211,7 +211,7 @@ def number(value: Any, name: str) -> float:
 
 
 def between(value: Any, name: str, high: float, *, below: bool = False) -> float:
-    """A finite number from 0 to `high`, or below it."""
+    """Check a finite number from 0 to `high`, with or without `high` itself."""
     allowed = f"from 0 to {'below ' * below}{high:g}" if high < math.inf else "0 or a finite number above it"
     if not isinstance(value, Real):
         raise TypeError(f"{name}: expected a number, {allowed}, got {value!r}")
@@ -222,7 +222,7 @@ def between(value: Any, name: str, high: float, *, below: bool = False) -> float
 
 
 def integer(value: Any, name: str) -> int:
-    """An integer of any library; booleans are refused."""
+    """Check an integer of any library and return it; booleans are refused."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     found = operator.index(value)
@@ -239,7 +239,7 @@ def flag(value: Any, name: str) -> bool:
 
 
 def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
-    """One of the choices, which are strings."""
+    """Check that a value is one of the choices, which are strings."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
     return str(value)
@@ -275,10 +275,11 @@ def within(
     *,
     whole: bool = False,
 ) -> Any:
-    """A float for all rows, or an array with one per row. `holds` must be true for each; `whole` keeps integers.
+    """Return one float for all rows, or an array with one number per row. `holds` must be true for each; `whole` keeps
+    integers.
 
     Under tracing or on a device, an invalid value becomes NaN, so that its row's result becomes NaN. An invalid integer
-    becomes -2, as -1 and 0 may mean "all".
+    becomes -2, since -1 and 0 may be valid and mean "all".
     """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = float(scores(value, name))
@@ -308,7 +309,7 @@ def per_row(
 ) -> Any:
     """An array with one number per row, in working precision: z's number of dimensions, with 1 for the reduced axes.
 
-    `whole`: integers become the default integer dtype instead.
+    If `whole`, integers become the default integer dtype instead.
     """
     if values is None or isinstance(values, (str, bytes)):
         raise TypeError(f"{name}: expected a number, or an array with one per row, got {values!r}")
@@ -334,5 +335,5 @@ def per_row(
 
 
 def inspectable(array: Any) -> bool:
-    """True if the values may be read now: `readable`, or an array of array-api-strict."""
+    """True if the values may be read now: the array is `readable`, or an array of array-api-strict."""
     return is_strict(array) or readable(array)

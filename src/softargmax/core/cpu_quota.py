@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def most_threads() -> int:
-    """Return how many threads to use at most by default: the quota, rounded up; 0 if there is no limit.
+    """Return the largest default number of threads: the quota, rounded up, or 0 if there is no limit.
 
     OMP_NUM_THREADS overrides the quota.
     """

@@ -1,8 +1,8 @@
 """The choice of an implementation for a kind of array (arrays.py).
 
 An *implementation* is "native", the kernels of the compiled core, or "reference", the definitions. By default a kernel
-serves an array if there is one; otherwise the definition does. `using(name)` or the environment variable
-SOFTARGMAX_IMPLEMENTATION request one by name. If that one cannot serve an array, the call raises.
+serves an array if one exists for its kind; otherwise the definition does. `using(name)` or the environment variable
+SOFTARGMAX_IMPLEMENTATION request an implementation by name. If it cannot serve an array, the call raises.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def using(name: str) -> Iterator[None]:
 
     Notes
     -----
-    Blocks nest, and each thread (or asynchronous task) has its own. The environment variable SOFTARGMAX_IMPLEMENTATION
-    selects an implementation for the whole process.
+    Blocks may be nested. A block affects only its own thread or asynchronous task. The environment variable
+    SOFTARGMAX_IMPLEMENTATION selects an implementation for the whole process.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def check_serves(name: str, kind: str) -> None:
 
 
 def requested_name() -> str | None:
-    """The implementation requested by name, checked, or None."""
+    """The checked name of the requested implementation, or None."""
     name = requested()
     return None if name is None else _known(name, "SOFTARGMAX_IMPLEMENTATION")
 

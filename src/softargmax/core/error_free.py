@@ -19,14 +19,14 @@ def two_sum(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _split(a: Any, xp: Any) -> tuple[Any, Any]:
-    """a = upper + lower, each with half of a's digits."""
+    """Split a into upper + lower, each with half of a's digits."""
     c = (134217729.0 if a.dtype == xp.float64 else 4097.0) * a  # 2^27 + 1, 2^12 + 1
     upper = c - (c - a)
     return upper, a - upper
 
 
 def two_product(a: Any, b: Any) -> tuple[Any, Any]:
-    """p + e = a b exactly, p = fl(a b), for arrays of one dtype, float32 or float64."""
+    """p and e with p + e = a b exactly and p = fl(a b). Both arrays have one dtype, float32 or float64."""
     xp = namespace(a)
     p = a * b
     a1, a2 = _split(a, xp)
@@ -35,7 +35,7 @@ def two_product(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def difference(x: Any, m: Any) -> tuple[Any, Any]:
-    """d + e = x - m for x <= m, with softmax's rules for infinities: inf - inf = 0, and -inf stays -inf.
+    """d and e with d + e = x - m for x <= m. Infinities follow softmax's rules: inf - inf = 0, and -inf stays -inf.
 
     If m is inf, every x below it gives -inf.
     """
@@ -58,14 +58,14 @@ def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
     if length == 0:
         return xp.sum(rows, axis=-1)  # new zeros would have no derivative
     high, low = total(rows)
-    # An infinite sum has a NaN in its low part.
+    # The low part of an infinite sum is NaN.
     return xp.where(xp.isfinite(high), high + xp.where(xp.isfinite(high), low, 0.0), high)[..., 0]
 
 
 def total(x: Any) -> tuple[Any, Any]:
     """The sum along the last axis (of length >= 1, kept as 1) as a pair: a fixed tree, with the rounding errors summed.
 
-    With a pair, a 1 can later be subtracted from the sum exactly. The sum does not depend on strides or batch.
+    From a pair, 1 can later be subtracted exactly. The sum does not depend on strides or batch.
     """
     xp = namespace(x)
     n = x.shape[-1]

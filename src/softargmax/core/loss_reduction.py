@@ -1,4 +1,4 @@
-"""Reductions of a loss: the number of each row, their sum, or their weighted mean."""
+"""Reductions of a loss: the losses of all rows, their sum, or their weighted mean."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def each_counts(rows: Any) -> Any:
 
 
 def together(count: Any, dtype: Any, kept: int = 0) -> Any:
-    """The sum of the rows' weights, or inf if it is 0: then the mean of no rows and its gradient are 0."""
+    """The sum of the rows' weights, or inf if the sum is 0. Then the mean over no rows and its gradient are 0."""
     total = _sum(count, dtype, kept)
     return namespace(total).where(total == 0.0, math.inf, total)
 
 
 @np.errstate(all="ignore")
 def reduced(rows: Any, count: Any, dtype: Any, *, kept: int, mean: bool) -> Any:
-    """The sum or mean of the rows' numbers over all but the `kept` leading dimensions, rounded once."""
+    """The sum or mean of the rows' losses over all but the `kept` leading dimensions, rounded once."""
     found = _sum(rows, dtype, kept)
     found = found / together(count, dtype, kept) if mean else found
     return as_number(namespace(found).astype(found, dtype))
 
 
 def _sum(rows: Any, dtype: Any, kept: int) -> Any:
-    """The sum of the rows' numbers, in pairs for a float64 result; for others the rows have enough digits."""
+    """The sum of one number per row, in pairs for a float64 result. For others the rows have digits to spare."""
     xp, axes = namespace(rows), tuple(range(kept, rows.ndim))
     if not axes:
         return rows

@@ -37,30 +37,30 @@ class Memory(NamedTuple):
 
     @property
     def direct(self) -> bool:
-        """True if kernels take the arrays themselves, so that generated code converts nothing."""
+        """True if kernels accept the arrays directly, so that generated code converts nothing."""
         return self.view is same
 
     def like_code(self, of: str, dtype: str) -> str:
-        """Code that allocates memory laid out like an array; for small tensors it is inline, as a call costs 0.2 us."""
+        """Code that allocates memory laid out like an array; inline for small tensors, as a call takes 0.2 us."""
         made = f"_like({of}, {dtype})"
         small = f"_small_like({of}) if {dtype} is {of}.dtype and {of}.nbytes < {SMALL} else {made}"
         return small if self.small_like else made
 
     def empty_code(self, of: str, shape: str, dtype: str) -> str:
-        """Code that allocates memory of another shape; for small tensors it is inline too."""
+        """Code that allocates memory of a given shape. For small tensors the code is inline, too."""
         made = f"_empty({of}, {shape}, {dtype})"
         small = f"_small_empty({of}, {shape}, dtype={dtype}) if {of}.nbytes < {SMALL} else {made}"
         return small if self.small_empty else made
 
     def kernel_result(self, result: str, *, optional: bool) -> str:
-        """Code for what a kernel receives for a result."""
+        """Code for the argument that a kernel receives for a result."""
         if self.direct:
             return result
         return f"None if {result} is None else _view({result})" if optional else f"_view({result})"
 
 
 def memory_of(array: Any) -> Memory:
-    """The memory functions of the library of an array."""
+    """The memory functions for the library of an array."""
     return MEMORIES["numpy" if isinstance(array, np.ndarray) else "torch"]
 
 
@@ -70,7 +70,7 @@ def same(x: Any) -> Any:
 
 
 def _like(x: Any, dtype: Any) -> Any:
-    """Memory in the shape of an array; large arrays come from the pool."""
+    """Memory with the shape of an array; the pool provides large ones."""
     return np.empty(x.shape, dtype) if x.size < _SMALL else fresh(x.shape, dtype)
 
 

@@ -46,8 +46,8 @@ def set_num_threads(n: int) -> None:
 
     Notes
     -----
-    The default is that of OpenMP: OMP_NUM_THREADS, else the processors that the process may run on, or what
-    `torch.set_num_threads` has set. The CPU quota of a container, rounded up, limits the default, unless
+    The default is OpenMP's: OMP_NUM_THREADS, or else the number of processors that the process may run on.
+    `torch.set_num_threads` changes it. The CPU quota of a container, rounded up, limits the default, unless
     OMP_NUM_THREADS is set.
     Results do not depend on n. Small inputs stay on the calling thread, and a forked child runs on one thread.
 
@@ -92,14 +92,14 @@ def info() -> dict[str, Any]:
 
 
 def widened(array: np.ndarray[Any, Any], kind: Any) -> np.ndarray[Any, Any]:
-    """A contiguous array in this dtype; uint16 is taken for the bits of bfloat16, the upper half of a float32."""
+    """A contiguous array in the given dtype. uint16 is read as the bits of bfloat16, the upper half of a float32."""
     if array.dtype == np.uint16:
         array = (array.astype(np.uint32) << 16).view(np.float32)
     return np.ascontiguousarray(array, kind)
 
 
 def fresh(shape: tuple[int, ...], dtype: Any) -> Array:
-    """Memory for a result; large results come from the pool (allocator.hpp), which saves their page faults."""
+    """Memory for a result. Large results come from the pool (allocator.hpp), which avoids their page faults."""
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
     if not _native.POOLED <= size < 1 << 62:

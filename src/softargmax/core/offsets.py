@@ -1,4 +1,4 @@
-"""Checks of the bounds of ragged rows: type and shape before any work, values where they are used.
+"""Checks of the bounds of ragged rows. Type and shape are checked before any work, values where they are used.
 
 The compiled core checks the values itself before it writes anything; the reference calls `bounds_hold`.
 """
@@ -15,7 +15,7 @@ from softargmax.core.check import inspectable
 
 
 def offsets_of(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> Any:
-    """Segment bounds, checked: (S + 1,) non-decreasing integers from 0 to len(z). `name`, `of`: names in errors."""
+    """The checked segment bounds: S + 1 non-decreasing integers from 0 to len(z). Errors use `name` and `of`."""
     if z.ndim < 1:
         raise ValueError(f"{of}: expected at least one axis, got a 0-d array")
     offsets = like(_checked_list(offsets, z, name, of), z, name)
@@ -28,7 +28,7 @@ def offsets_of(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> An
 
 
 def segments_of(offsets: Any, index: Any, num_segments: Any, z: Any) -> tuple[Any, Any]:
-    """Segment bounds, from offsets or computed from ids, and the order that sorts z by its ids, or None."""
+    """The segment bounds, and the order that sorts z by its ids, or None if z is already in order."""
     if (offsets is None) is (index is None):
         got = "none" if index is None else "both"
         raise TypeError(f"offsets, index: expected exactly one of them, got {got}")
@@ -51,12 +51,12 @@ def segments_of(offsets: Any, index: Any, num_segments: Any, z: Any) -> tuple[An
     if not (inspectable(index) and bool(xp.all(index[1:] >= index[:-1]))):
         order = xp.argsort(index, stable=True)
         index = xp.take(index, order)
-    # Under tracing or on a device, ids out of range give bounds that do not go from 0 to N, and the result is NaN.
+    # Under tracing or on a device, ids out of range give bounds that do not run from 0 to N, and the result is NaN.
     return xp.searchsorted(index, xp.arange(count + 1, dtype=index.dtype, device=device_of(index))), order
 
 
 def _count(index: Any, num_segments: Any) -> int:
-    """The number of segments; the ids are checked if they can be read."""
+    """The number of segments. The ids are checked if their values can be read."""
     xp = namespace(index)
     low, high, look = 0, -1, num_segments is None or inspectable(index)
     if look and index.shape[0]:
@@ -77,7 +77,7 @@ def _count(index: Any, num_segments: Any) -> int:
 
 
 def _checked_list(offsets: Any, z: Any, name: str, of: str) -> Any:
-    """Check a list of integers before it becomes an array that cannot be read, or has too small a dtype."""
+    """Check a list of integers. Once it is an array, its values may be unreadable or its dtype too small."""
     if not isinstance(offsets, (list, tuple, range)) or not offsets or not isinstance(offsets[0], (int, np.integer)):
         return offsets
     try:

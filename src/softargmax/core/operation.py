@@ -1,4 +1,4 @@
-"""Operations: one record of arguments, results, a definition, derivative rules and kernels for each.
+"""Operations. Each is one record of its arguments, results, definition, derivative rules and kernels.
 
     class Softmax(NamedTuple):
         z: Array
@@ -22,7 +22,8 @@
     )
 
 - The *definition* is a function of arrays of any library. Its parameters are names of arguments, in any order, or `i`
-  for the whole record. It returns the results. It is the oracle, and serves every array that no kernel serves.
+  for the whole record. It returns the results. The definition is the reference in tests, and serves every array that no
+  kernel serves.
 - A *kernel* has names of arguments and results as its parameters, in any order: `def kernel(z, axes, p)`. It writes to
   the results' memory. A kernel with the parameter `i` receives the record, and the results as arrays or tensors (`r` is
   a tuple of all of them). Python code around a native kernel is written in this form and calls the kernel by `Native`.
@@ -32,11 +33,11 @@
       def vjp(i: Softmax, r: Probabilities, g: Probabilities, wanted: Wanted) -> Gradients: return {"z": ..}
       def jvp(i: Softmax, r: Probabilities, t: Tangents) -> Probabilities
 
-  The caller of a rule sums each gradient to its argument's shape and rounds it to its dtype. Gradients that a vjp does
-  not return come from the definition. Without a jvp, the vjp is transposed.
+  The caller of a rule sums each gradient over broadcast axes to its argument's shape, and rounds it to the argument's
+  dtype. Gradients that a vjp does not return come from the definition. If there is no jvp, the vjp is transposed.
 
-The first array decides the library and the device. A field may itself be a record (`of: Softmax`); a vjp takes the
-arguments of its operation in this way. Names are unique.
+The first array decides the library and the device. A field may itself be a record (`of: Softmax`). A vjp operation
+receives the arguments of its forward operation in this way. Names are unique.
 
 What a framework needs is derived from the record when its first array arrives: `torch_operation.py` does so for torch.
 """
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
     from softargmax.core.scale import Scale
     from softargmax.core.torch_operation import TorchOperation
 
-_row_dtype = functools.cache(row_dtype)  # generated code only gets dtypes of NumPy and torch
+_row_dtype = functools.cache(row_dtype)  # generated code receives only dtypes of NumPy and torch
 
 # --- the operation ----------------------------------------------------------------------------------------------------
 
@@ -158,7 +159,7 @@ class Operation(Generic[A, R]):
         return (self._servers[requested()].get(type(array)) or self.server(array))(i, True, out)
 
     def gradients(self, i: A, g: R, wanted: Wanted) -> Gradients:
-        """The gradients of <g, results> for tensors, for rules of other operations; the rule must not read results."""
+        """The gradients of <g, results>, for other operations' rules on tensors. The rule must not read results."""
         found: Gradients = self.torch.vjp(i, None, g, wanted)
         return found
 
@@ -224,7 +225,7 @@ class Operation(Generic[A, R]):
         return out
 
     def _paths(self, tree: Branch, path: str) -> dict[str, str]:
-        """Code for each argument and each nested record, by name."""
+        """The code that produces each argument and each nested record, by name."""
         found = {}
         for one in tree.parts:
             found[one.name] = f"{path}.{one.name}"
@@ -261,7 +262,7 @@ class Operation(Generic[A, R]):
 
 
 class Native:
-    """A native kernel as a function of a record and its results' memory; results after the first may be left out."""
+    """A native kernel as a function of a record and the results' memory. Results after the first may be None."""
 
     def __init__(self, kernel: Callable[..., Any], record: type[Any], results: tuple[str, ...]) -> None:
         self._kernel, self._tree, self._results = kernel, branch(record), results
@@ -289,7 +290,7 @@ class Native:
 
 
 def only(support: Any, x: Any) -> Any:
-    """x in the support and exactly 0 outside, even for NaN and inf; half precision becomes float32."""
+    """x inside the support and exactly 0 outside, even if x is NaN or inf there. Half precision becomes float32."""
     xp = namespace(support)
     return xp.where(support, xp.astype(x, row_dtype(x.dtype), copy=False), 0.0)
 
@@ -308,7 +309,7 @@ def slope(beta: Scale) -> Any:
 
 
 def is_number(beta: Scale) -> bool:
-    """True if all rows share one beta, which has no derivative."""
+    """True if all rows share one beta. Such a beta has no derivative."""
     return isinstance(beta.hi, float)
 
 

@@ -23,7 +23,7 @@ def word_dtype(xp: Any, device: Any) -> Any:
 
 
 def word(value: int, like: Any) -> Any:
-    """A 32-bit constant as an array of like's dtype; as a Python number JAX would accept only 31 bits."""
+    """A 32-bit constant as an array of like's dtype. JAX accepts Python numbers of at most 31 bits."""
     return namespace(like).full((), value, dtype=like.dtype, device=device_of(like))
 
 
@@ -61,7 +61,7 @@ def _product(x: Any, f: int) -> tuple[Any, Any]:
 def words(like: Any, seed: Any, stream: Any, draws: Any, columns: int) -> tuple[Any, Any]:
     """The upper and lower words of each column's random bits, (rows, draws, columns), on `like`'s device.
 
-    Both come from one call of `block`: XLA compiles one call in 1.9 s, but takes a minute for two.
+    Both come from one call of `block`, because XLA compiles one call in 1.9 s and two calls in a minute.
     """
     xp, device = namespace(like), device_of(like)
     blocks = xp.arange((columns + 3) // 4, dtype=word_dtype(xp, device), device=device)

@@ -15,13 +15,13 @@ Array = np.ndarray[Any, Any]
 
 
 def finite(array: Any) -> Any:
-    """The array with 0 for NaN and infinities. Gradients multiplied by these are 0 or NaN anyway."""
+    """The array with NaN and infinities replaced by 0. Gradients multiplied by these are 0 or NaN anyway."""
     xp = namespace(array)
     return xp.where(xp.isfinite(array), array, xp.zeros_like(array))
 
 
 def sound(array: Any, view: Any) -> Any:
-    """`finite(array)`, without a copy if all entries are finite; `view` converts the array for the core."""
+    """Return `finite(array)`, without a copy if all entries are finite. `view` converts the array for the core."""
     return array if _native.finite(view(array)) else finite(array)
 
 

@@ -93,7 +93,7 @@ Wanted = AbstractSet[str]
 
 
 class Leaf(NamedTuple):
-    """One argument of a record that is an array, a number or the like. If `optional` is true, it may be None."""
+    """One argument that is not itself a record, such as an array or a number. It may be None if `optional`."""
 
     name: str
     kind: Kind
@@ -101,18 +101,18 @@ class Leaf(NamedTuple):
 
     @property
     def slots(self) -> list[tuple[str, str]]:
-        """(name, type) of each of its slots in a torch schema."""
+        """The (name, type) of each slot of the argument in a torch schema."""
         return [(self.name + end, kind + "?" * (self.optional and not kind.endswith("?")))
                 for end, kind in self.kind.slots]  # fmt: skip
 
     def text(self, template: str) -> str:
-        """Code for the argument by a template; None if the argument is None."""
+        """The template's code for the argument. The code gives None if the argument is None."""
         code = template.format(self.name)
         return f"None if {self.name} is None else {code}" if self.optional and template != "{0}" else code
 
 
 class Branch(NamedTuple):
-    """A record in a field of this name, with its arguments."""
+    """A record: the name of the field that holds it, its type and its arguments."""
 
     name: str
     record: type[Any]
@@ -120,12 +120,12 @@ class Branch(NamedTuple):
 
     @property
     def leaves(self) -> list[Leaf]:
-        """All its arguments, including those of nested records."""
+        """All arguments of the record, including those of nested records."""
         return [leaf for one in self.parts for leaf in ([one] if isinstance(one, Leaf) else one.leaves)]
 
     @property
     def target(self) -> str:
-        """Its variables as the target of an assignment."""
+        """The record's variables as the target of an assignment."""
         return "".join(one.name + ", " if isinstance(one, Leaf) else f"({one.target}), " for one in self.parts)
 
 
@@ -149,7 +149,7 @@ def branch(record: type[Any], name: str = "i") -> Branch:
 
 
 class Result(NamedTuple):
-    """Memory for a result: laid out like an argument, or with a shape computed from the record."""
+    """How memory for a result is allocated: laid out like an argument, or with a shape computed from the record."""
 
     of: str
     """The argument whose library and device the result has."""
@@ -191,7 +191,7 @@ def per_row(of: str, dtype: str = "", *, wide: bool = False, spare: bool = False
 
 
 def gradient(of: str, when: str = "True", dtype: str = "") -> Result:
-    """The gradient of an argument, in its shape. It has shape (0,) if `when` is false or the argument is no array."""
+    """A result: the gradient of an argument, in its shape; (0,) if `when` is false or the argument is no array."""
     return Result(of, dtype, when=f"hasattr({of}, 'shape') and {when}")
 
 
@@ -213,7 +213,7 @@ def parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
 def passed(
     kernel: Callable[..., Any], leaves: Mapping[str, Leaf], results: Mapping[str, bool], memory: Memory
 ) -> tuple[list[str], str]:
-    """Code that makes arguments dense for a kernel, and its call; `results`: True for results that may be None."""
+    """Code that makes arguments dense for a kernel, and code that calls it. `results`: True if a result may be None."""
     names, copies, call = parameters(kernel), [], []
     for name in names:
         if name == "i":
@@ -232,7 +232,7 @@ def passed(
 
 
 def generated(parameters: str, lines: list[str], **names: Any) -> Callable[..., Any]:
-    """A function compiled from its lines, as `dataclasses` does. No line contains text from a user of the library."""
+    """A function compiled from lines of source code, as in `dataclasses`. No line contains text from a user."""
     exec(f"def made({parameters}):\n    " + "\n    ".join(lines), names)  # noqa: S102
     made: Callable[..., Any] = names["made"]
     return made

@@ -1,6 +1,7 @@
 """Process large arrays in CPU memory a few rows at a time, so that temporaries stay small.
 
-Tensors that record derivatives or are being traced are processed whole: torch keeps what their backward needs.
+Tensors that record derivatives or are being traced are processed whole, because torch keeps the tensors that the
+backward needs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def by_rows(compute: Callable[..., Any], axes: tuple[int, ...], *arguments: Any)
     """Return compute(*arguments), computed from slices along the first axis that is not reduced.
 
     The arguments are arrays that broadcast with the first, scales and None. The result is an array, or a named tuple of
-    arrays. Each has all axes, or all but the reduced ones.
+    arrays. Each of these arrays has all axes, or all but the reduced ones.
     """
     z = arguments[0]
     rows = [i for i in range(z.ndim) if i not in axes and z.shape[i] > 1]
@@ -44,7 +45,7 @@ def _joined(parts: Sequence[Any], axis: int, axes: tuple[int, ...], ndim: int) -
 
 
 def cut(arguments: tuple[Any, ...]) -> bool:
-    """True if the arguments may be processed in pieces: NumPy arrays, and tensors that record nothing."""
+    """True if the arguments may be processed in chunks: NumPy arrays, and tensors that record no derivative."""
     kind = kind_of(arguments[0])
     if kind != "torch":
         return kind == "numpy"

@@ -29,7 +29,7 @@ class Rows:
         return self.xp.reshape(self.xp.permute_dims(array, self.order), (*self.outer, self.length))
 
     def lay_kept(self, array: Any) -> Any:
-        """An array with one number per row (the reduced axes kept as 1) as rows of length 1."""
+        """Convert an array with one number per row (the reduced axes kept as 1) to rows of length 1."""
         array = self.xp.permute_dims(array, self.order)
         return self.xp.reshape(array, (*array.shape[: len(self.outer)], 1))
 
@@ -39,7 +39,7 @@ class Rows:
         return self.xp.permute_dims(rows, tuple(self.order.index(i) for i in range(len(self.order))))
 
     def per_row(self, row: Any, *, keepdims: bool = False) -> Any:
-        """Rows of length 1 as an array with one number per row."""
+        """Convert rows of length 1 to an array with one number per row."""
         kept = kept_shape(self.shape, self.axes)
         return self.xp.reshape(row, kept if keepdims else self.outer)
 
@@ -56,11 +56,11 @@ class Rows:
         return row
 
     def pad(self, x: Any) -> Any:
-        """Rows, where rows of length 0 become rows of one -inf."""
+        """The rows; rows of length 0 become rows of one -inf."""
         return x if self.length else with_identity(x)
 
     def pad_with(self, x: Any, value: float) -> Any:
-        """An array laid out like the scores, where rows of length 0 become rows of one `value`."""
+        """An array laid out like the scores; rows of length 0 become rows of one `value`."""
         if self.length:
             return x
         return self.xp.full((*x.shape[:-1], 1), value, dtype=x.dtype, device=device_of(x))

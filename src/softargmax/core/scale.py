@@ -21,7 +21,7 @@ _EXACT = decimal.Context(prec=60, Emin=-9999, Emax=9999, traps=[])
 
 
 class Scale(NamedTuple):
-    """beta = hi + lo: two numbers, or two arrays that broadcast with the scores (the reduced axes kept as 1)."""
+    """beta = hi + lo, as two numbers or as two arrays that broadcast with the scores (the reduced axes kept as 1)."""
 
     hi: Any
     lo: Any
@@ -42,7 +42,7 @@ def _quotient(temperature: float, base: float | None, k: float) -> Scale:
 
 
 def scale_of_number(temperature: float, base: float | None = None, k: float = 1.0) -> Scale:
-    """ln(base) / (k temperature); temperature not NaN, base None or positive and finite, k positive and finite."""
+    """beta = ln(base) / (k temperature). base (or None) and k are positive and finite; temperature is not NaN."""
     if base == 1.0 or math.isinf(temperature):
         return Scale(0.0, 0.0)  # beta = 0 stands for the limit 0+, for either sign of the temperature
     if temperature == 0.0:
@@ -59,7 +59,7 @@ def negated(scale: Scale) -> Scale:
 
 
 def rounded(scale: Scale, digits: int) -> Scale:
-    """A pair of floats as a pair of float32 (`digits` 24): hi rounded, the rest in lo. For float64 (53) unchanged."""
+    """Convert a pair of floats to float32 (`digits` 24): hi is rounded, lo holds the rest. 53 changes nothing."""
     if digits == 53:
         return scale
     with np.errstate(over="ignore"):

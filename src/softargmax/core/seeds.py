@@ -13,7 +13,7 @@ SEEDS = 1 << 64
 
 
 class Source(NamedTuple):
-    """`seed`: 64 bits, an int or a 0-d tensor. `stream`: integers of shape (rows,); None for the rows' indices."""
+    """`seed` is a 64-bit int or 0-d tensor. `stream` is one integer per row; None stands for the rows' indices."""
 
     seed: Any
     stream: Any
@@ -25,7 +25,7 @@ def source(z: Any, rows: tuple[int, ...], seed: Any, stream: Any, generator: Any
 
 
 def seed_of(z: Any, seed: Any, generator: Any) -> Any:
-    """The seed, or one drawn from the generator, or from the default generator of z's library."""
+    """The given seed, or a seed drawn from `generator` or from the default generator of z's library."""
     if seed is not None and generator is not None:
         raise ValueError("seed, generator: expected one of them, got both")
     if seed is None:
@@ -49,7 +49,7 @@ def _as_seed(z: Any, seed: int) -> Any:
 
 
 def _drawn(z: Any, generator: Any) -> Any:
-    """Draw 64 bits. For tensors they stay on the device: a compiled graph draws new ones at each call."""
+    """Draw 64 random bits. For tensors they stay on the device, and a compiled graph draws new bits at each call."""
     if isinstance(generator, np.random.Generator):
         return _as_seed(z, int(generator.integers(SEEDS, dtype=np.uint64)))
     if isinstance(generator, np.random.RandomState):

@@ -1,4 +1,4 @@
-"""Decorators for public functions: TypeErrors in the function's own names, and shared options with signatures."""
+"""Decorators for public functions: TypeErrors with the function's own names, signatures with shared options."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _OUR_NAMES = {
 
 
 def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
-    """Decorate a public function, or the `__init__` of a public class; `allowed`: the names it accepts as **options."""
+    """Decorate a public function or the `__init__` of a public class. `allowed` lists the names of its **options."""
 
     @functools.wraps(function)
     def called(*arguments: Any, **options: Any) -> Any:
@@ -76,10 +76,10 @@ def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
 
 
 def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
-    """Decorate a public function whose **options are a TypedDict: unknown options are refused, and the signature shows
-    all.
+    """Decorate a public function whose **options are a TypedDict. Unknown options are refused, and the signature shows
+    all options.
 
-    `defaults`: the options whose default is not None.
+    `defaults` holds the options whose default is not None.
     """
     hints = get_type_hints(keywords)
     shown = [

@@ -2,9 +2,9 @@
 
     m = max_i z_i        l = sum_i exp(z_i - m)        o = sum_i exp(z_i - m) v_i
 
-The maximum's own term is exactly 1, so a state stores r = l - 1, the sum of the other terms. So a confident row's tail
-of 1e-18 survives every fold and merge, and lse = m + log1p(r). `empty` (m = -inf, r = -1, o = 0) is the identity of
-`merge`, which is associative: blocks may be folded in any grouping, on any machine. The results agree to rounding
+The maximum's own term is exactly 1, so a state stores r = l - 1, the sum of the other terms. A confident row's tail of
+1e-18 therefore survives every fold and merge, and lse = m + log1p(r). `empty` (m = -inf, r = -1, o = 0) is the identity
+of `merge`, which is associative: blocks may be folded in any grouping, on any machine. The results agree to rounding
 error, but not bit for bit.
 
 References
@@ -178,7 +178,7 @@ class State(NamedTuple):
             return self
         if not cut((z, self.m, values)):
             return merged(self, _state_of_block(z, values, self.m.dtype))
-        state, step = self, max(1, SIZE // max(1, math.prod(rows)))  # keeps temporaries at SIZE scores
+        state, step = self, max(1, SIZE // max(1, math.prod(rows)))  # limits temporaries to SIZE scores
         for start in range(0, length, step):
             part = None if values is None else values[..., start : start + step, :]
             state = merged(state, _state_of_block(z[..., start : start + step], part, self.m.dtype))
@@ -248,7 +248,7 @@ class State(NamedTuple):
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """True if two fields of states are equal."""
+    """True if a field has equal values in two states."""
     if one is None or other is None:
         return one is other
     xp = namespace(one)
@@ -260,7 +260,7 @@ _of_fields = State.__new__
 
 @functools.wraps(_of_fields)
 def _made(cls: type[State], *fields: Any, **named: Any) -> State:
-    """Make a state from its fields; with fewer than two, the error says how to make a state."""
+    """Make a state from its fields. With fewer than two fields, the error says how to make one."""
     if len(fields) + len(named) < 2:
         raise TypeError("State() needs m and r; State.empty() is the state of no scores, and fold adds scores to it")
     return _of_fields(cls, *fields, **named)
@@ -295,7 +295,7 @@ def _sizes(value: Any, name: str) -> tuple[int, ...]:
 
 
 def _real(array: Any, name: str) -> Any:
-    """An array of a real dtype; integers are kept, as they are converted to the state's precision in one step."""
+    """The array, of a real dtype. Integers stay: they are converted to the state's precision in one step."""
     return array if arrays.dtype_name(array.dtype) in arrays.INTEGERS else check.scores(array, name)
 
 
@@ -319,7 +319,7 @@ def _check_rows(state: State, other: Any) -> None:
 def merged(a: State, b: State, gap: Callable[[Any, Any], tuple[Any, Any]] = difference) -> State:
     """Merge two states: r = r_lead + exp(gap) l_other for the state with the larger maximum in the lead; o likewise.
 
-    `gap` returns m_other - m_lead, or beta times that, as a sum of two numbers.
+    `gap` returns m_other - m_lead, or beta times this difference, as a sum of two numbers.
     """
     xp = namespace(a.m)
     with np.errstate(all="ignore"):

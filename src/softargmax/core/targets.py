@@ -17,7 +17,7 @@ def kept_of(reduction: str, ndim: int) -> int:
 
 
 def class_weights(weight: Any, z: Any, shape: tuple[int, ...], axis: int) -> Any:
-    """Class weights, checked: one per class, at least 0, along the classes' axis."""
+    """The checked class weights: one per class, at least 0, along the classes' axis."""
     if weight is None:
         return None
     weight = check.scores(arrays.like(weight, z, "weight"), "weight")
@@ -34,7 +34,7 @@ def target_of(
 ) -> tuple[Any, bool]:
     """Return (target, True) for probabilities in the scores' shape, (target, False) for classes in the rows' shape.
 
-    The values of classes are checked here if they can be read; with `look=False` the kernel checks them.
+    The values of classes are checked here if they can be read; with `look=False` the kernel checks them instead.
     """
     target = arrays.like(target, z, name)
     rows = row_shape(shape, (axis,))
@@ -57,7 +57,7 @@ def target_of(
 
 
 def _hint(found: tuple[int, ...], shape: tuple[int, ...], name: str) -> str:
-    """A hint for common mistakes: the shape of one-hot integers, or torch's layout of scores (N, K, d1, ..)."""
+    """A hint for two common mistakes: one-hot integer targets, and scores in torch's layout (N, K, d1, ..)."""
     if found == shape and name == "target":
         return "; one-hot and other probabilities are floats"
     if len(shape) > 2 and found == row_shape(shape, (1,)):
@@ -77,7 +77,7 @@ def in_range(target: Any, shape: tuple[int, ...], axis: int, ignore_index: int, 
 def refuse_class(
     target: Any, row: int, shape: tuple[int, ...], axes: tuple[int, ...], ignore_index: int, name: str = "target"
 ) -> NoReturn:
-    """Raise IndexError for the class of a row; `row` counts the rows of scores of this shape in row-major order."""
+    """Raise IndexError for the invalid class of a row. `row` is the row's index in row-major order."""
     value, rows = int(namespace(target).reshape(target, (-1,))[row]), row_shape(shape, axes)
     position = check.place(row, rows)
     classes = shape[axes[0]]

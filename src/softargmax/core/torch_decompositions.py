@@ -25,9 +25,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     Notes
     -----
     The decomposed program runs without softargmax, in ONNX, AOTInductor or ExecuTorch. Its edge rows are those of the
-    functions. It has the last digits and the speed of the definitions, which compute in float64. Entmax, also as
-    part of attention, becomes some 3000 operators, because its search is unrolled. The operators with which layers draw
-    classes in training have no decomposition.
+    functions. Its last digits and speed are those of the definitions, which compute in float64. Entmax, also as
+    part of attention, becomes some 3000 operators, because its search is unrolled. The operators that draw classes for
+    layers in training have no decomposition.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Helpers of torch modules: options that are numbers or tensors, and checks before there are scores."""
+"""Helpers of torch modules: options that are numbers or tensors, and checks at construction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ for _some in (torch.empty(0), nn.Parameter(torch.empty(0))):
 
 
 def keep(module: nn.Module, name: str, value: Any) -> None:
-    """Store an option under its name: a Parameter is learned, any other tensor is a buffer."""
+    """Store an option under its name: a Parameter as a learned parameter, any other tensor as a buffer."""
     if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
         module.register_buffer(name, value)
     else:
@@ -45,7 +45,7 @@ def one_call(forward: F) -> F:
 
 
 def check_dim(dim: Any, *, one: bool = False) -> None:
-    """Check `dim` before there are scores; torch allows at most 64 axes."""
+    """Check `dim` before any scores exist; torch allows at most 64 axes."""
     try:
         (one_axis if one else axes_of)(dim, 64)
     except (TypeError, ValueError) as error:
@@ -53,7 +53,7 @@ def check_dim(dim: Any, *, one: bool = False) -> None:
 
 
 def one_row(weight: Tensor | None) -> tuple[Tensor, Tensor]:
-    """One row of scores and a target, to check a loss's options before there are scores."""
+    """One row of scores and a target, used to check a loss's options at construction."""
     z = torch.zeros(1, 1) if weight is None else weight.new_zeros(1, max(weight.numel(), 1))
     return z, torch.zeros(1, dtype=torch.int64, device=z.device)
 
@@ -64,7 +64,7 @@ def class_axis(z: Tensor) -> int:
 
 
 def known(value: Any, name: str) -> Any:
-    """An option for checks before there are scores: a number itself, or 1 for an array, whose dtype is checked."""
+    """The option for checks at construction: a number unchanged, or 1 in place of an array, whose dtype is checked."""
     if not isinstance(value, (Real, str, bytes, type(None))):
         check.scores(value, name)
         return 1.0

@@ -3,7 +3,8 @@
 - The operator in `torch.ops` (schema, kernels by device, fake tensors, vmap, autograd) is what torch.compile,
   torch.export and opcheck see. Torch's dispatcher chooses the device's kernel.
 - Eager calls that record a derivative call the Function, which functorch's transforms require.
-- Eager calls that record none call the kernel directly. This saves the Function (5 us) and the dispatcher (3 us).
+- Eager calls that record no derivative call the kernel directly. This saves the time of the Function (5 us) and of the
+dispatcher (3 us).
 - A device without a kernel gets the definition, which torch differentiates itself.
 
 Derivative rules consist of operations and array-API functions. So they can be differentiated again, in either mode, to
@@ -78,7 +79,7 @@ class TorchOperation:
         if "cpu" in operation.kernels:
             kernel = operation.kernel("cpu")
             self.launch["cpu"] = operation.launcher(kernel, CPU)
-            # The common call has a function of its own; choosing the path in `run` would cost 0.6 us of 8 us.
+            # The common call has a separate function, as choosing the path in `run` would take 0.6 us of 8 us.
             guard = "if _out is not None or not _at_once(_i): return _run(_i, _first, _out)"
             self.serve_eager = operation.launcher(kernel, CPU, guard, _run=self.run, _at_once=_native.at_once)
         self._wanted = cache(lambda needed: frozenset(itertools.compress(self.slots.varying, needed)))
@@ -118,7 +119,7 @@ class TorchOperation:
         return found[0] if first and self.many else found
 
     def run_definition(self, i: Any, first: bool = False, out: Tensor | None = None) -> Any:
-        """(arguments, first, out) -> results by the definition, with the record's rules if it has any."""
+        """Compute the results by the definition, with the record's derivative rules if it has any."""
         if out is not None or self.rule_of_definition is None or getattr(_level, "inside", False):
             return self.operation.define(i, first, out)
         flat = self.flatten(i)
@@ -130,7 +131,7 @@ class TorchOperation:
         return found[0] if first and self.many else found
 
     def _served(self, i: Any) -> bool:
-        """True if the device has a kernel; raise if there is none but an implementation was requested by name."""
+        """True if the device has a kernel. Raise if it has none but an implementation was requested by name."""
         device = self.operation.array(i).device.type
         if device in self.operation.kernels:
             return True
@@ -159,7 +160,7 @@ class TorchOperation:
             return self.overload(*flat)
         if transformed():
             return self.rule.apply(*flat)
-        # The pullback of torch.func.vjp passes wrappers of a level that has ended.
+        # The pullback of torch.func.vjp passes wrappers of a transform level that has already ended.
         return self._apply_here(*unwrap_dead_wrappers(flat))
 
     # --- the operator -------------------------------------------------------------------------------------------------
@@ -221,8 +222,9 @@ class TorchOperation:
     def _autograd(self, keys: Any, *flat: Any) -> Any:
         """The kernel of the Autograd key.
 
-        Inside functorch's transforms (a compiled `jacrev` arrives here) it serves one level of them. The forward must
-        then continue to the levels below with their derivatives. By default it would skip them all.
+        Inside functorch's transforms (a compiled `jacrev` arrives here) this kernel serves one transform level. The
+        forward must then continue to the levels below, so that these record derivatives too. By default the forward
+        would skip them all.
         """
         if not transformed():
             return self._apply_here(*flat)
@@ -251,7 +253,7 @@ class TorchOperation:
         return tuple(found) if self.many else found  # torch's vmap accepts tuples, but no NamedTuple
 
     def decomposed(self, *flat: Any) -> Any:
-        """The operator's results by the definition; a result that only the kernel computes is empty."""
+        """Compute the operator's results by the definition. A result that only the kernel computes is empty."""
         found = self.operation.define(self.unflatten(*flat))
         if not self.many:
             return found
@@ -266,14 +268,14 @@ class TorchOperation:
             ctx.mark_non_differentiable(*itertools.compress(output if self.many else (output,), self.constant))
 
     def _forward_recorded(self, ctx: Any, i: Any, first: bool, *_varying: Any) -> Any:
-        """Run the kernel on plain tensors when only autograd records the call; the record is passed whole.
+        """Run the kernel on plain tensors when only autograd records the call. The record is passed as one argument.
 
         The general Function below takes the 22 arguments of a loss one by one, which doubles the time of forward and
         backward.
         """
         found = kept = self.launch["cpu"](i)
         if first and self.operation.forward_gradients:
-            # Nobody else holds these results, so the backward may return them without a second dW in memory.
+            # No other code holds these results. The backward may return them, without a second dW in memory.
             names = self.operation.forward_gradients
             results = dict(zip(self.operation.fields, found, strict=True))
             ctx.forward_gradients = {
@@ -289,7 +291,7 @@ class TorchOperation:
         return None, None, *(self._scaled_forward_gradients(ctx, g[0], needed) or self._run_vjp(ctx, g, needed))
 
     def _scaled_forward_gradients(self, ctx: Any, g: Tensor | None, needed: Sequence[bool]) -> list[Any] | None:
-        """The gradients that the forward computed, scaled in place; None if they do not cover all that is needed."""
+        """The gradients that the forward computed, scaled in place. None if a needed gradient is not among them."""
         computed, wanted = getattr(ctx, "forward_gradients", None), self._wanted(tuple(needed))
         if not computed or g is None or torch.is_grad_enabled() or not wanted <= computed.keys():
             return None
@@ -313,7 +315,7 @@ class TorchOperation:
         return tuple(flat)
 
     def _run_vjp(self, ctx: Any, g: tuple[Any, ...], needed: Sequence[bool]) -> list[Any]:
-        """The gradients of the arguments that have one; None where no gradient is needed."""
+        """The gradients of the differentiable arguments; None for each argument that needs no gradient."""
         if g[0] is None and all(one is None for one in g):
             return [None] * len(needed)
         # Unpack the saved tensors once: activation checkpointing refuses a second time.
@@ -354,7 +356,7 @@ class TorchOperation:
 
     @staticmethod
     def fitted(gradient: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """A gradient summed over the broadcast axes of its argument, and rounded once."""
+        """Sum a gradient over the broadcast axes of its argument, and round it once."""
         if gradient.shape != shape:
             gradient = gradient.to(dtype if dtype.itemsize > 2 else torch.float32).sum_to_size(shape)
         return gradient if gradient.dtype is dtype else gradient.to(dtype)

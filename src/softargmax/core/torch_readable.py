@@ -1,4 +1,4 @@
-"""Checks that kernels may read a tensor's memory now; gradients by the definition for hand-written backwards."""
+"""Checks that kernels may read a tensor's memory now, and gradients by the definition for custom backwards."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ def as_they_are(*tensors: Tensor | None) -> bool:
 def by_definition(
     f: Callable[..., Tensor], inputs: Tensors, wanted: Sequence[bool], g: Tensor, *, again: bool
 ) -> list[Tensor | None]:
-    """The gradients of <g, f(inputs)> for the wanted inputs, inside a backward; with `again` they are differentiable.
+    """The gradients of <g, f(inputs)> for the wanted inputs, inside a backward. With `again` the gradients are
+    differentiable.
 
-    The gradients are taken with respect to aliases of the inputs. With the inputs themselves, their hooks would run
-    twice. If one input is computed from another (tied weights), that part of the gradient would be counted twice.
+    The gradients are taken with respect to aliases of the inputs. With the inputs themselves, the inputs' hooks would
+    run twice. If one input is computed from another (tied weights), that part of the gradient would be counted twice.
     """
     with torch.enable_grad():
         aliases = [x.view_as(x) if needed else x for x, needed in zip(inputs, wanted, strict=True)]

@@ -16,7 +16,7 @@ ELSEWHERE, RECORDED, AT_ONCE = "elsewhere", "recorded", "at once"
 
 
 class Like(NamedTuple):
-    """Stands for an argument or a result that was not saved: its shape and dtype."""
+    """The shape and dtype of an argument or a result that was not saved."""
 
     shape: Any
     dtype: Any
@@ -27,8 +27,8 @@ class Slots:
 
     - `flatten(record)` returns the slots, `unflatten(*slots)` the record.
     - `stage(record)` returns the path of an eager call.
-    - `save` keeps what the rules read, from slots; `save_record` does so from a record. Both keep the shape and dtype
-      of everything else.
+    - `save` takes slots and keeps the arrays that the rules read; `save_record` takes a record. Both keep only the
+    shape and dtype of everything else.
     - `restore` returns (record, results, arrays that may have a gradient); `of_varying(record)` returns these arrays.
     """
 
@@ -39,7 +39,7 @@ class Slots:
         self.slots = [slot for _, slot, _ in slots]
         self.arrays = [slot for _, slot, kind in slots if "Tensor" in kind]
         self.schema = ", ".join(f"{kind} {slot}" for _, slot, kind in slots)
-        # The names of arguments with arrays, and the number of the first slot of each, which gets the gradient.
+        # The names of array arguments, and the index of each one's first slot, which gets the gradient.
         varying = [leaf.name for leaf in operation.leaves if leaf.kind.arrays and leaf.name not in operation.constant]
         self.varying, self.places = varying, [self.names.index(name) for name in varying]
         self.gradients = list(zip(self.varying, self.places, strict=True))

@@ -1,4 +1,4 @@
-"""The vmap rules of an operation: along rows, by the record's own rule, or by the definition. `of`: TorchOperation."""
+"""The vmap rules of a TorchOperation `of`: along rows, by the record's own rule, or by the definition."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def along_rows(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
 
 
 def by_batch(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
-    """Apply the record's own rule, `batch`, to the record and a record with the batch axis of each argument.
+    """Apply the record's own rule, `batch`, to the record and to a second record that holds the batch axis of each
+    argument.
 
     The rule returns a record and the batch axis of the results. If the axis is None, the record is mapped along rows.
     """
