@@ -1,7 +1,7 @@
 """The row-wise operations of the native kernels, as functions of a matrix (rows, length), for the tests of this folder.
 
 The result of a row depends on its scores and its column indices, never on the row's index. So tests can reorder, split
-and batch the rows in any way. The first axis of a result is that of the rows.
+and batch the rows in any way. The first axis of a result runs over the rows.
 """
 
 from __future__ import annotations

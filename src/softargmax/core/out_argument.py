@@ -41,8 +41,8 @@ def output(out: Any, z: Any, dtype: Any, where: Any = None, scale: Any = ()) -> 
 def fits(out: Any, z: Any) -> bool:
     """True if a quick test shows that `out` is valid: contiguous, of z's type, dtype and shape, in separate memory.
 
-    Nearly every valid `out` passes this test. After the scores have evicted all else from the caches, it shortens the
-    checks of a call from 70 us to 40 us.
+    Nearly every valid `out` passes this test. After the scores have evicted all else from the caches, this test
+    shortens the checks of a call from 70 us to 40 us.
     """
     if type(out) is not type(z) or out.dtype != z.dtype or out.shape != z.shape or not readable(z):
         return False

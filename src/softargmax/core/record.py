@@ -213,7 +213,7 @@ def parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
 def passed(
     kernel: Callable[..., Any], leaves: Mapping[str, Leaf], results: Mapping[str, bool], memory: Memory
 ) -> tuple[list[str], str]:
-    """Code that makes arguments dense for a kernel, and code that calls it. `results`: True if a result may be None."""
+    """Code that makes arguments dense for a kernel, and code that calls it. `results` says which may be None."""
     names, copies, call = parameters(kernel), [], []
     for name in names:
         if name == "i":

@@ -283,7 +283,7 @@ def _state_of_block(z: Any, values: Any, dtype: Any) -> State:
 
 
 def _sizes(value: Any, name: str) -> tuple[int, ...]:
-    """Sizes of axes as a tuple; a compiler's symbolic size is unchanged."""
+    """Sizes of axes as a tuple. A compiler's symbolic size is kept unchanged."""
     sizes = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     what = value if name == "shape" else sizes[0]
     for size in sizes:

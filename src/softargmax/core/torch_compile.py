@@ -25,7 +25,8 @@ _waiting: list[Callable[[], None]] = []
 def compile_whole(room: str) -> None:
     """Register the public functions of a room, so that `torch.compile` puts them in its graph without tracing them.
 
-    The trace then starts at their operators. The checks of arguments, the choice of an implementation and the exact
+    The trace then starts at the operators that the functions call. The checks of arguments, the choice of an
+    implementation and the exact
     temperature contain nothing to compile, and Dynamo could not trace them.
     """
     module = sys.modules.get(room)
