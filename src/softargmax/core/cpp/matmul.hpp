@@ -144,6 +144,7 @@ SOFTARGMAX_INLINE void tile(const T* a, const T* b, std::int64_t pitch, const De
     do {
         const bool first = d == 0;
         const std::int64_t end = depth.end_of_chunk(d);
+        free_registers();
         V sum[Rows][kTilePacks];
 #pragma GCC unroll 12
         for (int i = 0; i < Rows; ++i)

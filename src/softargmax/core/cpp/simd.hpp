@@ -336,6 +336,15 @@ template <class C> struct PairCount {
     }
     SOFTARGMAX_INLINE std::int64_t total() const { return a.total() + b.total(); }
 };
+// Frees all vector registers of AVX2 for the loop that follows. Without it GCC keeps a mask of an outer loop in one of
+// the 16, and moves an accumulator of the product to memory in its inner loop.
+SOFTARGMAX_INLINE void free_registers() {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    asm volatile("" ::
+                     : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",
+                       "xmm12", "xmm13", "xmm14", "xmm15");
+#endif
+}
 template <class V> SOFTARGMAX_INLINE Pair<V> operator+(Pair<V> x, Pair<V> y) { return {x.a + y.a, x.b + y.b}; }
 template <class V> SOFTARGMAX_INLINE Pair<V> operator-(Pair<V> x, Pair<V> y) { return {x.a - y.a, x.b - y.b}; }
 template <class V> SOFTARGMAX_INLINE Pair<V> operator*(Pair<V> x, Pair<V> y) { return {x.a * y.a, x.b * y.b}; }
