@@ -180,8 +180,8 @@ def test_unusual_columns(run, tmp_path, rows, message):
         (b"", "bad.csv: expected a header and rows, got an empty file"),
         (b"\n\n", "bad.csv: expected a header and rows, got an empty file"),
         (b"a,b\n", "got only a header"),
-        (b"a,b\n1,2\n\n3\n4,5\n", "row 2 has 1 field, and the header 2"),  # empty lines do not count as rows
-        (b"a,b\n1,2\n\xe9,4,5\n", "row 2 has 3 fields, and the header 2"),
+        (b"a,b\n1,2\n\n3\n4,5\n", "row 2 has 1 field, but the header has 2"),  # empty lines do not count as rows
+        (b"a,b\n1,2\n\xe9,4,5\n", "row 2 has 3 fields, but the header has 2"),
         (b"a,a\n1,2\n", "two columns that are called 'a'"),
         (b"a,,\n1,2,3\n", "two columns that have no name"),
         (b"\x89PNG\r\n\x1a\n\xff\xfe", "the header is not UTF-8"),

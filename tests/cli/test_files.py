@@ -108,7 +108,7 @@ WRONG = {
     "packed.csv": (b"\x1f\x8bno", "packed.csv is not a valid gzip file: "),
     "book.csv": (b"PK\x03\x04..", "book.csv is a workbook"),
     "gap.csv": (b"1,2\n\n3,\n", "gap.csv, line 3, column 2: empty"),
-    "ragged.csv": (b"1,2\n3,4\n5\n", "ragged.csv, line 3: expected 2 values, as above, got 1"),
+    "ragged.csv": (b"1,2\n3,4\n5\n", "ragged.csv, line 3: expected 2 values, like the first row, got 1"),
     "quote.csv": (b'1,"2\n3,4\n', "quote.csv, line 1: unexpected end of data"),
     "quotes.csv": (b'1,2\n3,"4"5\n', "quotes.csv, line 2: "),
     "python.csv": (b"1,2\n3,4_000\n", "python.csv, line 2, column 2: '4_000' is not a number"),

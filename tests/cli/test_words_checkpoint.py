@@ -70,8 +70,8 @@ def changed_tensors(path, change):
             r"model.layer.weight: expected shape \(60, 16\), got \(5, 16\)",
         ),
         (lambda t: t.update({"adam.0.exp_avg": torch.zeros(5)}), r"adam.0.exp_avg: expected shape .*, got \(5,\)"),
-        (lambda t: t.pop("model.body.out.weight"), "expected model.body.out.weight, got none"),
-        (lambda t: t.update({"model.more": torch.zeros(5)}), "unexpected model.more"),
+        (lambda t: t.pop("model.body.out.weight"), "expected tensor model.body.out.weight, got none"),
+        (lambda t: t.update({"model.more": torch.zeros(5)}), "unexpected tensor model.more"),
     ],
 )
 def test_a_checkpoint_of_other_shapes(tmp_path, change, message):

@@ -159,9 +159,9 @@ def test_large_files_are_read_by_lines(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nothing-here"], "nothing-here: no such file, and no files in it"),
-        (["*.none"], "no such file, and no files in it"),
-        (["folder"], "folder: no such file, and no files in it"),
+        (["nothing-here"], "nothing-here: no such file, or a folder without files"),
+        (["*.none"], "no such file, or a folder without files"),
+        (["folder"], "folder: no such file, or a folder without files"),
         (["empty"], "empty: no text in it"),
         (["pipe"], "pipe: expected a text file"),
     ],

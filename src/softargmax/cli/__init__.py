@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         message = f"the command needs {error.name}, which is not installed: {install('cli')}"
         print(f"softargmax: {message}", file=sys.stderr)
         return 1
-    except ImportError as error:  # the compiled core: SOFTARGMAX_ISA names a missing instruction set
+    except ImportError as error:  # the compiled core rejects the value of SOFTARGMAX_ISA
         if not str(error).startswith("SOFTARGMAX_ISA"):
             raise
         print(f"softargmax: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Run the command as ``python -m softargmax.cli``, for systems where its script is not on the path."""
+"""Run the command as ``python -m softargmax.cli``, for systems where the script ``softargmax`` is not on the path."""
 
 import sys
 

@@ -1,8 +1,8 @@
 """The entry point: run the subcommand, report errors in one line, and return the exit code.
 
-A command line can consist of numbers alone (``softargmax -1 2 -3.5``). So the default subcommand handles a command line
-that does not begin with a subcommand. It treats unknown options as values, so that -3.5 is a number. Then `parse.py`
-rejects words that are neither numbers nor options.
+The default subcommand is softmax. It handles every command line without a subcommand, such as ``softargmax -1 2 -3.5``.
+It treats unknown options as values, because -3.5 looks like an option. `parse.py` then rejects values that are neither
+numbers nor a file.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ SUBCOMMANDS: dict[str, Callable[..., None]] = {
     "predict": predict.command,
 }
 
-# Errors of the machine, and characters that the terminal cannot encode. All other exceptions are bugs in softargmax.
+# Errors that the system raises, and characters that the terminal cannot encode. They are reported in one line, like the
+# errors of errors.py. All other exceptions are bugs in softargmax and keep their traceback.
 RUN_ERRORS = (OSError, MemoryError, UnicodeEncodeError)
-INTERRUPTED = 130  # 128 + SIGINT, the exit code of shells; typer uses the same
+INTERRUPTED = 130  # 128 + SIGINT: shells and typer return this code after an interrupt
 
 app = typer.Typer(
     add_completion=False,
@@ -77,7 +78,7 @@ def _root(
         False, "--version", help="Show the version and exit.", callback=_version, is_eager=True
     ),
 ) -> None:
-    """Handle options before the subcommand, and check the environment before any subcommand runs."""
+    """Handle the options before the subcommand, and check environment variables before any subcommand runs."""
     with refused_as(WrongUseError):
         dispatch.requested_name()
     unusable = info.native().get("unusable", "")
@@ -86,7 +87,7 @@ def _root(
 
 
 def dispatched(arguments: Sequence[str]) -> list[str]:
-    """Insert the default subcommand if none is named.
+    """Return the command line, with the default subcommand inserted if it names none.
 
     >>> dispatched(["1", "2"]), dispatched(["plot", "1", "--temperatures", "1", "10"])
     (['softmax', '1', '2'], ['plot', '1', '--temperatures', '1', '--temperatures', '10'])
@@ -108,7 +109,7 @@ def dispatched(arguments: Sequence[str]) -> list[str]:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code: 0, 1 for a failed run, 2 for wrong use, 130 for an interrupt."""
-    if sys.stdout is None:  # Python's value for a closed file descriptor
+    if sys.stdout is None:  # Python sets it to None if the file descriptor is closed
         closed = "standard output is closed; redirect it to a file, or to /dev/null to discard the output"
         print(f"softargmax: {closed}", file=sys.stderr)
         return 1
@@ -116,7 +117,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         words = dispatched(arguments)
         code = app(args=words, prog_name="softargmax", standalone_mode=False)
-        sys.stdout.flush()  # raises here if the disk is full or the pipe is closed
+        sys.stdout.flush()  # raise now, not at exit, if the disk is full or the pipe is closed
     except BrokenPipeError:
         # The reader of the output has closed the pipe. Redirect stdout, so that Python's flush at exit does not fail
         # too.
@@ -143,7 +144,7 @@ def code_of(error: Exception) -> int:
 
 
 def no_option(option: str, command: str) -> str:
-    """Return the message for an unknown option, with the most similar option of the command."""
+    """Return the message for an unknown option; it suggests the most similar option of the command."""
     parameters = typer.main.get_group(app).commands[command].params
     own = [name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)]
     near = difflib.get_close_matches(option.partition("=")[0], own, 1)

@@ -1,4 +1,4 @@
-"""``softargmax bench``: compare run times with the installed peers and with the limits of the machine."""
+"""``softargmax bench``: compare run times with other installed libraries and with the limits of the machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Memory = Annotated[str, typer.Option("--memory", help="Memory that the stream ma
 def command(
     room: Room = None, json: Json = None, rounds: Rounds = 15, size: Size = "1G", memory: Memory = "128M"
 ) -> None:
-    """Compare run times with the installed peers and with the limits of the machine."""
+    """Compare run times with other installed libraries and with the limits of the machine."""
     rooms = [*cases.ROOMS, STREAM]
     if room is not None and room not in rooms:
         raise WrongUseError(f"{room}: expected one of {', '.join(rooms)}")
@@ -55,7 +55,7 @@ def command(
 
 
 def timed(out: Console | None, name: str, some: Iterable[measure.Case], rounds: int) -> dict[str, Any]:
-    """Time the cases, print a table, and return the record."""
+    """Time the benchmark cases, print a table, and return the limits and times as JSON values."""
     limits = measure.machine_limits()
     results = []
     for case in some:
@@ -74,7 +74,7 @@ def timed(out: Console | None, name: str, some: Iterable[measure.Case], rounds: 
 
 
 def print_results(out: Console, title: str, results: list[measure.Result], limits: measure.Limits) -> None:
-    """Print one line per case: our median, the ratio of each peer's median to ours, and the time to copy the memory."""
+    """Print one line per case: our median time, each other library's median divided by ours, and the memory limit."""
     peers = list(dict.fromkeys(peer for result in results for peer in result.peers))
     shown = render.table(title, "ours", *(f"vs {peer}" for peer in peers), "memory limit")
     for result in results:
@@ -93,7 +93,7 @@ def print_results(out: Console, title: str, results: list[measure.Result], limit
 
 
 def stream_row(out: Console | None, size: int, memory: int) -> dict[str, Any]:
-    """Convert a file in a separate process and print its peak memory."""
+    """Convert a file in a separate process, and print the peak memory of that process."""
     with tempfile.TemporaryDirectory(prefix="softargmax-") as name:
         source, target = Path(name) / "scores.npy", Path(name) / "probabilities.npy"
         shape = streamed.write_scores(source, size)

@@ -1,7 +1,8 @@
-"""The cases of ``softargmax bench``, room by room, against the installed peers.
+"""The benchmark cases of ``softargmax bench``, by room (a subpackage of softargmax).
 
-A room is a function that yields cases; add new rooms to `ROOMS`. These cases run without a checkout of the repository.
-The folder ``bench/`` of the repository has all cases, with more shapes and the ratios that must hold.
+`ROOMS` maps the name of each room to a function that yields its cases. A case compares softargmax with torch and SciPy,
+if they are installed. The cases here need no checkout of the repository. The repository's folder ``bench/`` has all
+cases, with more shapes and with the ratios of run times that must hold.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ Sides = dict[str, "Callable[[], object]"]
 
 
 def scores(*shape: int) -> np.ndarray[Any, Any]:
-    """Return normally distributed float32 scores. Filling the array also maps its pages before the timing."""
+    """Return normally distributed float32 scores. Filling the array also maps its pages before any timing."""
     return np.random.default_rng(0).standard_normal(shape, np.float32) * np.float32(4)
 
 
 def torch_side(z: np.ndarray[Any, Any], make: Callable[[Any, Any], Callable[[], object]]) -> Sides:
-    """Return torch's function for a case on the same memory, by name; empty if torch is not installed."""
+    """Return torch's function for a case, by the name "torch"; its tensor shares z's memory. Empty without torch."""
     if find_spec("torch") is None:
         return {}
     import torch
@@ -36,7 +37,7 @@ def torch_side(z: np.ndarray[Any, Any], make: Callable[[Any, Any], Callable[[], 
 
 
 def scipy_side(make: Callable[[Any], Callable[[], object]]) -> Sides:
-    """Return SciPy's function for a case, by name; empty if SciPy is not installed."""
+    """Return SciPy's function for a case, by the name "scipy"; empty if SciPy is not installed."""
     if find_spec("scipy") is None:
         return {}
     import scipy.special
@@ -45,7 +46,7 @@ def scipy_side(make: Callable[[Any], Callable[[], object]]) -> Sides:
 
 
 def short() -> Iterator[Case]:
-    """Yield the cases of the tour, which take a few seconds."""
+    """Yield the cases that the tour measures; they take a few seconds."""
     z = scores(512, 32768)
     out = np.empty_like(z)
     sides: Sides = {OURS: lambda: softargmax.softmax(z, out=out)}
@@ -64,7 +65,7 @@ def short() -> Iterator[Case]:
 
 
 def normalize() -> Iterator[Case]:
-    """Yield the softmax family: wide rows, short rows, rows along axis 0, and 7 numbers."""
+    """Yield the cases of the softmax family: long rows, short rows, rows along axis 0, and 7 numbers."""
     yield from short()
     z = scores(512, 32768)
     sides: Sides = {OURS: lambda: softargmax.softmax(z)}
@@ -89,7 +90,7 @@ def normalize() -> Iterator[Case]:
 
 
 def loss() -> Iterator[Case]:
-    """Yield the losses: of scores, and of a last layer whose scores are never stored."""
+    """Yield the cases of the losses: cross-entropy of scores, and of a last layer that never stores its scores."""
     z = scores(512, 32768)
     y = np.random.default_rng(1).integers(0, z.shape[1], len(z))
     sides: Sides = {OURS: lambda: softargmax.cross_entropy(z, y)}
@@ -108,7 +109,7 @@ def loss() -> Iterator[Case]:
 
 
 def torch_gradients(torch: Any, score: Callable[..., Any], y: Any, *inputs: Any) -> Callable[[], object]:
-    """Return a function that computes torch's cross-entropy of the scores, and its gradients to the inputs."""
+    """Return a function that computes torch's cross-entropy, and its gradients with respect to the inputs."""
     leaves, target = [t.detach().requires_grad_() for t in inputs], torch.from_numpy(y)
     return lambda: torch.autograd.grad(torch.nn.functional.cross_entropy(score(*leaves), target), leaves)
 

@@ -46,7 +46,7 @@ def command(output: Output = Path("demo-output"), only: Only = None, json: Json 
 
 
 def chosen(only: list[str] | None) -> tuple[Stop, ...]:
-    """Return the requested stops in their order."""
+    """Return the requested stops, in the order of the tour."""
     known = [stop.name for stop in STOPS]
     for name in only or ():
         if name not in known:

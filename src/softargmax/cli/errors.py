@@ -34,7 +34,7 @@ class FailedRunError(Exception):
 
 
 def require(need: str, extra: str, **packages: str) -> None:
-    """Raise FailedRunError if a module is missing. Keywords map modules to their packages, which `extra` installs."""
+    """Raise FailedRunError if a module is missing. Keywords map modules to packages; `extra` names their pip extra."""
     for module, package in packages.items():
         if find_spec(module) is None:
             raise FailedRunError(f"{need} {package}, which is not installed: {install(extra)}")

@@ -61,7 +61,7 @@ def command(json: Json = False) -> None:
 
 
 def gathered() -> dict[str, Any]:
-    """Return the facts as values of JSON."""
+    """Return all reported facts as JSON values."""
     return {
         "version": version(),
         "machine": measure.machine(),
@@ -86,13 +86,13 @@ def native() -> dict[str, Any]:
 
 
 def rooms() -> list[str]:
-    """Return the names of the rooms that have operations."""
+    """Return the names of the subpackages ("rooms") that define operations."""
     home = Path(softargmax.__file__).parent
     return sorted(records.parent.name for records in home.glob("*/operations.py"))
 
 
 def usable(room: str, kind: str, implementation: str) -> dict[str, Any]:
-    """Return a row of the table: an implementation, True if it is usable, and otherwise the reason."""
+    """Return a row of the table: a kind of arrays, its implementation, if that is usable, and why it is not."""
     row = {"room": room, "arrays": kind, "implementation": implementation, "usable": False, "why": None}
     needed = NEEDS.get(kind)
     if needed is not None and find_spec(needed) is None:

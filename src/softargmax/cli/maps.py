@@ -1,4 +1,4 @@
-"""Subcommands for the other functions: logsumexp, entropy, sparsemax, entmax, top-k and sample."""
+"""The subcommands logsumexp, entropy, sparsemax, entmax, top-k and sample."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Inputs(NamedTuple):
         return cls(tables.scores_of(words, path, tables.Reading(header, columns)), output, json)
 
     def report(self, key: str, function: Callable[..., Array], **options: Any) -> None:
-        """Call a function of the scores and write or print the result; `key` is its name in JSON."""
+        """Call a function of the scores, and write or print the result; `key` is the result's name in JSON."""
         scores, names = self.table
-        as_scores = key == "probabilities"  # one result per score: the column names still apply
+        as_scores = key == "probabilities"  # the result has one value per score, so the column names still apply
         with refused_as(WrongUseError):
             result = np.asarray(function(scores, **options))
         if self.output is not None:

@@ -70,7 +70,7 @@ def command(  # noqa: PLR0913 one argument per option
         return
     read = np.load(scores, allow_pickle=False) if isinstance(scores, str) else scores
     if json:
-        wide = np.result_type(result.dtype, np.float32)  # logsumexp in float32 or wider
+        wide = np.result_type(result.dtype, np.float32)  # logsumexp is computed in float32 or float64
         lse = stream.logsumexp(read, **{**options, "dtype": wide})
         key = "log_probabilities" if log else "probabilities"
         print(render.as_json({"values": read, key: result, "logsumexp": lse, **options, "dtype": str(result.dtype)}))
@@ -86,7 +86,7 @@ def readable(words: list[str], path: str | None, reading: tables.Reading) -> tup
 
 
 def computed(name: str, scores: Array | str, *target: str, **options: Any) -> Array:
-    """Run a function of `softargmax.stream`. If the scores are a file, an invalid file is a failed run."""
+    """Run a function of `softargmax.stream`. If `scores` is a file, raise its errors as FailedRunError."""
     with refused_as(FailedRunError) if isinstance(scores, str) else nullcontext():
         result: Array = getattr(stream, name)(scores, *target, **options)
     return result

@@ -20,8 +20,8 @@ DTYPES = {"f16": "float16", "f32": "float32", "f64": "float64"}
 def number(text: str | float) -> float:
     """Return the number that a text spells.
 
-    Python's digit separators, as in 1_000, are not accepted. A finite number that overflows float64 is an error;
-    infinity is written inf.
+    Python's digit separators, as in 1_000, raise ValueError. A finite number that overflows float64 raises
+    WrongUseError.
     """
     if "_" in str(text):
         raise ValueError(f"{text!r} is not a number")
@@ -52,7 +52,8 @@ def has_commas(word: str) -> bool:
 
 
 def spelled(word: str) -> str:
-    """Return a spelling of -nan and -Infinity that cannot be taken for options (-n); other words are unchanged.
+    """Return -nan as nan and -Infinity as -inf, because typer could take them for options (-n, -I). Other words are
+    unchanged.
 
     >>> spelled("-nan"), spelled("-Infinity"), spelled("-2.50"), spelled("-n")
     ('nan', '-inf', '-2.50', '-n')
@@ -153,8 +154,8 @@ def bytes_named(text: str, option: str = "--memory") -> int:
 def check_options(options: dict[str, Any], shape: Sequence[int] = (), **others: Any) -> None:
     """Raise WrongUseError for invalid options before any work.
 
-    The check is a call with one score of the same number of dimensions. Without a shape (the file is not read yet), the
-    axis is checked later.
+    The check is a call with a single score, in an array of as many dimensions. Without a shape, because the file is not
+    read yet, the axis is not checked.
     """
     axis = options.get("axis") if len(shape) else None
     with refused_as(WrongUseError):

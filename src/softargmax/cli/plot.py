@@ -65,7 +65,7 @@ def command(
 
 
 class Panel(NamedTuple):
-    """The part of the figure for one temperature."""
+    """The probabilities at one temperature, which one panel of the figure shows."""
 
     temperature: float
     p: np.ndarray[Any, Any]
@@ -121,7 +121,7 @@ def shades(count: int) -> list[Any]:
 
 
 def tidy(panel: Any) -> None:
-    """Remove the frame and add a light grid."""
+    """Remove the top and right edges of the frame, and add light horizontal grid lines."""
     for side in ("top", "right"):
         panel.spines[side].set_visible(False)
     panel.tick_params(labelsize=9, length=3)

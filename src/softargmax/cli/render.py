@@ -25,7 +25,7 @@ MOST_ROWS = 32
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a new console, which uses the current sys.stdout or sys.stderr."""
+    """Return a new rich console for the current sys.stdout or sys.stderr."""
     return Console(stderr=stderr, highlight=False)
 
 
@@ -55,7 +55,7 @@ def plain(value: Any) -> Any:
 
 
 def bar(share: float, width: int = 32) -> Text:
-    """Return a bar for a number from 0 to 1, to an eighth of a character.
+    """Return a text bar for a number from 0 to 1; its length is exact to an eighth of a character.
 
     >>> bar(0.5, 4).plain
     '██  '
@@ -108,7 +108,10 @@ def results(
     log: bool = False,
     names: list[str] | None = None,
 ) -> None:
-    """Print a result of the scores' shape: one row in full; several rows as a summary, or in full if piped."""
+    """Print a result that has the shape of the scores.
+
+    One row is printed in full. Several rows are summarised on a terminal, and printed in full in a pipe.
+    """
     if found.ndim <= 1:
         vector(np.atleast_1d(scores), np.atleast_1d(found), np.atleast_1d(shares).tolist(), log=log)
     elif sys.stdout.isatty():
@@ -139,7 +142,7 @@ def matrix(results: np.ndarray[Any, Any], shares: np.ndarray[Any, Any]) -> None:
 
 @contextmanager
 def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a progress bar on standard error; nothing if it is not a terminal."""
+    """Show a progress bar on standard error, if standard error is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

@@ -61,8 +61,8 @@ def peak_memory() -> int:
 
 
 def main(source: str, target: str, memory: str) -> None:
-    """Convert, and print seconds and peak memory as JSON."""
-    softargmax.softmax(np.zeros((2, 8), np.float32))  # load all that the first call needs, before measuring
+    """Convert the file, and print the seconds and the peak memory as JSON."""
+    softargmax.softmax(np.zeros((2, 8), np.float32))  # load modules before the measurement
     before = peak_memory()
     start = time.perf_counter()
     stream.softmax(source, target, memory=int(memory))

@@ -1,4 +1,4 @@
-"""Scores in text files. Errors name the line and column; written digits read back as the same numbers."""
+"""Read and write scores in text files. Errors name line and column. Written numbers read back unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = ".npy, .csv, .tsv or .txt"
 
 
 class Reading(NamedTuple):
-    """How to read a text file: header (None: detect it) and columns."""
+    """Options for reading a text file: if it has a header (None: detect it), and which columns to read."""
 
     header: bool | None = None
     columns: str | None = None
@@ -104,7 +104,7 @@ def decoded(data: bytes, name: str) -> str:
 
 
 def rows_in(text: str, name: str, delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the cells of each line that is not empty.
+    """Yield the line number and the cells of each row that is not empty.
 
     Lines that begin with # are comments. Without a delimiter, text after a # in any line is a comment too.
     """
@@ -114,7 +114,7 @@ def rows_in(text: str, name: str, delimiter: str | None) -> Iterator[tuple[int, 
         yield from ((line, cells) for line, cells in rows if cells)
         return
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    line = 1  # first line of the row; quoted cells can span several lines
+    line = 1  # number of the row's first line; quoted cells can span several lines
     try:
         for cells in reader:
             if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#"):
@@ -132,7 +132,7 @@ def parsed(text: str, name: str, kind: str, reading: Reading) -> Table:
     line, cells = next(rows, (1, []))
     width, header = len(cells), reading.header
     numbers = [str(place + 1) for place in range(width)]
-    if header is None:  # column names require a header
+    if header is None:  # names in --columns imply a header
         by_name = reading.columns is not None and not reading.columns.replace(",", "").replace(" ", "").isdecimal()
         places = [] if by_name else texts.columns(reading.columns, numbers, name)
         header = texts.is_header([cells[place] for place in places], mark)
@@ -143,7 +143,7 @@ def parsed(text: str, name: str, kind: str, reading: Reading) -> Table:
     table = []
     for line, cells in rows:
         if len(cells) != width:
-            raise FailedRunError(f"{name}, line {line}: expected {width} values, as above, got {len(cells)}")
+            raise FailedRunError(f"{name}, line {line}: expected {width} values, like the first row, got {len(cells)}")
         table.append([number_in(cells[place], mark, f"{name}, line {line}, column {place + 1}") for place in wanted])
     if not table:
         raise FailedRunError(f"{name}: expected at least one number, got none")
@@ -167,8 +167,8 @@ def number_in(cell: str, mark: str | None, where: str) -> float:
 def text_of(array: Array, delimiter: str, names: list[str] | None = None) -> Iterator[str]:
     """Yield the lines of an array, with the shortest digits that read back as the same numbers.
 
-    A vector is a column. The header is written if there is one name per column and, in files separated by spaces, if no
-    name has a space.
+    A vector is written as a column. A header is written if there is one name per column. In files separated by spaces,
+    no name may contain a space.
     """
     rows = array.reshape(-1, 1) if array.ndim < 2 else array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
     if names is not None and len(names) == rows.shape[1] and (delimiter != " " or " ".join(names).split() == names):

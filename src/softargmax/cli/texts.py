@@ -1,4 +1,4 @@
-"""Text files of tables: reading bytes, and detecting the separator, the header and the columns."""
+"""Read text files as bytes, and detect their separator, header and columns."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DECIMAL = re.compile(r"(?<=\d),(?=\d)")
 def read(path: str) -> bytes:
     """Return the bytes of a file, or of standard input for ``-``; gzip data are decompressed."""
     name = STDIN if path == "-" else path
-    if path == "-" and sys.stdin is None:  # Python's value for a closed file descriptor
+    if path == "-" and sys.stdin is None:  # Python sets it to None if the file descriptor is closed
         raise FailedRunError(f"{STDIN} is closed; expected data on it, numbers, or one file")
     data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     if data.startswith(GZIP):
@@ -67,7 +67,7 @@ def separator(line: str, kind: str) -> str | None:
 
 
 def plain(cell: str, mark: str | None) -> str:
-    """Return the cell with a decimal point; cells separated by semicolons or tabs may have a decimal comma."""
+    """Return the cell with a decimal point. If `mark` is a semicolon or tab, the cell may have a decimal comma."""
     return cell.replace(",", ".") if mark in (";", "\t") else cell
 
 
@@ -86,7 +86,7 @@ def first_cells(text: str, mark: str | None) -> list[str]:
     lines = (line for line in text.splitlines(keepends=True) if line.strip())
     try:
         return next(csv.reader(lines, delimiter=mark), []) if mark else next(lines, "").split()
-    except csv.Error:  # reported later, when all rows are read
+    except csv.Error:  # the error is reported later, when all rows are read
         return []
 
 

@@ -1,4 +1,4 @@
-"""``softargmax fit`` and ``softargmax predict``: classify the rows of CSV files. Models are stored without pickle.
+"""``softargmax fit`` and ``softargmax predict``: classify the rows of CSV files. Model files contain no pickle.
 
 csv_file.py    reads CSV files as text, and reports errors with row and column
 decimals.py    numbers in text, also with decimal commas

@@ -18,39 +18,39 @@ if TYPE_CHECKING:
     from softargmax.cli.classify.csv_file import Source
 
 LARGEST = 1e100
-FEW = 0.1  # a smaller share of words in a column of numbers is a mistake
-CODES = 10  # at most this many distinct numbers among words are codes
-MOST = 256  # categories per column; each one is a column of the dense matrix
-MANY = 10  # rows; in fewer rows integers can increase by chance
-SMALL = 10  # categories are always allowed, even if they are more than half of the rows
+FEW = 0.1  # words in less than this share of a column's cells are mistakes
+CODES = 10  # up to this many distinct numbers in a column of words are codes
+MOST = 256  # maximum number of categories per column; each becomes a column of the dense feature matrix
+MANY = 10  # minimum number of rows to look for row numbers; in fewer rows integers can increase by chance
+SMALL = 10  # this many categories are always allowed, even if more than half of the rows
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns that a model reads: numeric ones, and categorical ones with their categories."""
+    """The input columns of a model: numeric ones, and categorical ones with their categories."""
 
     numbers: list[str]
     categories: dict[str, list[str]]
 
     @property
     def names(self) -> list[str]:
-        """The names of all columns, in the order of the matrix."""
+        """The names of all input columns: first the numeric ones, then the categorical ones."""
         return [*self.numbers, *self.categories]
 
     @property
     def features(self) -> list[tuple[str, str | None]]:
-        """Describe each column of the feature matrix: a number, or a category's indicator."""
+        """The input column of each column of the feature matrix, and the category that it indicates (None: numeric)."""
         return [(name, None) for name in self.numbers] + [
             (name, word) for name, known in self.categories.items() for word in known
         ]
 
     @property
     def width(self) -> int:
-        """The number of columns of the matrix: one per numeric column, and one per category."""
+        """The number of columns of the feature matrix: one per numeric column, and one per category."""
         return len(self.features)
 
     def read(self, source: Source) -> Any:
-        """Return the table of a source, with the numeric columns converted.
+        """Return the table of a CSV file, with the numeric columns as float64.
 
         Raise FailedRunError if a column is missing.
         """
@@ -70,7 +70,7 @@ class Columns:
         return table
 
     def matrix(self, table: Any, source: str) -> NDArray[np.float64]:
-        """Return the feature matrix; each category has an indicator column."""
+        """Return the feature matrix; each category has a column of zeros and ones."""
         from sklearn.preprocessing import OneHotEncoder
 
         parts = [numbers_of(table, name, source)[:, None] for name in self.numbers]
@@ -82,10 +82,10 @@ class Columns:
 
 
 def learned(source: Source, target: str, left_out: list[str]) -> tuple[Columns, Any, str]:
-    """Find the numeric and categorical columns, and reject columns without information.
+    """Find the numeric and categorical input columns, and reject columns without information.
 
-    Return the columns, the table with numeric columns converted, and the name of the target. The user may have passed
-    the target as a column number. The target column stays text.
+    Return the input columns, the table with numeric columns as float64, and the name of the target column. The
+    arguments `target` and `left_out` are names or column numbers. The target column stays text.
     """
     table = source.table()
     there = table.column_names
@@ -97,8 +97,8 @@ def learned(source: Source, target: str, left_out: list[str]) -> tuple[Columns, 
     numbers, categories = [], {}
     for name in chosen:
         where = f"{source.name}: column {name!r}"
-        if not name.strip() or name.startswith("Unnamed: "):  # pandas' name for a column without one
-            raise FailedRunError(f"{where} has no name, like a column of row numbers; {leave_out(name)}")
+        if not name.strip() or name.startswith("Unnamed: "):  # pandas writes such names
+            raise FailedRunError(f"{where} has no name (it may hold row numbers); {leave_out(name)}")
         found = numbers_in(table[name], source.mark, where)
         if found is None:
             categories[name] = known_words(table, name, source)
@@ -111,7 +111,7 @@ def learned(source: Source, target: str, left_out: list[str]) -> tuple[Columns, 
 
 
 def running(columns: Columns, table: Any) -> list[str]:
-    """Return warnings for integer columns that increase from row to row, like row numbers, which do not generalise."""
+    """Return a warning for each integer column that increases from row to row: it may hold row numbers."""
     found = []
     for name in columns.numbers:
         cells = table[name].to_numpy()
@@ -143,7 +143,7 @@ def known_words(table: Any, name: str, source: Source) -> list[str]:
 
 
 def check_numbers(words: list[str], known: list[str], mark: str, where: str, advice: str) -> None:
-    """Reject numbers mixed with words: a few words among numbers, or many distinct numbers among few words."""
+    """Reject a column of numbers and words if few cells are words, or if most distinct cells look like numbers."""
     plain = {word for word in known if is_number(word, mark)}
     like = plain.union(filter(looks_like_number, known))
     not_numbers = [row for row, word in enumerate(words) if word not in plain]
@@ -158,7 +158,7 @@ def check_numbers(words: list[str], known: list[str], mark: str, where: str, adv
 
 
 def numbers_of(table: Any, name: str, source: str, *, learns: bool = False) -> NDArray[np.float64]:
-    """Return a numeric column; reject empty cells, and numbers whose squares overflow."""
+    """Return a numeric column; reject empty cells, and absolute values above `LARGEST`."""
     values: NDArray[np.float64] = filled(table, name, source, learns=learns).to_numpy()
     wrong = ~(np.abs(values) <= LARGEST)
     if wrong.any():
@@ -200,5 +200,5 @@ def filled(table: Any, name: str, source: str, *, learns: bool) -> Any:
 
 
 def leave_out(name: str) -> str:
-    """Return the advice for leaving a column out."""
+    """Return the advice to leave a column out with --drop."""
     return f"--drop {shlex.quote(name)} leaves it out"

@@ -1,4 +1,4 @@
-"""CSV files as text; errors name the row and the column."""
+"""Read CSV files as tables of text. Errors name the row and the column."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from softargmax.cli.texts import SAVE
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-LONGEST = 120  # characters of a parser's message that are shown
+LONGEST = 120  # maximum number of characters shown of pyarrow's error message
 EMPTY = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
-HEAD = 1 << 16  # bytes in which the first line must end
-RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")  # pyarrow's message; the header is row 1
+HEAD = 1 << 16  # number of bytes in which the first line must end
+# pyarrow's error message, in which the header is row 1
+RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 
 class Source:
     """A CSV file, or standard input for ``-``.
 
-    Without a header, columns are named by their numbers; `known` names help to detect a header.
+    Without a header, the names of columns are their numbers. A first row with a name of `known` is a header.
     """
 
     def __init__(self, path: str, *, header: bool | None = None, known: Iterable[str] = ()) -> None:
@@ -37,7 +38,7 @@ class Source:
         self.dates: set[str] = set()
 
     def table(self) -> Any:
-        """Return a pyarrow Table of text with at least one row; also sets `dates`."""
+        """Return the file as a pyarrow Table of text, and set `dates` to the names of columns with dates or times."""
         import pyarrow as pa
 
         if not self._data.strip():
@@ -58,7 +59,7 @@ class Source:
         return pa.table({name: self._decoded(found[name], name) for name in names})
 
     def _parsed(self, kinds: dict[str, Any]) -> Any:
-        """Parse the file; `kinds` sets the types of some columns. With one thread, pyarrow's errors name the row."""
+        """Parse the file; `kinds` maps column names to types. With one thread, pyarrow's errors name the row."""
         import pyarrow as pa
         from pyarrow import csv
 
@@ -78,7 +79,7 @@ class Source:
             ragged = RAGGED.search(reason)
             if ragged:
                 row, head, fields = map(int, ragged.groups())
-                reason = f"row {row - 1} has {fields} {'fields' if fields > 1 else 'field'}, and the header {head}"
+                reason = f"row {row - 1} has {fields} {'fields' if fields > 1 else 'field'}, but the header has {head}"
             raise FailedRunError(f"{self.name} cannot be read: {reason}") from error
 
     def _decoded(self, cells: Any, name: str) -> Any:
@@ -98,7 +99,7 @@ def ready() -> None:
 
 
 def is_text(cell: bytes) -> bool:
-    """True if bytes are UTF-8."""
+    """True if the bytes of a cell are valid UTF-8."""
     try:
         cell.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Numbers in text, with a decimal point or, where commas do not separate fields, a decimal comma."""
+"""Parse numbers in text. A decimal comma is accepted if commas do not separate the fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOKS = re.compile(r"\W*\d+([.,:/'_\s]\d+)*\W*")  # 1.5%, 1,200, $3, 1/2/2020; n
 
 
 def numbers_in(words: Any, mark: str, where: str) -> Any:
-    """Return a column of words as numbers, or None if one is not a number; `mark` separates the fields."""
+    """Convert a column of words to numbers, or return None if a word is not a number. `mark` separates the fields."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -29,7 +29,7 @@ def numbers_in(words: Any, mark: str, where: str) -> Any:
 
 
 def check_marks(words: Any, where: str) -> None:
-    """Reject numbers whose points and commas are ambiguous."""
+    """Raise FailedRunError if the points and commas in a column of numbers are ambiguous."""
     from pyarrow import compute
 
     point, comma, thousands = (compute.match_substring_regex(words, kind) for kind in (r"\.", ",", THOUSANDS))
@@ -42,18 +42,19 @@ def check_marks(words: Any, where: str) -> None:
     word = words[row].as_py()
     cell = f"{where}, row {row + 1}: {word!r}"
     if both:
-        raise FailedRunError(f"{cell} has a comma, other numbers of this column have a point; expected the same in all")
-    # Some numbers have exactly three decimals and all others have none, so the marks are probably thousands separators.
+        raise FailedRunError(f"{cell} has a comma, other numbers of this column have a point; use the same mark in all")
+    # Some numbers have exactly three digits after the mark, and all others have no mark. So the mark is probably a
+    # thousands separator.
     digits = word.replace(",", "").replace(".", "")
     raise FailedRunError(f"{cell} is ambiguous: expected {digits} or {word}0")
 
 
 def is_number(word: str, mark: str) -> bool:
-    """True if a word is a number."""
+    """True if a word is a number in ASCII; `mark` separates the fields."""
     text = texts.plain(word, mark)
     return text.isascii() and parse.is_number(text)
 
 
 def looks_like_number(word: str) -> bool:
-    """True if a word consists of digits and signs, such as 1.5%, 1,200 or $3."""
+    """True if a word resembles a number, such as 1.5%, 1,200 or $3."""
     return LOOKS.fullmatch(word) is not None

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from softargmax.cli.classify.columns import Columns
 
 TINY = float(np.finfo(np.float64).tiny)
-SMALLEST_SPREAD = 0.02  # smallest standard deviation in a class for a covariance, relative to the column's
+# a column hardly varies in a class if its standard deviation there is less than this part of that in all rows
+SMALLEST_SPREAD = 0.02
 
 
 @contextmanager
 def collected_warnings() -> Iterator[list[str]]:
-    """Collect warnings as lines. Among warnings that differ only in numbers, keep the last."""
+    """Collect warnings as lines of text. Keep only the last of several warnings that differ only in numbers."""
     lines: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -57,7 +58,10 @@ def parts_of(folds: int, seed: int) -> Any:
 
 
 def validated(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any) -> dict[str, Any]:
-    """Return the cross-validated quality of the estimator, and as a baseline the quality of the class shares."""
+    """Return the cross-validated accuracy, log-loss and calibration error of an estimator.
+
+    The entry ``shares`` has the accuracy and log-loss of a baseline that always predicts the class frequencies.
+    """
     from sklearn.base import clone
     from sklearn.model_selection import cross_val_predict
 
@@ -78,7 +82,7 @@ def validated(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any) -> d
 
 
 def singular_message(X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Columns) -> str:
-    """Return the error for a singular covariance: the class, and the column in which it does not vary."""
+    """Return the message for a singular covariance. It names the class, and the column that is constant in it."""
     for rows in (np.arange(len(y)), *(rows for rows, _ in parts.split(X, y))):
         for name in np.unique(y):
             x = X[rows][y[rows] == name]

@@ -1,4 +1,4 @@
-"""Estimators by name, and model files in the skops format, which can be read without running code."""
+"""The estimators of ``softargmax fit``, and model files in the skops format. Reading such a file runs no code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Model:
 
 
 def heads(classes: Any) -> list[str]:
-    """Return the names of the probability columns."""
+    """Return the names of the probability columns in the output of ``softargmax predict``."""
     return [f"p_{name}" for name in classes]
 
 
@@ -63,7 +63,7 @@ def check_output(output: str | None, *sources: str) -> None:
 
 
 def estimator_of(name: str, options: dict[str, Any], *, calibrate: bool) -> Any:
-    """Return the estimator with this name, behind a standardisation of the features."""
+    """Return a pipeline: standardisation, then the named estimator. With `calibrate`, temperature scaling wraps it."""
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
@@ -107,14 +107,14 @@ def load(path: str) -> Model:
     except Exception as error:  # skops raises many kinds of errors for damaged files
         raise FailedRunError(f"{path} is damaged: {str(error)[:200]}") from error
     if not isinstance(contents, dict) or contents.get("format") != FORMAT:
-        raise FailedRunError(f"{path} is not a model of `softargmax fit`, or one of another version")
+        raise FailedRunError(f"{path} is not a model of `softargmax fit`, or was written by another version")
     damaged = f"{path} is damaged: its parts are inconsistent"
     parts: Any = [contents.get(name) for name in PARTS]
     target, numbers, categories, estimator = parts
     model = Model(target, Columns(numbers, categories), estimator)
     try:
         sound = is_sound(target, numbers, categories, estimator) and fits(model)
-    except Exception as error:  # damaged parts can raise anything
+    except Exception as error:  # damaged parts can raise any exception
         raise FailedRunError(damaged) from error
     if not sound:
         raise FailedRunError(damaged)
@@ -122,7 +122,7 @@ def load(path: str) -> Model:
 
 
 def is_sound(target: Any, numbers: Any, categories: Any, estimator: Any) -> bool:
-    """True if the parts have the types that `fit` writes."""
+    """True if the parts of a model file have the types that ``softargmax fit`` writes."""
     if not all(isinstance(words, list) for words in (numbers, *categories.values())):
         return False
     for words in ([target, *numbers, *categories], *categories.values()):
@@ -136,7 +136,7 @@ def is_sound(target: Any, numbers: Any, categories: Any, estimator: Any) -> bool
 
 
 def fits(model: Model) -> bool:
-    """True if the estimator predicts a finite probability for each of its classes (at least two) for a row of zeros."""
+    """True if a model has two distinct classes or more, and predicts finite probabilities for a row of zeros."""
     classes = model.classes
     if classes.dtype.kind != "U" or not len(set(classes)) == len(classes) >= 2:
         return False

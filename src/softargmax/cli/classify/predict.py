@@ -28,7 +28,7 @@ def command(model: File, data: Data, output: Output = None, header: Header = Non
     """Predict the classes of the rows of a CSV file, and their probabilities."""
     csv_file.ready()
     models.check_output(output, data, model)
-    with learning.collected_warnings() as warned:  # a model from another version of scikit-learn warns
+    with learning.collected_warnings() as warned:  # loading a model of another scikit-learn version warns
         kept = models.load(model)
         rows_file = csv_file.Source(data, header=header, known=kept.columns.names)
         table = kept.columns.read(rows_file)
@@ -51,7 +51,7 @@ def command(model: File, data: Data, output: Output = None, header: Header = Non
 
 
 def written(kept: models.Model, p: NDArray[Any]) -> bytes:
-    """Return the CSV: the predicted class, and the probability of every class."""
+    """Return the output as CSV: for each row the predicted class, and the probability of every class."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -63,7 +63,7 @@ def written(kept: models.Model, p: NDArray[Any]) -> bytes:
 
 
 def accuracy_line(kept: models.Model, table: Any, p: NDArray[Any]) -> str:
-    """Return a line with the accuracy over the rows of known class, or nothing if there are none."""
+    """Return text with the accuracy over the rows whose class is known; empty if there are no such rows."""
     if kept.target not in table.column_names:
         return ""
     words, classes = table[kept.target].to_pylist(), set(kept.classes)

@@ -1,7 +1,7 @@
 """The stops of the tour, in order.
 
-A stop is a file in this folder with a function ``run(out, folder)``. The function prints to `out` (a rich Console, or
-None for no output), writes its files into `folder`, and returns a dict of its results. The key ``ok`` is True if the
+A stop is a file in this folder with a function ``run(out, folder)``. This function prints to `out` (a rich Console, or
+None for no output). It writes its files into `folder` and returns a dict of its results. The key ``ok`` is True if the
 results are as expected. To add a stop, write the file and add a line to `STOPS`.
 """
 
@@ -47,5 +47,5 @@ STOPS = (
     Stop("attention", "Attention: entropy in long memories, soft and hard reads", attention),
     Stop("words", "A language model with three output layers", words),
     Stop("stream", "A file larger than the memory limit", stream_file),
-    Stop("bench", "Run times against the installed peers", short_bench),
+    Stop("bench", "Run times against other installed libraries", short_bench),
 )

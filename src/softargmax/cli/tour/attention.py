@@ -1,4 +1,4 @@
-"""Attention as reading from a memory: entropy in long memories, a causal map, exact reads at large beta."""
+"""Attention over handwritten digits: entropy at growing length, a causal map, and exact retrieval at large beta."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 LENGTHS = 2 ** np.arange(6, 14)
 D, QUERIES, SHOWN, NOISE = 64, 64, 60, 0.5
-KAPPA = D**0.5 / np.log(LENGTHS[0])  # both scales are equal for the shortest memory
+KAPPA = D**0.5 / np.log(LENGTHS[0])  # makes both scales equal for LENGTHS[0] keys
 SCALES: dict[str, Callable[[int], Any]] = {
     "1 / √d": lambda _: D**-0.5,
     "κ log n / d": lambda n: softargmax.entropy_invariant_scale(n, D, kappa=KAPPA),
 }
-MAP_SCALE = D**-0.5 / 2  # with D**-0.5 nearly all weight is on the image itself
+MAP_SCALE = D**-0.5 / 2  # half the usual scale, at which each image attends almost only to itself
 BETAS = np.geomspace(1e-4, 10, 21)
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:
-    """Measure the entropy as the memory grows, draw a causal map, and read a memory at increasing beta."""
+    """Measure the entropy as the number of keys grows, draw a causal map, and retrieve images at increasing beta."""
     parts = split_digits(out)
     if parts is None:
         return {"ok": True, "skipped": "scikit-learn is not installed"}
@@ -65,14 +65,14 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
         out.print(f"[dim]entropies, a causal map and the error: {escape(str(picture))}[/]")
     rise = {name: float(row[-1] - row[0]) for name, row in entropy.items()}
     slower = all(rise[f"{kind}, κ log n / d"] < 0.7 * rise[f"{kind}, 1 / √d"] for kind in ("noise", "digits"))
-    soft = np.linalg.norm(memory.mean(axis=0) - queries) / np.linalg.norm(queries)  # a uniform read's error
+    soft = np.linalg.norm(memory.mean(axis=0) - queries) / np.linalg.norm(queries)  # the error at uniform weights
     turns = np.all(np.diff(error) < 0) and abs(error[0] / soft - 1) < 1e-3 and error[-1] < 1e-6
     same = np.allclose(p @ x, read, rtol=0, atol=1e-12)
     return {"ok": bool(slower and same and turns), "rise": rise, "error": error, "picture": str(picture)}
 
 
 def shifted(images: Array) -> Array:
-    """Return every image in nine positions, shifted by up to a pixel, as real vectors for a long memory."""
+    """Return nine copies of every image, shifted by up to one pixel: more keys from real data."""
     wide = np.pad(images.reshape(-1, 8, 8), ((0, 0), (1, 1), (1, 1)))
     return np.concatenate([wide[:, i : i + 8, j : j + 8].reshape(-1, D) for i in range(3) for j in range(3)])
 
@@ -83,7 +83,7 @@ def entropy_of(q: Array, k: Array, scale: Callable[[int], Any]) -> float:
 
 
 def error_of(q: Array, memory: Array, beta: float) -> float:
-    """Return the relative error of reading the first entries of a memory, with noisy copies of them as queries."""
+    """Return the relative error of retrieving the first rows of `memory` by attention; `q` are their noisy copies."""
     read = softargmax.attention(q[None], memory[None], memory[None], scale=beta)[0]
     return float(np.linalg.norm(read - memory[: len(q)]) / np.linalg.norm(memory[: len(q)]))
 

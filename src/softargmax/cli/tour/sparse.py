@@ -20,7 +20,7 @@ ORDERS = {"softmax": 1.0, "entmax 1.25": 1.25, "entmax 1.5": 1.5, "sparsemax": 2
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:
-    """Show the probabilities, how many are above 0, and their picture."""
+    """Print the probabilities and how many of them are above 0, and draw them."""
     p = {name: softargmax.entmax(SCORES, alpha) for name, alpha in ORDERS.items()}
     support = [int(softargmax.threshold(SCORES, alpha).support_size) for alpha in ORDERS.values()]
     picture = folder / "sparse.png"

@@ -1,4 +1,4 @@
-"""Train a small language model on Python's standard library, once per output layer (three), and generate text."""
+"""Train a small language model on Python's standard library with each of three output layers, and generate text."""
 
 from __future__ import annotations
 

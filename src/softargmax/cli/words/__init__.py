@@ -1,4 +1,5 @@
-"""``softargmax train-words``: train a small language model on real text with any output layer, and measure it.
+"""``softargmax train-words``: train a small language model on real text with any output layer, and measure its
+perplexity.
 
 corpus.py             finds files, splits training and held-out text, numbers the tokens (NumPy)
 vocabulary.py         tokens, classes and their counts

@@ -93,7 +93,7 @@ def command(  # noqa: PLR0913 one argument per option
         for record in subprocess_worker.trained(job, names, text, out):
             records.append(record)
             report.write(out, {**found, "layers": records})
-    finally:  # report the finished layers even after an error
+    finally:  # report the finished layers even if a later layer fails
         if records and not json:
             report.printed(console, records, out)
     if json:
@@ -114,7 +114,7 @@ def ready(out: Path, names: list[str], *, resume: bool) -> None:
 
 
 def until_of(steps: int | None, epochs: float | None, seconds: float | None) -> Until:
-    """Return when training ends."""
+    """Return the limit at which training ends, from the options for steps, epochs and seconds."""
     if sum(value is not None for value in (steps, epochs, seconds)) > 1:
         raise WrongUseError("--steps, --epochs, --seconds: expected one of them, got several")
     return Until(steps, epochs, SECONDS if steps is None and epochs is None and seconds is None else seconds)

@@ -1,4 +1,4 @@
-"""Text files as classes: find files, split training and held-out text, number the tokens."""
+"""Read text files as classes: find files, split them into training and held-out text, and number the tokens."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from softargmax.cli.words.vocabulary import Ints
 
 HELD_OUT = 20  # one file in 20 is held out, or a twentieth of a single file
-PIECE = 1 << 22  # characters read at once, rounded up to whole lines
-BEGUN = 1  # the number of BEGIN
+PIECE = 1 << 22  # number of characters read at once, rounded up to whole lines
+BEGUN = 1  # the token number of BEGIN
 APART = ("site-packages", "dist-packages", "__pycache__")
 
 
@@ -36,7 +36,7 @@ class Corpus(NamedTuple):
     facts: dict[str, Any]
 
     def digest(self) -> str:
-        """Return a hash of the words, counts and texts."""
+        """Return a hash of the vocabulary's words and counts, and of the two texts."""
         found = hashlib.blake2b("\0".join(self.vocabulary.words).encode(), digest_size=12)
         for part in (self.vocabulary.counts, self.train, self.held_out):
             found.update(np.ascontiguousarray(part).data)
@@ -44,7 +44,10 @@ class Corpus(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A file and its place in the order of reading: a hash of its path relative to the requested folder."""
+    """A file, and its place in the order of reading.
+
+    The place is a hash of the file's path relative to the requested folder.
+    """
 
     place: int
     name: str
@@ -52,22 +55,22 @@ class Source(NamedTuple):
 
     @classmethod
     def of(cls, path: Path, name: str) -> Source:
-        """Return the source of a file."""
+        """Return the Source of a file, with a hash of `name` as its place."""
         spelled = name.replace(os.sep, "/").encode("utf-8", "surrogateescape")
         return cls(int.from_bytes(hashlib.blake2b(spelled, digest_size=8).digest()), name, path)
 
     @property
     def held_out(self) -> bool:
-        """True if the file is held out."""
+        """True if the file is held out: its place is in the first twentieth of the range of the hash."""
         return self.place * HELD_OUT < 1 << 64
 
 
 def read(words: Sequence[str] = (), *, classes: int | None = None, tokens: int | None = None) -> Corpus:
     """Read files, folders and patterns (the standard library by default), and number their tokens.
 
-    Files are read in the order of a hash of their names, and the first twentieth of the hash range is held out. So a
-    file is held out on all machines or on none, and the first `tokens` are a fair sample of the training files. If one
-    side would be empty, for example with a single file, the last twentieth of the text is held out.
+    Files are read in the order of a hash of their names. Files in the first twentieth of the hash's range are held out,
+    so a file is held out on all machines or on none. The first `tokens` tokens are a fair sample of the training files.
+    If no file would be held out, or all (for example a single file), the last twentieth of the text is held out.
     """
     began = time.perf_counter()
     sources = sorted({source.path.resolve(): source for source in sources_of(words)}.values())
@@ -96,7 +99,7 @@ def read(words: Sequence[str] = (), *, classes: int | None = None, tokens: int |
 
 
 def numbered(paths: Iterable[Path], numbering: Numbering, most: int | None = None) -> Ints:
-    """Return the class numbers of the files' tokens, at most as many as requested."""
+    """Return the token numbers of the files, at most `most` of them."""
     found = [np.empty(0, np.int32)]
     room = sys.maxsize if most is None else most
     for tokens in (tokens for path in paths for tokens in tokens_in(path)):
@@ -108,7 +111,7 @@ def numbered(paths: Iterable[Path], numbering: Numbering, most: int | None = Non
 
 
 def tokens_in(path: Path) -> Iterator[list[str]]:
-    """Yield a file's tokens after `BEGIN`, some lines at a time; stop at a NUL, which no text file has."""
+    """Yield `BEGIN` and the tokens of a file, in lists for some lines each. Stop at a NUL, which no text file has."""
     before = [BEGIN]
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         while piece := "".join(file.readlines(PIECE)):
@@ -125,7 +128,8 @@ def stdlib() -> Path:
 
 
 def sources_of(words: Sequence[str]) -> Iterator[Source]:
-    """Yield all requested files: files of folders that are not hidden, or the .py files of the standard library."""
+    """Yield the files of all words (files, folders or patterns). The default is the .py files of the standard
+    library."""
     if not words:
         yield from (source for source in below(stdlib()) if source.path.suffix == ".py")
     for word in words:
@@ -134,7 +138,7 @@ def sources_of(words: Sequence[str]) -> Iterator[Source]:
             source for path in paths for source in (below(path) if path.is_dir() else [Source.of(path, path.name)])
         ]
         if not found:
-            raise FailedRunError(f"{word}: no such file, and no files in it")
+            raise FailedRunError(f"{word}: no such file, or a folder without files")
         for source in found:
             if not source.path.is_file():
                 raise FailedRunError(f"{source.path}: expected a text file, got something that is not a regular file")

@@ -13,25 +13,26 @@ if TYPE_CHECKING:
 
     from softargmax.cli.words.vocabulary import Ints
 
-SHARED, OWN = 1024, 16  # negatives per step for all rows, or per row
+SHARED, OWN = 1024, 16  # number of negatives: per step, shared by all rows; and per row
 
 
 class LayerFactory:
-    """Builds layers from D, the counts of the K classes, and a seed."""
+    """Builds output layers from the size D of hidden vectors, the counts of the K classes, and a seed."""
 
     def __init__(self, dim: int, counts: Ints, seed: int) -> None:
         self.dim, self.counts, self.seed = dim, counts, seed
 
     def init_bias(self, layer: Any) -> Any:
-        """Initialise a layer's bias to the log frequencies of the classes, so that training need not learn them."""
+        """Initialise a layer's bias to the log frequencies of the classes, which training then does not have to
+        learn."""
         shares = (self.counts + 1) / (self.counts.sum() + len(self.counts))
-        order = getattr(layer, "order", slice(None))  # layers sorted by frequency have their own order of classes
+        order = getattr(layer, "order", slice(None))  # some layers sort the classes by frequency
         layer.bias.data.copy_(layer.bias.new_tensor(np.log(shares))[order])
         return layer
 
     def sampling(self, kind: Any, samples: int = SHARED, **options: Any) -> Any:
-        """Return a layer with negatives drawn from the counts to the power 3/4."""
-        from softargmax.output import Unigram  # a late import, since the other commands do not need it
+        """Return a layer whose negatives are drawn with probabilities proportional to the counts to the power 3/4."""
+        from softargmax.output import Unigram  # imported late, since the other commands do not need it
 
         most = int(np.count_nonzero(self.counts))
         return kind(self.dim, Unigram(self.counts), samples=min(samples, most), seed=self.seed, sparse=True, **options)

@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 
 def about(facts: dict[str, Any]) -> str:
-    """Describe the text in one line."""
+    """Return a description of the text, as one line for the report."""
     parted = facts["files"] and facts["held_out_files"]
     others = f"{facts['held_out_files']:,} other files" if parted else "the end of the text"
     return (

@@ -8,12 +8,15 @@ from typing import Any
 CONTEXTS = {"window": 8, "attention": 64}
 """The models, and the maximum number of tokens of context of a prediction."""
 HEADS = 4  # of attention
-SPAN = 16  # consecutive predictions of a window model, which share rows of the embedding
+SPAN = 16  # number of consecutive predictions of a window model that share embedding rows
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that, with the text, determine the trained weights. To resume a checkpoint, they must be equal."""
+    """The settings that determine the trained weights, together with the text.
+
+    To resume a checkpoint, its settings must be equal.
+    """
 
     layer: str
     model: str = "window"
@@ -25,17 +28,17 @@ class Settings:
 
     @property
     def before(self) -> int:
-        """The number of tokens of a span before its first predicted token."""
+        """The number of tokens before the first predicted token of a span (a training sequence)."""
         return self.context if self.model == "window" else 1
 
     @property
     def length(self) -> int:
-        """The number of predicted tokens of a span."""
+        """The number of predicted tokens of a span (a training sequence)."""
         return SPAN if self.model == "window" else self.context
 
     @property
     def width(self) -> int:
-        """The number of tokens of a span."""
+        """The number of all tokens of a span (a training sequence)."""
         return self.before + self.length
 
 
@@ -48,14 +51,14 @@ class Until:
     seconds: float | None = None
 
     def share(self, step: int, per_epoch: int, seconds: float) -> float:
-        """Return the share of the training that is done; training ends at 1."""
+        """Return the fraction of the training that is done; training ends at 1."""
         limits = ((step, self.steps), (step / per_epoch, self.epochs), (seconds, self.seconds))
         return max(done / most if most else 1.0 for done, most in limits if most is not None)
 
 
 @dataclass(frozen=True)
 class Job:
-    """The job of the process that trains one layer, without the text."""
+    """The instructions for the process that trains one layer. The text is sent separately."""
 
     settings: Settings
     until: Until
@@ -71,9 +74,9 @@ class Job:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Job:
-        """Return the job from the plain values that `as_dict` returns."""
+        """Return the job whose `as_dict` returned these values."""
         return cls(**values | {"settings": Settings(**values["settings"]), "until": Until(**values["until"])})
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the job as plain values."""
+        """Return the job as a dict of values for JSON."""
         return asdict(self)

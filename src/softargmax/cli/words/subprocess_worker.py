@@ -1,4 +1,4 @@
-"""Train layers in separate processes, one after the other, so that each process's peak memory is the layer's."""
+"""Train layers in separate processes, one after the other, so that peak memory is measured for each layer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Texts(NamedTuple):
 
 
 def send(pipe: IO[bytes], job: Job, texts: Texts) -> None:
-    """Write a job: a line of JSON, then the arrays."""
+    """Write a job to a pipe: a line of JSON, then the bytes of the arrays."""
     message = {"job": job.as_dict(), "sizes": [len(part) for part in texts]}
     pipe.write(json.dumps(message).encode() + b"\n")
     pipe.writelines(np.ascontiguousarray(part, kind).data for part, kind in zip(texts, KINDS, strict=True))
@@ -51,7 +51,7 @@ def received(pipe: BufferedReader) -> tuple[Job, Texts]:
 
 
 def trained(job: Job, names: Sequence[str], text: Corpus, folder: Path) -> Iterator[dict[str, Any]]:
-    """Train layers with their checkpoints in the folder; yield their records, until one is interrupted."""
+    """Train the layers in order, with checkpoints in `folder`, and yield their records. Stop after an interrupt."""
     texts = Texts(text.train, text.held_out, text.vocabulary.counts)
     for name in names:
         settings, path = replace(job.settings, layer=name), folder / f"{name}.safetensors"
@@ -66,10 +66,10 @@ def trained(job: Job, names: Sequence[str], text: Corpus, folder: Path) -> Itera
 def train(job: Job, texts: Texts) -> dict[str, Any]:
     """Train a layer in a separate process and return its record.
 
-    After an interrupt the pipe is closed. The process then saves its state and sends its record.
+    An interrupt closes the pipe to the separate process, which then saves its state and sends its record.
     """
     layer, words = job.settings.layer, [sys.executable, "-m", "softargmax.cli.words.torch_job"]
-    # A new session, so that only this process receives the terminal's signals.
+    # The child starts a new session, so that only the parent receives the terminal's signals.
     with subprocess.Popen(  # noqa: S603 our own module
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     ) as process:

@@ -23,8 +23,8 @@ DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.
 def save(path: str, training: Training, digest: str, record: dict[str, Any]) -> None:
     """Write the training state and its record. The old file stays until the new file is complete.
 
-    Tensors are written one by one. The functions of safetensors hold a second copy of all tensors, or leave partial
-    files behind if the process is killed.
+    Tensors are written one by one. The functions of safetensors would hold a second copy of all tensors, or leave a
+    partial file if the process is killed.
     """
     identity = {**asdict(training.settings), "text": digest}
     record = {**record, "step": training.step, "seconds": training.seconds}
@@ -51,7 +51,8 @@ def load(path: str, training: Training, digest: str) -> dict[str, Any]:
             if metadata.get("format") != FORMAT:
                 raise FailedRunError(f"{path} is not a checkpoint of `softargmax train-words`")
             check_identity(path, json.loads(metadata["identity"]), {**asdict(training.settings), "text": digest})
-            # A copy, because memory from torch is aligned, and bits can depend on alignment.
+            # Copy each tensor into memory that torch allocates: that memory is aligned, and the bits of results can
+            # depend on alignment.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 not a mapping
     except SafetensorError as error:
         raise FailedRunError(f"{path} is not a complete checkpoint: {error}") from error
@@ -63,7 +64,7 @@ def load(path: str, training: Training, digest: str) -> dict[str, Any]:
 
 
 def check_identity(path: str, found: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Raise FailedRunError if the settings or the text differ; the message names the differences."""
+    """Raise FailedRunError if the checkpoint has other settings or another text; the message names the differences."""
     differ = [name for name in expected if found.get(name) != expected[name]]
     if differ:
         differences = [f"--{name} {found.get(name)}, not {expected[name]}" for name in differ if name != "text"]
@@ -72,11 +73,12 @@ def check_identity(path: str, found: dict[str, Any], expected: dict[str, Any]) -
 
 
 def check_shapes(path: str, found: dict[str, Tensor], expected: dict[str, torch.Size]) -> None:
-    """Raise FailedRunError if names or shapes of tensors differ."""
+    """Raise FailedRunError if the tensors of a checkpoint have other names or shapes than expected."""
     missing = [name for name in expected if name.startswith("model.") and name not in found]
     unknown = [name for name in found if name not in expected]
     if missing or unknown:
-        raise FailedRunError(f"{path}: {f'expected {missing[0]}, got none' if missing else f'unexpected {unknown[0]}'}")
+        problem = f"expected tensor {missing[0]}, got none" if missing else f"unexpected tensor {unknown[0]}"
+        raise FailedRunError(f"{path}: {problem}")
     for name, tensor in found.items():
         if tensor.shape != expected[name]:
             raise FailedRunError(f"{path}: {name}: expected shape {tuple(expected[name])}, got {tuple(tensor.shape)}")

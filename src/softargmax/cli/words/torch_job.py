@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from softargmax.cli.words.settings import Job
     from softargmax.cli.words.subprocess_worker import Texts
 
-FIRST, GROWTH = 1.0, 1.4  # seconds of training at the curve's first point, and the ratio of successive points
+FIRST, GROWTH = 1.0, 1.4  # seconds of training at the first measurement; ratio of successive times
 
 
 class Run:
@@ -64,15 +64,15 @@ class Run:
             self.save()
 
     def share(self) -> float:
-        """Return the share of the job that is done."""
+        """Return the fraction of the job that is done."""
         return self.job.until.share(self.training.step, self.training.per_epoch, self.training.seconds)
 
     def due(self) -> float:
-        """Return the seconds of training at which the curve's next point is due."""
+        """Return the seconds of training after which the perplexity is measured next."""
         return GROWTH * self.kept["curve"][-1]["seconds"] if self.kept["curve"] else FIRST
 
     def measure(self) -> None:
-        """Add a point to the curve, unless this step has one."""
+        """Measure the perplexity and add it to the curve, unless the curve has a point for this step."""
         curve, training = self.kept["curve"], self.training
         if not curve or curve[-1]["step"] < training.step:
             perplexity = self.held_out.perplexity(training.model)
@@ -80,7 +80,7 @@ class Run:
 
     @property
     def perplexity(self) -> float | None:
-        """The last measured perplexity, or None."""
+        """The last measured perplexity, or None if there is none."""
         return self.kept["curve"][-1]["perplexity"] if self.kept["curve"] else None
 
     def perplexity_text(self) -> str:
@@ -102,7 +102,7 @@ class Run:
         )
 
     def record(self) -> dict[str, Any]:
-        """Return the record for the report."""
+        """Return the results of the training, for the report."""
         training = self.training
         return {
             "layer": self.job.settings.layer,

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from softargmax.cli.words.settings import Settings
     from softargmax.cli.words.vocabulary import Ints
 
-EMBEDDED, HIDDEN = 64, 128  # widths of the window model: embedding and hidden layer
+EMBEDDED, HIDDEN = 64, 128  # sizes of the window model's embeddings and hidden layer
 BLOCKS = 2
 
 
 class Window(nn.Module):
-    """The embeddings of the last n tokens, concatenated, and one hidden layer.
+    """A window model: one hidden layer on the concatenated embeddings of the last n tokens.
 
-    Maps tokens (S, n - 1 + L) to hidden vectors (S, L, D). Each vector depends on the n tokens up to its own.
+    It maps tokens (S, n - 1 + L) to hidden vectors (S, L, D). Each vector depends on its own token and the n - 1 tokens
+    before it.
     """
 
     def __init__(self, classes: int, dim: int, context: int) -> None:
@@ -53,7 +54,10 @@ class Block(nn.Module):
 
 
 class CausalAttention(nn.Module):
-    """A causal transformer: maps tokens (S, L) to hidden vectors (S, L, D), each from all tokens up to its own."""
+    """A causal transformer.
+
+    It maps tokens (S, L) to hidden vectors (S, L, D). Each vector depends on its own token and all tokens before it.
+    """
 
     def __init__(self, classes: int, dim: int, context: int) -> None:
         super().__init__()
@@ -70,7 +74,7 @@ BODIES = {"window": Window, "attention": CausalAttention}
 
 
 class LanguageModel(nn.Module):
-    """A body and an output layer, initialised from the settings' seed. The input is spans (S, before + length)."""
+    """A body and an output layer, initialised from the seed. The input is S sequences of before + length tokens."""
 
     def __init__(self, settings: Settings, counts: Ints) -> None:
         super().__init__()
@@ -91,7 +95,8 @@ class LanguageModel(nn.Module):
         return found
 
     def log_prob(self, tokens: Tensor) -> Tensor:
-        """Return the log-probabilities (K,) of the next token after tokens (T,); only the last `context` are used."""
+        """Return the log-probabilities (K,) of the next token after tokens (T,), from the last `context` tokens
+        only."""
         found: Tensor = self.layer.log_prob(self.body(tokens[None, -self.settings.context :])[0, -1])
         return found
 

@@ -20,7 +20,8 @@ def continued(
 ) -> list[int]:
     """Return `n` classes that continue a nonempty sequence, drawn by top-p sampling.
 
-    A draw depends only on the seed, its position and the classes before it. Classes in `without` are never drawn.
+    Each draw depends only on the model, the seed, the draw's position and the classes before it. Classes in `without`
+    are never drawn.
     """
     tokens = [classes[0]] * (model.settings.before - 1) + list(classes)
     allowed = torch.ones(model.layer.classes, dtype=torch.bool)

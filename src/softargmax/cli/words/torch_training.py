@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from softargmax.cli.words.settings import Settings
     from softargmax.cli.words.vocabulary import Ints
 
-PART = 16  # consecutive steps that share their targets as candidates, for the target-sampling layer
+PART = 16  # the target-sampling layer takes the targets of this many steps as candidates
 
 
 class Training:
     """A model in training.
 
-    The data of a step depend only on the seed and the step's number, so training resumes as if it had not stopped. On
-    one machine, the same seed gives the same bits if versions and the number of threads are the same. These determine
-    the order of torch's sums.
+    The data of a step depend only on the seed and the step's number, so a resumed training continues as if it had not
+    stopped. On one machine, equal seeds give equal bits if package versions and the number of threads are equal. These
+    determine the order in which torch adds.
     """
 
     def __init__(self, settings: Settings, text: Ints, counts: Ints) -> None:
@@ -46,7 +46,7 @@ class Training:
 
     def _optimisers(self) -> dict[str, torch.optim.Optimizer]:
         """Return SparseAdam for parameters with sparse gradients, and Adam for the others."""
-        self.model.eval()  # in eval mode the layer's step does not advance
+        self.model.eval()  # in eval mode a layer does not advance its step counter
         self.model.loss(self.batch(0)).backward()  # type: ignore[no-untyped-call]
         self.model.train()
         parameters = list(self.model.parameters())
@@ -57,7 +57,8 @@ class Training:
         return {"adam": torch.optim.Adam(dense, lr, fused=True), "sparse_adam": torch.optim.SparseAdam(sparse, lr)}
 
     def batch(self, step: int) -> Tensor:
-        """Return the spans of a step; each epoch visits all spans once, with its own order and shift."""
+        """Return the token sequences of a step. Each epoch visits each sequence once, in a new order and at a new
+        offset."""
         epoch, place = divmod(step, self.per_epoch)
         if epoch != self._epoch:
             rng = np.random.default_rng([self.settings.seed, epoch])
@@ -67,7 +68,7 @@ class Training:
         return self.text[starts[:, None] + torch.arange(self.settings.width)].long()
 
     def advance(self) -> None:
-        """Run one step, and add its time to the seconds of training."""
+        """Run one training step, and add its run time to the seconds of training."""
         began = time.perf_counter()
         self._share_targets()
         loss = self.model.loss(self.batch(self.step))
@@ -84,7 +85,7 @@ class Training:
         self.seconds += time.perf_counter() - began
 
     def _share_targets(self) -> None:
-        """Set the candidates of a target-sampling layer to the targets of this step's part of the data."""
+        """Set the candidates of a target-sampling layer to the targets of the `PART` steps that include this step."""
         layer, part = self.model.layer, self.step // PART
         if isinstance(layer, TargetSampledSoftmax) and part != self._part:
             steps = range(part * PART, (part + 1) * PART)
@@ -102,7 +103,7 @@ class Training:
         return found
 
     def shapes(self) -> dict[str, torch.Size]:
-        """Return the possible names and shapes of `tensors`."""
+        """Return the names and shapes that the tensors of `tensors` can have."""
         found = {f"model.{name}": tensor.shape for name, tensor in self.model.state_dict().items()}
         for kind, optimiser in self.optimisers.items():
             for place, parameter in enumerate(optimiser.param_groups[0]["params"]):
@@ -124,7 +125,7 @@ class Training:
 
 
 class HeldOut:
-    """Spans spread evenly over the held-out text, with at most `most` predicted tokens."""
+    """Token sequences, spread evenly over the held-out text, with at most `most` predicted tokens in all."""
 
     def __init__(self, settings: Settings, text: Ints, most: int) -> None:
         check_length(text, settings, "held out")
@@ -156,12 +157,12 @@ class HeldOut:
 
 
 def perplexity_of(mean_log_p: float) -> float:
-    """Return exp(-x), or infinity if that overflows."""
+    """Return exp(-mean_log_p), or infinity if it overflows."""
     return math.exp(-mean_log_p) if -mean_log_p < 700 else math.inf
 
 
 def check_length(text: Ints, settings: Settings, what: str) -> None:
-    """Raise FailedRunError if a text is too short for one span."""
+    """Raise FailedRunError if a text is too short for one training sequence."""
     if len(text) < settings.width:
         raise FailedRunError(
             f"expected at least {settings.width} tokens {what} for --context {settings.context}, got {len(text)}"

@@ -1,4 +1,4 @@
-"""Tokens, and the vocabulary: the frequent tokens as classes."""
+"""Split text into tokens, and number the frequent tokens as classes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TOKEN = re.compile(r"[^\W\d]\w*|\d+|[^\w\s]|\n")
 """A token: a word, digits, one other character, or the end of a line; indentation and spaces are dropped."""
 
-UNKNOWN, BEGIN = "<unk>", "<file>"  # class of rare words; token before each file
+UNKNOWN, BEGIN = "<unk>", "<file>"  # the class of rare words; the token that begins each file
 COMMONEST = 1 << 15
 """The default limit of K."""
 
@@ -62,7 +62,7 @@ class Vocabulary:
     def of(cls, numbering: Numbering, numbers: Ints, classes: int | None) -> tuple[Vocabulary, Ints]:
         """Return the vocabulary of a text, and the class of every token number.
 
-        By default K is at most `COMMONEST`, and tokens that occur once are unknown.
+        By default K is at most `COMMONEST`, and tokens that occur only once belong to the class `UNKNOWN`.
         """
         counts = np.bincount(numbers, minlength=len(numbering.numbers))
         by_count = np.argsort(-counts[2:], kind="stable") + 2
