@@ -19,7 +19,7 @@ class Problem(NamedTuple):
 
 
 def shipped(name: str) -> Problem:
-    """Return digits, iris, wine and breast_cancer, not scaled."""
+    """Return a data set of scikit-learn (digits, iris, wine or breast_cancer) with unscaled features."""
     return Problem(*getattr(datasets, f"load_{name}")(return_X_y=True))
 
 
@@ -57,7 +57,7 @@ def collinear() -> Problem:
 
 
 def scores(n: int = 400, classes: int = 5, seed: int = 0, sharp: float = 3.0) -> Problem:
-    """Return scores that are overconfident by a factor."""
+    """Return scores that are too confident: the true scores times a factor, and classes."""
     rng = np.random.default_rng(seed)
     z = rng.standard_normal((n, classes)) * 2
     y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)

@@ -58,7 +58,7 @@ def test_interval_contains_the_error(gap: float) -> None:
 @pytest.mark.parametrize("sure", [1.0, 1 - 1e-5, 1 - 1e-4, 0.999])
 @pytest.mark.parametrize("gap", [0.01, 0.02, 0.05])
 def test_interval_of_an_almost_certain_classifier(sure: float, gap: float) -> None:
-    """Intervals of a hundred rows cover the error, even if none of these rows may be wrong."""
+    """Intervals from 100 rows contain the true error, even in samples without a wrong row."""
     assert held(100, sure, sure, gap) >= 0.84
 
 

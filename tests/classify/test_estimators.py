@@ -34,7 +34,7 @@ ESTIMATORS = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore")  # the checks fit with few steps, and to random data
+@pytest.mark.filterwarnings("ignore")  # the checks fit random data in few steps, which warns
 @parametrize_with_checks(ESTIMATORS)
 def test_checks(estimator: Any, check: Any) -> None:
     check(estimator)

@@ -15,7 +15,7 @@ from softargmax import classify
 
 
 def test_both_probabilities_of_two_linear_classes_are_accurate() -> None:
-    """Both p are accurate; scikit-learn computes one as 1 - p of the other, 0 for score differences above 37."""
+    """Both probabilities are accurate. scikit-learn computes one as 1 - p, which is 0 at score differences above 37."""
     X, y = np.array([[-1.1], [-0.9], [0.9], [1.1]]), [0, 0, 1, 1]
     model = classify.LinearDiscriminant().fit(X, y)
     new = np.array([[2.0]])
@@ -79,9 +79,9 @@ def test_counts_of_zero_without_smoothing(kind: Any) -> None:
     model = classify.MultinomialNaiveBayes(alpha=0.0).fit(X, y)
     p = model.predict_proba(kind([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0]]))
     assert p[[0, 2]].tolist() == [[1.0, 0.0], [0.0, 1.0]]
-    expected = np.array([2 / 3 * 1 / 3, 1 / 3 * 1 / 2])  # priors times theta of the third feature
+    expected = np.array([2 / 3 * 1 / 3, 1 / 3 * 1 / 2])  # for each class: prior times theta of the third feature
     np.testing.assert_allclose(p[1], expected / expected.sum(), rtol=1e-12)
-    assert p[3].tolist() == [0.0, 0.0]  # every class is excluded
+    assert p[3].tolist() == [0.0, 0.0]  # all classes are excluded
     model = classify.BernoulliNaiveBayes(alpha=0.0).fit(X, y)
     p = model.predict_proba(kind([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0]]))
     assert p.tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
@@ -99,7 +99,7 @@ def test_sums_of_weights_are_rounded(kind: Any) -> None:
         X[y == 0, 0] = 1.0
         model = classify.BernoulliNaiveBayes(alpha=0.0).fit(kind(X), y, sample_weight=weight)
         assert model.predict_proba(kind([[0.0, 1.0]])).tolist() == [[0.0, 1.0]]
-        X[2, 0] = 0.0  # a row with a tiny weight gives no NaN
+        X[2, 0] = 0.0  # a row with a tiny weight must not give NaN
         weight[2] = 1e-30
         p = classify.BernoulliNaiveBayes(alpha=0.0).fit(kind(X), y, sample_weight=weight).predict_proba(kind(X))
         assert np.abs(p.sum(axis=1) - 1).max() < 1e-12
@@ -130,7 +130,7 @@ def moments(rows: Any, divisor: int, *, between: bool) -> tuple[Any, Any]:
     ids=["independent", "correlated"],
 )
 def test_likelihoods_that_underflow(model: Any, between: bool) -> None:
-    """Ratios of densities equal those of mpmath, near the means and where all densities underflow."""
+    """Ratios of class densities equal mpmath's, near the means and where all densities underflow."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40, 3)) * [1.0, 5.0, 0.2], np.repeat([0, 1], 20)
     X[20:] += [4.0, 1.0, 0.5]
@@ -159,7 +159,7 @@ def test_counts_that_underflow() -> None:
 
 
 def test_tol_and_small_variances() -> None:
-    """`tol` drops a direction with little variance (linear), or raises (quadratic)."""
+    """LinearDiscriminant drops a direction with too little variance for `tol`; QuadraticDiscriminant raises."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((60, 2)), np.repeat([0, 1], 30)
     X = np.column_stack([X, X[:, 0] + 1e-3 * rng.standard_normal(60)])

@@ -28,9 +28,9 @@ PRECISE = {"tol": 1e-13, "max_iter": 3000}
 
 
 def peer(problem: Problem, **options: Any) -> Any:
-    """Return scikit-learn's most accurate solver for small problems."""
+    """Return scikit-learn's LogisticRegression, fitted with its most accurate solver for small problems."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warnings of line searches that fail by rounding
+        warnings.simplefilter("ignore")  # rounding makes line searches fail with a warning
         return LogisticRegression(solver="newton-cholesky", tol=1e-13, max_iter=1000, **options).fit(*problem)
 
 
@@ -50,7 +50,7 @@ def test_minimum_equals_scikit_learns(name: str, C: float, solver: str) -> None:
     assert found <= theirs * (1 + 1e-9)
 
 
-@pytest.mark.filterwarnings("ignore:float64 resolves no further descent")  # columns are collinear up to rounding
+@pytest.mark.filterwarnings("ignore:float64 resolves no further descent")  # its columns are collinear up to rounding
 @pytest.mark.parametrize("name", ["iris", "collinear"])
 def test_minimum_without_a_penalty(name: str) -> None:
     problem = SMALL[name]
@@ -60,7 +60,7 @@ def test_minimum_without_a_penalty(name: str) -> None:
 
 
 def test_separable_rows_without_a_penalty() -> None:
-    """Without a minimum, the loss falls to the resolution of float64 and nothing overflows."""
+    """If the objective has no minimum, the loss falls to the resolution of float64 and nothing overflows."""
     problem = SMALL["separable"]
     model = fitted(problem, C=np.inf)
     assert np.isfinite(model.coef_).all()
@@ -140,7 +140,7 @@ def test_newton_cg_uses_the_hessian(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_blocks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With many rows, results are accurate; with L-BFGS alone, the rounding of products costs half of the digits."""
+    """Results for many rows are accurate. With L-BFGS alone, the rounding of products would cost half of the digits."""
     problem = problems.synthetic(500, 20, 4, dtype=np.float64)
     whole = fitted(problem, solver="newton-cg")
     monkeypatch.setattr("softargmax.classify.objective.BLOCK", 500)
@@ -153,7 +153,7 @@ def test_blocks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("alpha", [0.5, 1.5, 2.0])
 @pytest.mark.parametrize("name", ["iris", "breast_cancer"])
 def test_entmax_regression(name: str, alpha: float) -> None:
-    """The minimum equals SciPy's on the public loss; above order 1 some probabilities are exactly 0."""
+    """The minimum equals SciPy's on the library's loss functions. Above order 1 some probabilities are 0."""
     from scipy.optimize import minimize
 
     X, y = StandardScaler().fit_transform(SMALL[name].X), SMALL[name].y

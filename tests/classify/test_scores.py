@@ -1,4 +1,4 @@
-"""Discriminants and naive Bayes have the probabilities of scikit-learn's models."""
+"""Probabilities of the discriminants and of naive Bayes equal those of scikit-learn."""
 
 from __future__ import annotations
 

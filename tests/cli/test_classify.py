@@ -15,7 +15,7 @@ pytest.importorskip("skops")
 
 @pytest.fixture
 def wine(tmp_path):
-    """Write a file with columns of numbers, categories, and distinct names."""
+    """Write the wine data with one column of categories and one of distinct names; return the path of the file."""
     data, rng = load_wine(), np.random.default_rng(0)
     head = [*(name.replace("/", " per ") for name in data.feature_names), "colour", "id", "cultivar"]
     with (tmp_path / "wine.csv").open("w", newline="") as file:
@@ -41,7 +41,7 @@ def records_of(path):
 
 
 def changed(path, name, row, column, value):
-    """Write the file with one field changed."""
+    """Write a copy of a CSV file in which one field is changed."""
     rows = rows_of(path)
     at = rows[0].index(column)
     rows[row][at] = value
@@ -114,7 +114,7 @@ def test_same_seed_gives_the_same_report(run, wine):
 def test_new_rows_need_no_classes(run, wine, tmp_path):
     assert run("fit", wine, *FIT, "-o", "kept").code == 0
     rows = [[field for i, field in enumerate(row) if i < 14] for row in rows_of(wine)]
-    rows = [list(reversed(row)) for row in rows]  # columns in another order
+    rows = [list(reversed(row)) for row in rows]  # new rows may have their columns in another order
     with (tmp_path / "new.csv").open("w", newline="") as file:
         csv.writer(file).writerows(rows)
     found = run("predict", "kept", "new.csv")

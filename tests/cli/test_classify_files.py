@@ -19,7 +19,7 @@ def written(path, text):
 
 
 def flowers(path, mark=",", **changed):
-    """Write the sepals of iris, with some columns changed."""
+    """Write the iris data with two numeric columns (the sepals), some of them changed by functions."""
     data = load_iris()
     columns = {"length": data.data[:, 0], "width": data.data[:, 1]}
     columns |= {name: [change(i, x) for i, x in enumerate(columns[name])] for name, change in changed.items()}
@@ -35,7 +35,7 @@ def comma(_, x):
 
 
 def thousands(_, x):
-    return f"{200 * x:,.0f}"  # some above 1,000, some below
+    return f"{200 * x:,.0f}"  # some numbers are above 1,000, so they have a comma
 
 
 def german(_, x):
@@ -91,7 +91,8 @@ def test_numeric_columns_are_not_categories(run, tmp_path, mark, change, message
         (lambda i, _: ("01", "02", "x1")[i % 3], 4),
         (lambda i, _: f"{i % 18 * 5}-{i % 18 * 5 + 4}", 19),  # ages
         (lambda i, _: f"w{i % 75}", 76),
-        (lambda i, _: str(500 + i % 32) if i % 32 < 12 else f"Golf {i % 32}", 33),  # most cells are words
+        # numbers in a column of mostly words
+        (lambda i, _: str(500 + i % 32) if i % 32 < 12 else f"Golf {i % 32}", 33),
         (lambda _, x: f" {x} ", 2),
     ],
 )
@@ -153,7 +154,8 @@ def test_files_as_other_programs_write_them(run, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (["12345678901234567890,1", "12345678901234567891,2"] * 4, None),  # classes beyond 64 bits stay distinct
+        # integer classes that exceed 64 bits stay distinct
+        (["12345678901234567890,1", "12345678901234567891,2"] * 4, None),
         (["a,9007199254740993", "b,2"] * 4, None),
         (["None,1", "null,2"] * 4, "4 rows are empty"),
         (["a,1e200", "b,2"] * 4, "expected at most 1e+100, got 1e+200"),
@@ -180,7 +182,8 @@ def test_unusual_columns(run, tmp_path, rows, message):
         (b"", "bad.csv: expected a header and rows, got an empty file"),
         (b"\n\n", "bad.csv: expected a header and rows, got an empty file"),
         (b"a,b\n", "got only a header"),
-        (b"a,b\n1,2\n\n3\n4,5\n", "row 2 has 1 field, but the header has 2"),  # empty lines do not count as rows
+        # the number of a row does not count empty lines
+        (b"a,b\n1,2\n\n3\n4,5\n", "row 2 has 1 field, but the header has 2"),
         (b"a,b\n1,2\n\xe9,4,5\n", "row 2 has 3 fields, but the header has 2"),
         (b"a,a\n1,2\n", "two columns that are called 'a'"),
         (b"a,,\n1,2,3\n", "two columns that have no name"),
@@ -209,7 +212,7 @@ def test_invalid_csv_files(run, tmp_path, text, message):
 
 @pytest.fixture
 def kept(run, tmp_path):
-    """Return a saved model, and a file for it."""
+    """Return a saved model, and a CSV file that fits it."""
     flowers(tmp_path / "iris.csv", width=lambda _, x: "wide" if x > 3 else "narrow")
     assert run("fit", "iris.csv", "--target", "kind", "-o", "kept").code == 0
     return tmp_path / "kept"
@@ -244,7 +247,7 @@ def test_files_that_are_not_models(run, kept, tmp_path):
 
 
 def exp(parts):
-    """Replace the scaler by a step that would run code that the file names."""
+    """Replace the scaler in a model file by a step that would run code."""
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import FunctionTransformer
 
@@ -300,7 +303,7 @@ def test_models_with_inconsistent_parts(run, kept, change):
 
 
 def numbered(path, start, step):
-    """Write the sepals of iris, with a column of row numbers."""
+    """Write the iris data with two numeric columns (the sepals) and a column of row numbers."""
     return flowers(path, length=lambda i, _: start + step * i)
 
 
@@ -332,6 +335,6 @@ def test_file_without_a_header(run, tmp_path):
     assert "; accuracy " in run("predict", "kept", bare, "-o", "out.csv").out
     p = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3))
     assert p.shape == (150, 3)
-    path.write_bytes(b"1,2,kind\n" + rows)  # a header of numbers and one known name
+    path.write_bytes(b"1,2,kind\n" + rows)  # column names that are numbers, and the target's name
     assert run("fit", path, "--target", "kind", "--json", "-o", "kept").json() == report
     assert run("fit", path, "--target", "3", "--header", "--json", "-o", "kept").json() == report

@@ -61,7 +61,7 @@ def test_output_files_of_every_format(run, tmp_path, kind, dtype, source):
         found = np.loadtxt(tmp_path / f"p{kind}", delimiter={".csv": ",", ".tsv": "\t", ".txt": None}[kind]).astype(
             wide
         )
-    assert found.tobytes() == expected.tobytes()  # text reads back as the same numbers
+    assert found.tobytes() == expected.tobytes()  # numbers written as text read back unchanged
 
 
 @pytest.mark.parametrize("text", ["1\n2\n-3\n", "1 2 -3\n", "1,2,-3"])
@@ -203,10 +203,10 @@ def test_full_disk_at_standard_output(command):
 def test_interrupted_conversion_keeps_the_old_file(tmp_path, how):
     np.save(tmp_path / "z.npy", np.random.default_rng(0).standard_normal((64, 1 << 18), np.float32))
     (tmp_path / "p.npy").write_bytes(b"old")
-    # The conversion waits after its first window, so that the signal arrives midway.
+    # The conversion waits after its first window, so that the signal arrives before it ends.
     script = (
         "import signal, sys, time, softargmax.cli.render as show\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # background processes of a shell ignore SIGINT
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background processes ignore SIGINT
         "from contextlib import contextmanager\n"
         "@contextmanager\n"
         "def progress(what, quiet):\n"

@@ -158,7 +158,7 @@ def test_own_bugs_keep_their_traceback(run, monkeypatch):
         run("1", "2")
 
 
-@pytest.mark.parametrize("word", ["inf", "-inf", "nan"])  # inf resembles the subcommand info
+@pytest.mark.parametrize("word", ["inf", "-inf", "nan"])  # inf could be taken for the subcommand info
 def test_words_that_are_numbers_are_not_subcommands(run, word):
     assert run(word, "1", "--json").json()["values"] == [word, 1.0]
 
@@ -173,7 +173,7 @@ def test_missing_instruction_set_is_wrong_use(command, words):
 def test_missing_implementation_is_wrong_use(run, tmp_path):
     np.save(tmp_path / "z.npy", np.ones(3))
     lines = ["1 2", "z.npy", "z.npy -o p.npy", "z.npy -o p.csv", "plot z.npy", "info", "bench normalize", "demo"]
-    token = dispatch._requested.set("abacus")  # as SOFTARGMAX_IMPLEMENTATION sets it when the process starts
+    token = dispatch._requested.set("abacus")  # has the effect of SOFTARGMAX_IMPLEMENTATION=abacus
     try:
         for line in lines:
             done = run(*line.split())

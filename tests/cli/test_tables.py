@@ -57,7 +57,7 @@ def test_space_separated_output_is_read_back(run, tmp_path, head):
 
 def test_results_of_other_shapes_have_no_header(run, tmp_path):
     (tmp_path / "z.csv").write_text("a,b\n1,2\n3,4\n")
-    assert run("sample", "z.csv", "-n", "2", "-o", "p.csv").code == 0  # as many draws as columns
+    assert run("sample", "z.csv", "-n", "2", "-o", "p.csv").code == 0  # two draws per row, and two columns
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 2
     (tmp_path / "z.csv").write_text("a\n1\n2\n")
     assert run("logsumexp", "z.csv", "-o", "p.csv").code == 0

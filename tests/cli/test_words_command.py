@@ -159,7 +159,7 @@ def test_layers_by_name():
 
 
 def waited_for(condition, seconds=100):
-    """Wait until a function returns a true value, and return it."""
+    """Call a function until it returns a true value, and return that value."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "waited in vain"
@@ -204,7 +204,7 @@ def test_kill_during_a_write_keeps_the_old_checkpoint(tmp_path):
     assert all((one[name] == two[name]).all() for name in one)
 
 
-# Modules, including those of the first optimiser, are imported once; each job runs in a forked child.
+# A server process that imports all modules once, even those of the first optimiser. Each job runs in a forked child.
 SERVING = """
 import os, sys
 import torch._dynamo
@@ -237,7 +237,8 @@ def test_kills_at_any_time_leave_a_complete_checkpoint(tmp_path):
                 time.sleep(pause)
                 os.kill(child, signal.SIGKILL)
                 assert int(server.stdout.readline()) == -signal.SIGKILL
-            for left in folder.glob(".*.part"):  # killed before the rename, when the new file is complete
+            # left if the kill came after the file was complete but before its rename
+            for left in folder.glob(".*.part"):
                 assert load_file(left)
                 left.unlink()
             assert [file.name for file in folder.iterdir()] == ["full.safetensors"]
@@ -247,7 +248,7 @@ def test_kills_at_any_time_leave_a_complete_checkpoint(tmp_path):
 
 
 def child_of(process):
-    """Return the child of a process."""
+    """Return a list of the process ids of a process's children."""
     return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
 
 
@@ -267,7 +268,7 @@ def test_interrupt_or_kill_saves_the_current_state(tmp_path, text, sent):
         waited_for(path.exists)
         (child,) = child_of(process)
         if sent == signal.SIGINT:
-            os.killpg(process.pid, sent)  # the whole process group, as Ctrl-C does
+            os.killpg(process.pid, sent)  # Ctrl-C sends SIGINT to the whole process group
         else:
             process.send_signal(sent)
         out, err = process.communicate(timeout=100)

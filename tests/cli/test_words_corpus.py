@@ -1,4 +1,4 @@
-"""Text as classes: tokens, held-out files and vocabularies equal simple definitions."""
+"""Text as classes: tokens, held-out files and vocabularies equal those of simple implementations."""
 
 import os
 from collections import Counter
@@ -78,7 +78,7 @@ def test_files_are_held_out_by_their_names(tmp_path):
     assert found.facts["files"] + found.facts["held_out_files"] == 200
     assert 2 <= found.facts["held_out_files"] <= 25
     held = {source.name for source in corpus.sources_of([str(folder)]) if source.held_out}
-    for path in list(folder.iterdir())[::2]:  # the other files stay on their sides
+    for path in list(folder.iterdir())[::2]:  # the other files keep their side, training or held out
         path.unlink()
     folder.rename(tmp_path / "b")
     left = {source.name: source.held_out for source in corpus.sources_of([str(tmp_path / "b")])}
@@ -107,7 +107,7 @@ def test_limited_tokens_are_a_sample_of_all_files(tmp_path):
 
 
 def test_single_file_is_split(tmp_path):
-    for name in ("a.txt", "b.txt"):  # on either side of the split
+    for name in ("a.txt", "b.txt"):  # one name hashes to training, the other to held out
         (tmp_path / name).write_text("one two three four five six seven eight nine ten " * 100)
         found = corpus.read([str(tmp_path / name)])
         assert (len(found.train), len(found.held_out)) == (951, 50)
@@ -176,7 +176,7 @@ def test_invalid_texts(tmp_path, monkeypatch, words, message):
 
 
 def again(text):
-    """Return the text that is written for the classes of a text."""
+    """Return the text that the vocabulary writes for the classes of a text."""
     vocabulary = Vocabulary([*dict.fromkeys([UNKNOWN, BEGIN, *TOKEN.findall(text)])], np.empty(0))
     return vocabulary.text(vocabulary.encoded(text))
 

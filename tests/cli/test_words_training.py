@@ -16,7 +16,7 @@ from softargmax.cli.words.torch_models import LanguageModel
 from softargmax.cli.words.torch_text import continued
 from softargmax.cli.words.torch_training import HeldOut, Training
 
-LEARNABLE = math.exp(0.98 * math.log(2) + 0.1 + 0.02 * math.log(37))  # two words can follow, and sometimes a rare word
+LEARNABLE = math.exp(0.98 * math.log(2) + 0.1 + 0.02 * math.log(37))  # about the perplexity of the true distribution
 
 
 def same(one, other):
@@ -108,7 +108,7 @@ def test_held_out_spans_are_spread_over_the_text():
     assert held_out.spans[:, 0].tolist() == [0, 196, 392, 588, 784, 980]
     assert (held_out.spans.diff() == 1).all()
     every = HeldOut(settings, text, 10**9)
-    assert every.tokens == 992  # 62 spans of 16 tokens; the last 4 tokens are in none
+    assert every.tokens == 992  # 62 sequences predict 16 tokens each; the last 4 tokens are not used
     assert (every.spans[:, 4:].flatten().unique(return_counts=True)[1] == 1).all()
 
 
@@ -199,7 +199,8 @@ def test_resumed_run_has_the_bits_of_an_uninterrupted_run(tmp_path, layer, model
     for folder in ("one", "other"):
         (tmp_path / folder).mkdir()
     whole = run(job(tmp_path / "one", layer, model=model, until=Until(steps=43)))
-    run(job(tmp_path / "other", layer, model=model, until=Until(steps=19), save_every=1e-9))  # saving changes no bit
+    # frequent checkpoints do not change the training
+    run(job(tmp_path / "other", layer, model=model, until=Until(steps=19), save_every=1e-9))
     resumed = run(job(tmp_path / "other", layer, model=model, until=Until(steps=43), resume=True))
     assert resumed.began == 19
     assert same(whole.training, resumed.training)
@@ -235,7 +236,7 @@ def test_stopped_run_has_saved_its_state(tmp_path):
     stopped.go(lambda: next(calls))
     assert stopped.record()["steps"] == 3
     assert not stopped.record()["finished"]
-    assert not stopped.record()["curve"]  # stopping does not wait for a measurement
+    assert not stopped.record()["curve"]  # a stopped run ends without measuring the perplexity
     assert Run(job(tmp_path, resume=True), TEXTS).began == 3
 
 

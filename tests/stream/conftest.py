@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture
 def old(tmp_path):
-    """An old target, whose content must not be lost."""
+    """An existing target file, whose content must survive failed streams."""
     target = tmp_path / "p.npy"
     target.write_bytes(b"old")
     return target

@@ -54,8 +54,8 @@ def test_small_files_along_every_axis(tmp_path, shape, order, dtype):
             same(stream.logsumexp(tmp_path / "z.npy", keepdims=keepdims, **options), expected)
 
 
-# With 1 MiB of memory, a window has about 10^5 scores, so these arrays are read in parts, along all axes and in both
-# orders.
+# With 1 MiB of memory, a window has about 10^5 scores. So these arrays are read in several windows, for all axes and
+# both storage orders.
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i2"])
 @pytest.mark.parametrize(
     ("shape", "axis"),
@@ -143,7 +143,7 @@ def test_any_shape_any_axes_any_memory(tmp_path_factory, small, long, place, ord
     folder = tmp_path_factory.mktemp("any")
     np.save(folder / "z.npy", z)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_module, "MINIMUM_MEMORY", 1)  # windows far smaller than a user can request
+        patch.setattr(open_module, "MINIMUM_MEMORY", 1)  # allow far less memory than users can request
         found = stream.softmax(folder / "z.npy", folder / "p.npy", axis=axes, memory=memory)
         same(found, softargmax.softmax(z, axis=axes))
         same(stream.logsumexp(folder / "z.npy", axis=axes, memory=memory), softargmax.logsumexp(z, axis=axes))

@@ -39,7 +39,8 @@ def test_a_quarter_gibibyte_under_a_proportional_cap(tmp_path):
     source, target = tmp_path / "z.npy", tmp_path / "p.npy"
     streamed.write_scores(source, 256 * MIB)
     found = streamed.convert_in_subprocess(source, target, 24 * MIB)
-    # 512 MiB for 4 GiB corresponds to 32 MiB for 256 MiB. The interpreter and NumPy take another 30 MiB for any file.
+    # This limit, 32 MiB for a file of 256 MiB, corresponds to 512 MiB for 4 GiB. The interpreter and NumPy take another
+    # 30 MiB for any file.
     assert found["peak"] - found["before"] <= 32 * MIB
     assert found["peak"] <= 80 * MIB
     assert streamed.equal_rows(source, target)
@@ -65,4 +66,4 @@ def test_memory_is_that_of_the_windows(tmp_path, name, shape, axis, dtype, how):
     memory = 8 * MIB
     assert (
         growth(name, axis, memory, tmp_path / "z.npy", tmp_path / "p.npy", how) <= memory + 6 * MIB
-    )  # the tiles of each thread, and the values of logsumexp
+    )  # 6 MiB for each thread's tiles and logsumexp's values

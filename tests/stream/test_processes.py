@@ -32,7 +32,7 @@ def test_killed_process_leaves_the_old_target(tmp_path, source, how, exists):
         [sys.executable, "-c", SLOW, source, target], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     with child:
-        child.stdout.readline()  # waits until the first window has been written
+        child.stdout.readline()  # returns after the first window has been written
         child.send_signal(how)
         child.communicate(timeout=30)
     assert child.returncode != 0
@@ -59,9 +59,9 @@ def test_a_full_disk_raises_before_the_work(tmp_path, source, old):
 
 
 def as_nobody(script, *arguments):
-    """Run a script as a user who, unlike root, may not write everywhere.
+    """Run a script as a user who, unlike root, lacks permission to write to some folders.
 
-    All imports come first, since that user may have no right to read the package.
+    The script imports everything before it changes the user, who may have no right to read the package.
     """
     load = "import numpy, numpy.ma, softargmax.stream, sys\nsoftargmax.stream.logsumexp([numpy.zeros(3)])\n"
     drop = "import os\nif os.getuid() == 0:\n    os.setgid(65534); os.setuid(65534)\n"

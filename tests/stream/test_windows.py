@@ -1,4 +1,4 @@
-"""The arithmetic of windows agrees with NumPy's indexing."""
+"""Computed windows, boxes and ranges agree with NumPy's indexing."""
 
 import math
 
@@ -43,7 +43,7 @@ def test_spans_hold_the_box_once(shape, most, near, data):
         assert stretch.size == span.length
         assert span.length <= most or span.length == part.size
         part[...] = np.lib.stride_tricks.as_strided(stretch, part.shape, strides)
-        # spans begin and end with elements of the box
+        # the first and last element of a span belong to the box
         assert part.reshape(-1)[[0, -1]].tolist() == [stretch[0], stretch[-1]]
     assert (window == array[box]).all()
 
@@ -52,7 +52,8 @@ def test_spans_of_common_windows():
     def cuts(*arguments):
         return [(span.start, span.length) for span in spans_of(*arguments)]
 
-    assert cuts((100, 50), (slice(10, 90), slice(0, 50)), 64, 8) == [(500, 4000)]  # contiguous, of any length
+    # a contiguous range may exceed the limit
+    assert cuts((100, 50), (slice(10, 90), slice(0, 50)), 64, 8) == [(500, 4000)]
     assert cuts((4, 1000), (slice(0, 4), slice(5, 10)), 10**6, 8) == [(5, 5), (1005, 5), (2005, 5), (3005, 5)]
     assert cuts((4, 10), (slice(0, 4), slice(5, 10)), 10**6, 8) == [(5, 35)]
     assert cuts((4, 10), (slice(0, 4), slice(5, 10)), 16, 8) == [(5, 15), (25, 15)]
@@ -80,7 +81,8 @@ def test_forms_of_common_files():
     assert form_of((5, 7), (1, 0), (0,)) == Form(7, 5, 1)
     assert form_of((2, 5, 7), (0, 1, 2), (1,)) == Form(2, 5, 7)
     assert form_of((2, 5, 7), (0, 1, 2), (0, 2)) is None
-    assert form_of((5, 7), (1, 0), (0, 1)) is None  # rows begin along axis 1, the file along axis 0
+    # elements of a row are in C order, those of the file in Fortran order
+    assert form_of((5, 7), (1, 0), (0, 1)) is None
     assert form_of((5, 1, 7), (0, 1, 2), (0, 2)) == Form(1, 35, 1)
 
 

@@ -1,9 +1,9 @@
-"""Classifiers with a score per class and a softmax, with scikit-learn's interface.
+"""Classifiers that apply a softmax to one score per class, with scikit-learn's interface.
 
     p(y = k | x) = exp(z_k(x)) / sum_j exp(z_j(x))
 
-Each model defines its scores, and `base.py` derives decisions and probabilities from them. Requires the extra
-`sklearn`.
+Each model defines its scores, and `base.py` derives decisions and probabilities from them. The extra `sklearn` is
+required.
 """
 
 from softargmax.core.extras import install

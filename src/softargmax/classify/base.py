@@ -1,4 +1,4 @@
-"""The base class of the classifiers: a score for each class, and their softmax."""
+"""The base class of the classifiers, which derives all predictions from one score per class."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
 
     .. math:: p(y = k \mid x) = \frac{e^{z_k(x)}}{\sum_j e^{z_j(x)}}
 
-    The scores are log prior plus log likelihood, up to a constant that all classes share, or they are affine in x. A
-    subclass defines `fit` and `_scores`. This class derives the other methods from the scores.
+    In some models the scores are log prior plus log likelihood, up to a constant that all classes share. In others they
+    are affine in x. A subclass defines `fit` and `_scores`. This class derives the other methods from the scores.
     """
 
     _accept_sparse: ClassVar[str | bool] = False
@@ -73,7 +73,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
     classes_: Array
 
     def _scores(self, X: Any) -> Array:
-        """Return the scores z, shape (n, K), of checked rows."""
+        """Return the scores z, shape (n, K), of rows that have been checked."""
         raise NotImplementedError
 
     @available_if(lambda self: self._decides)  # type: ignore[untyped-decorator]
@@ -122,7 +122,8 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray
-            p, shape (n, K); classes are in the order of `classes_`. A row is 0 if the model excludes every class.
+            p, shape (n, K); classes are in the order of `classes_`. All probabilities of a row are 0 if the model
+            excludes every class.
         """
         return np.asarray(softmax(self._scores(self._fitted_rows(X))))
 
@@ -211,7 +212,7 @@ def numbers(value: Any, name: str) -> NDArray[np.float64]:
 
 
 def log_priors(priors: Any, counts: NDArray[np.float64], name: str = "priors") -> NDArray[np.float64]:
-    """Return the log priors of the classes: of the argument, which must sum to 1, or by default of the counts."""
+    """Return the log priors of the classes: from the argument, which must sum to 1, or by default from the counts."""
     if priors is None:
         found = counts / counts.sum()
     else:
@@ -227,7 +228,7 @@ def log_priors(priors: Any, counts: NDArray[np.float64], name: str = "priors") -
 
 
 def label(name: Any) -> str:
-    """Return the text of a class for error messages."""
+    """Return a class label as text for error messages."""
     return repr(name.item() if isinstance(name, np.generic) else name)
 
 
@@ -250,13 +251,13 @@ def indices_of(y: Any, classes: Array) -> NDArray[np.int64]:
 
 
 def both(z: Array) -> Array:
-    """Return the scores (n, 2) of two classes from the scores of the second; those of the first are 0."""
+    """Return the scores (n, 2) of two classes from those of the second class; the first class has scores of 0."""
     z = z.reshape(-1, 1)
     return np.concatenate([np.zeros_like(z), z], axis=1)
 
 
 def affine(X: Any, w: Array, bias: Array) -> Array:
-    """Return X W^T + b. A row of a dense X has the same bits in every batch."""
+    """Return X W^T + b. If X is dense, the bits of a row do not depend on the other rows."""
     if sparse.issparse(X):
         return np.asarray(X @ w.T) + bias
     kind = np.float64 if np.float64 in (X.dtype, w.dtype) else np.float32

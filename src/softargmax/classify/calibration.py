@@ -135,10 +135,11 @@ def calibration_report(
     Notes
     -----
     The estimated error is too large on average, since noise does not cancel in absolute values. The interval accounts
-    for this. It is an inverted test: it contains every error E that is compatible with the estimate. The test assumes
-    that the true gaps of the bins are the observed gaps times a factor, and that noise is normal. If noise alone seldom
-    gives an error as small as the estimate, the upper end is larger (Read's CLs). In simulations, 95% intervals
-    contained the error in 84 to 100 of 100 samples.
+    for this. It is an inverted test: it contains every true error that the test does not reject, given the estimate.
+    The test assumes that the noise is normal. It also assumes that the true gap of every bin (accuracy minus
+    confidence) is the observed gap times a common factor. If noise alone seldom gives an error as small as the
+    estimate, the upper end is larger (Read's CLs). In simulations, 95% intervals contained the true error in 84 to 100
+    of 100 samples.
 
     References
     ----------
@@ -200,7 +201,10 @@ def _error(
     by_noise = float((alone <= found).mean())
 
     def end(quantile: float) -> float:
-        """Return the error of c times the observed gaps, where the estimate is this quantile of drawn errors."""
+        """Return an end of the interval: c times the estimated error.
+
+        The estimate is this quantile of the errors that are drawn for c times the observed gaps.
+        """
 
         def beyond(c: float) -> float:
             return float(np.quantile(np.abs(c * gaps + noise).sum(axis=1), quantile)) - found
@@ -212,7 +216,7 @@ def _error(
             high *= 2
         return min(1.0, found * float(brentq(beyond, 0.0, high, xtol=1e-6)))
 
-    # If noise alone seldom gives an error as small as the estimate, the estimate says nothing about the gaps.
+    # If noise alone seldom gives an error as small as the estimate, the estimate does not bound the gaps from above.
     most = float(np.quantile(alone, level)) if by_noise <= 1 - level else end((0.5 - level / 2) * by_noise)
     return found, (end(0.5 + level / 2), most)
 

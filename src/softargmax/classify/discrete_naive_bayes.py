@@ -73,7 +73,7 @@ class _CountingBayes(ScoreClassifier):
         raise NotImplementedError
 
     def _count(self, member: Array, x: Any) -> None:
-        """Sum the features of every class. `member` has the weight of each row in the column of its class."""
+        """Sum the features of every class. `member` has the weight of each row in the column of the row's class."""
         self.feature_count_ = np.asarray(safe_sparse_dot(member.T, x), np.float64)
 
     def _learn(self, alpha: Any) -> None:

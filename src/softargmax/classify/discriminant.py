@@ -262,7 +262,7 @@ class QuadraticDiscriminant(ScoreClassifier):
 
 
 def covariance_of(x: Array, shrinkage: str | float, unit: float) -> Array:
-    """Return the shrunk covariance of rows. A feature without variance gets the standard deviation `unit`."""
+    """Return the shrunk covariance of rows. A constant feature is treated as having the standard deviation `unit`."""
     if shrinkage != "auto":
         return np.asarray(shrunk_covariance(empirical_covariance(x), shrinkage))
     spread = x.std(axis=0)
@@ -275,7 +275,7 @@ def _means(x: Array, target: Array, classes: int) -> Array:
 
 
 def _whitening(x: Array, tol: float) -> Array:
-    """Return A, (D, rank), with A^T x^T x A = 1, for directions in which standardised features vary more than tol."""
+    """Return A, (D, rank), with A^T x^T x A = I. It has the directions in which scaled features vary more than tol."""
     spread = np.sqrt(np.square(x).sum(axis=0))
     spread[spread == 0] = 1.0
     _, s, vt = np.linalg.svd(x / spread, full_matrices=False)
@@ -284,11 +284,11 @@ def _whitening(x: Array, tol: float) -> Array:
 
 
 def _axes(x: Array, mean: Array, shrinkage: str | float | None, towards: float, unit: float) -> tuple[Array, Array]:
-    """Return eigenvalues and eigenvectors (columns) of a class's covariance. `unit` is 1 in the units of x."""
+    """Return eigenvalues and eigenvectors (columns) of a class's covariance. `unit` is 1 on the scale of x."""
     if shrinkage is not None:
         variances, directions = np.linalg.eigh(covariance_of(x, shrinkage, unit))
         return variances, directions
-    _, s, vt = np.linalg.svd(x - mean, full_matrices=len(x) < x.shape[1])  # few rows: all directions
+    _, s, vt = np.linalg.svd(x - mean, full_matrices=len(x) < x.shape[1])  # with few rows, return all directions
     variances = np.zeros(x.shape[1])
     variances[: len(s)] = np.square(s) / len(x)
     return (1 - towards) * variances + towards * unit * unit, vt.T

@@ -1,4 +1,4 @@
-"""Squared distances of rows from class means, in units in which they do not overflow."""
+"""Squared distances of rows from class means, on a scale on which the squares do not overflow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ def scaled(X: NDArray[Any], scale: float) -> Floats:
 
 
 def square_sums(deviations: Callable[[int, Any], Floats], rows: int, classes: int) -> Floats:
-    """Return |deviations(k, rows)|^2, shape (n, K). If one overflows, the row's are relative to the nearest class."""
+    """Return |deviations(k, rows)|^2, shape (n, K).
+
+    If a squared distance of a row overflows, all of the row are replaced by their differences from the smallest, times
+    a huge number.
+    """
     far = np.empty((rows, classes))
     with np.errstate(over="ignore"):
         for k in range(classes):

@@ -106,7 +106,8 @@ class Objective:
         return np.stack([self._block(x, weight * p_k * (1 - p_k)) for p_k in p.T])
 
     def scales(self) -> Array:
-        """Return the square roots of the Hessian's diagonal at W = 0, (D + 1,), and 1 for b and where it is 0.
+        """Return the square roots of the Hessian's diagonal at W = 0, (D + 1,). The entry of b, and entries of 0,
+        become 1.
 
         As in `curvature`, 1 / K replaces p (1 - p).
         """
@@ -138,7 +139,7 @@ class Objective:
             yield Block(_rows(self.X, part), self.target[part], weight)
 
     def _rows_to_a_block(self) -> int:
-        """Return how many rows fit the cache, or more rows if the sum of the blocks' gradients would dominate."""
+        """Return the rows per block: as many as fit the cache, or more if adding up gradients would take most time."""
         stored = self.X.nnz // max(1, len(self.target)) if sparse.issparse(self.X) else self.features
         held = BLOCK // max(stored, self.classes, 1)
         worth = 16 * self.classes * self.features // (self.classes + stored + 1)

@@ -169,8 +169,8 @@ class SoftmaxRegression(ScoreClassifier):
         start = np.zeros(objective.shape)
         if flag(self.warm_start, "warm_start"):
             self._load_previous(start)
-        # One BLAS thread: after every product, more of them spin on the cores of our own threads. A pass then takes 40
-        # ms instead of 16.
+        # Use one BLAS thread. After every product, more BLAS threads would spin on the cores that our own threads need.
+        # A pass over the data takes 40 ms with them, and 16 ms without.
         with threadpool_limits(1, user_api="blas"):
             if ratio * strength > 0:
                 found = solvers.lasso(objective, start, l1=ratio * strength, tol=tol, steps=steps)

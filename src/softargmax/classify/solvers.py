@@ -39,7 +39,7 @@ CG = 500
 
 
 class Found(NamedTuple):
-    """The table (F, D + 1), its objective, the number of steps, the largest derivative, and if the fit converged."""
+    """The table (F, D + 1), its objective, the steps taken, the largest derivative, and True if the fit converged."""
 
     table: Array
     value: float
@@ -52,7 +52,7 @@ class Whitened:
     """Coordinates U_k = R_k W_k of each class, where R_k^T R_k approximates the Hessian's block of class k."""
 
     def __init__(self, objective: Objective, table: Array | None = None) -> None:
-        """Use the Hessian at a table, or by default at W = 0, where all classes have the same R."""
+        """Compute R from the Hessian at a table, or by default at W = 0, where all classes have the same R."""
         rows = ROWS * objective.shape[1] if table is None else len(objective.target)
         blocks = objective.curvature(table, rows)
         scale = np.sqrt(np.einsum("kii->ki", blocks))
@@ -64,14 +64,14 @@ class Whitened:
             np.linalg.cholesky(blocks / scale[:, :, None] / scale[:, None] + rounding).transpose(0, 2, 1)
             * scale[:, None]
         )
-        self.inverse = np.stack([dtrtri(r)[0] for r in self.r])  # 1/3 of the time of a general inverse
+        self.inverse = np.stack([dtrtri(r)[0] for r in self.r])  # takes a third of the time of a general inverse
 
     def table(self, u: Array) -> Array:
         """Return W from the vector U."""
         return _times(self.inverse, u.reshape(self.shape))
 
     def gradient(self, of_table: Array) -> Array:
-        """Return the gradient to U as a vector, from the gradient to W."""
+        """Convert the gradient with respect to W into the gradient with respect to U, a vector."""
         return _times(self.inverse.transpose(0, 2, 1), of_table).reshape(-1)
 
     def point(self, table: Array) -> Array:
@@ -91,7 +91,7 @@ class Scaled:
         return np.asarray(u.reshape(self.shape) / self.r)
 
     def gradient(self, of_table: Array) -> Array:
-        """Return the gradient to U as a vector, from the gradient to W."""
+        """Convert the gradient with respect to W into the gradient with respect to U, a vector."""
         return np.asarray((of_table / self.r).reshape(-1))
 
     def point(self, table: Array) -> Array:
@@ -116,13 +116,13 @@ def _largest(gradient: Array) -> float:
 
 
 def is_affordable(objective: Objective) -> bool:
-    """True if one matrix per class stays within `MATRICES` and `PRODUCTS`."""
+    """True if one matrix R per class stays within the limits `DENSE`, `MATRICES` and `PRODUCTS`."""
     numbers = objective.free * objective.shape[1] ** 2
     return bool(objective.features <= DENSE and numbers <= MATRICES and numbers * len(objective.target) <= PRODUCTS)
 
 
 class _Cached:
-    """A function that caches its last value, since a minimiser's callback asks for the value that was just computed."""
+    """A function that caches its last value, because a minimiser's callback needs the value that was just computed."""
 
     def __init__(self, function: Callable[[Array], Any]) -> None:
         self.function = function
@@ -136,7 +136,7 @@ class _Cached:
 
 
 class _Watch:
-    """The objective for a minimiser; stops when no derivative to W is above tol."""
+    """The objective for a minimiser, and a callback that stops it when no derivative with respect to W is above tol."""
 
     def __init__(self, objective: Objective, coordinates: Whitened | Scaled, tol: float) -> None:
         self.objective, self.coordinates, self.tol = objective, coordinates, tol
@@ -146,8 +146,8 @@ class _Watch:
     def _evaluate(self, u: Array) -> tuple[float, Array]:
         value, gradient = self.objective.value_and_gradient(self.coordinates.table(u))
         g = self.coordinates.gradient(gradient)
-        # In these coordinates a step of -g lowers the objective by about |g|^2 / 2; `gain` is relative to the
-        # objective.
+        # In these coordinates a step of -g lowers the objective by about |g|^2 / 2. `gain` is this decrease divided by
+        # the objective.
         self.largest, self.gain = _largest(gradient), 0.5 * float(g @ g) / max(abs(value), 1e-300)
         return value, g
 
@@ -203,7 +203,7 @@ def newton(objective: Objective, start: Array, *, tol: float, steps: int) -> Fou
         while found > value + 1e-4 * length * slope and -length * slope > ROUNDING * abs(value):
             length /= 2
             found, its_gradient = objective.value_and_gradient(table + length * change)
-        if -length * slope <= ROUNDING * abs(value):  # float64 cannot represent the gain
+        if -length * slope <= ROUNDING * abs(value):  # the expected decrease is below the rounding error
             return Found(table, value, taken, _largest(gradient), True)
         table, value, gradient = table + length * change, found, its_gradient
     return Found(table, value, steps, _largest(gradient), _largest(gradient) <= tol)
@@ -244,7 +244,7 @@ def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: i
 
 
 def subgradient(table: Array, gradient: Array, l1: float, r: Array) -> tuple[float, float]:
-    """Return the largest entry of the minimal subgradient, and the gain of a step along it in scaled coordinates."""
+    """Return the largest entry of the minimum-norm subgradient, and the gain of a step in scaled coordinates."""
     w, dw = table[:, :-1], gradient[:, :-1]
     inner = np.where(w == 0, np.maximum(np.abs(dw) - l1, 0), np.abs(dw + l1 * np.sign(w)))
     gain = 0.5 * float(np.square(inner / r).sum() + np.square(gradient[:, -1]).sum())

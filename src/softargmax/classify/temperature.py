@@ -245,10 +245,10 @@ def _weighed(z: Array, w: Array, b: Array) -> Array:
 
 
 def _fit_vector(z: Array, target: Array, weight: Array | None, temperature: float) -> tuple[Array, Array]:
-    """Return the w and b that minimise the log-loss of w z + b, starting from the temperature."""
+    """Return the w and b that minimise the log-loss of w z + b. The search starts at w = 1 / temperature and b = 0."""
     counts = np.ones(len(z)) if weight is None else weight
     counts = counts[:, None] / counts.sum()
-    z = z / temperature  # about 1, so that steps of w have similar effects for all classes
+    z = z / temperature  # w is then about 1, so that steps of w have similar effects for all classes
     finite = np.where(np.isneginf(z), 0.0, z)
 
     def value_and_gradient(x: Array) -> tuple[float, Array]:

@@ -92,9 +92,9 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
 
 
 def _log_beta(z: Any, margins: Any, w: Any, size: Any) -> Any:
-    """Return log beta by Newton's method in beta, within a shrinking bracket of log beta.
+    """Return log beta. Newton's method takes steps in beta, within a bracket of log beta that shrinks.
 
-    `margins` is scaled by `size`.
+    `margins` are z - z_y divided by `size`, and beta applies to scores divided by `size`.
     """
     xp = namespace(z)
     zero = xp.zeros_like(size)

@@ -66,7 +66,7 @@ def whole_file(path: str | os.PathLike[str], size: int = 0) -> Iterator[BinaryIO
         raise
     directory = os.open(target.parent, os.O_RDONLY)
     try:
-        os.fsync(directory)  # the rename must reach the disk too
+        os.fsync(directory)  # so that the rename reaches the disk too
     finally:
         os.close(directory)
 
@@ -85,7 +85,7 @@ def _free_name(target: Path) -> Path:
 
 
 def _open_temporary(target: Path) -> tuple[int, Path | None]:
-    """Open a new file in the target's folder, without a name if the system supports it, or with a hidden name."""
+    """Open a new file in the target's folder. It has no name if the system supports that, otherwise a hidden name."""
     unnamed = getattr(os, "O_TMPFILE", None)
     if unnamed is not None and Path("/proc/self/fd").is_dir():
         try:

@@ -11,9 +11,9 @@ from softargmax.core.arrays import as_array
 
 
 def numpy_of(item: Any, name: str) -> np.ndarray[Any, Any]:
-    """Return a piece as a NumPy array. Raise TypeError for masked arrays and arrays of other libraries."""
+    """Return an array of the source as NumPy's. Raise TypeError for masked arrays and arrays of other libraries."""
     if isinstance(item, np.ma.MaskedArray):
-        raise TypeError(f"{name}: a masked array, whose mask a stream does not read; fill it with -inf")
+        raise TypeError(f"{name}: a masked array is not supported; fill its masked entries with -inf")
     array = as_array(item, name)
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name}: expected a NumPy array, got {type(item).__name__}")
@@ -31,7 +31,7 @@ def check_readable(dtype: np.dtype[Any], name: str) -> None:
 
 
 def working(dtype: np.dtype[Any], result: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype of windows in memory: the source's float dtype in native byte order, or float64.
+    """Return the dtype of computations: the source's float dtype in native byte order, or float64.
 
     Integers and booleans, and all scores if the result is float64, are computed in float64.
     """
@@ -43,7 +43,10 @@ def _native_float(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def returned(dtype: np.dtype[Any], requested: Any, *, lse: bool) -> np.dtype[Any]:
-    """Return the result's dtype: the requested dtype, or that of the scores. The lse of half precision is float32."""
+    """Return the dtype of the result: the requested one, or by default that of the scores.
+
+    For logsumexp (`lse`) of float16 scores, the default is float32.
+    """
     if requested is not None:
         result: np.dtype[Any] = check.float_dtype(requested, np.empty(0))
         return result

@@ -1,7 +1,7 @@
-"""The native fold, which continues the states of rows from one window to the next.
+"""Fold the windows of rows with the compiled core, which carries their states from window to window.
 
-`native()` is False under ``using("reference")``. Then rows are read whole and passed to the in-memory function, whose
-bits a stream must have.
+`native()` is False under ``using("reference")``. Then whole rows are read and passed to the
+in-memory function, because the results must have the same bits.
 """
 
 from __future__ import annotations
@@ -18,23 +18,29 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-BLOCK = 4096  # core.native.BLOCK, without importing it; a test checks that they are equal
+BLOCK = 4096  # a copy of core.native.BLOCK, which is not imported here; a test checks that both are equal
 
 
 class State(NamedTuple):
-    """The native states of rows, as arrays of shape (outer, inner): at `scale` and, if beta is 0, also at beta = 1."""
+    """The states of rows in the compiled core, as arrays of shape (outer, inner).
+
+    `scaled` is at the scale of the call; `plain` is at beta = 1, and only computed if beta is 0.
+    """
 
     scaled: tuple[Array, Array, Array]
-    plain: tuple[Array, Array, Array] | None  # at beta = 0, logsumexp of a row with a single score is that score
+    plain: tuple[Array, Array, Array] | None  # needed since logsumexp at beta = 0 of a single score is the score
 
 
 def native() -> bool:
-    """True if arrays in memory are now computed by the compiled core."""
+    """True if functions of arrays in memory currently use the compiled core."""
     return dispatch.requested_name() != "reference"
 
 
 def fold(window: Array, scale: Scale, state: State | None) -> State:
-    """Fold a window (outer, length, inner) into the state of its rows. All windows but the last have whole blocks."""
+    """Fold a window (outer, length, inner) into the state of its rows.
+
+    All windows of a row except the last must have whole blocks.
+    """
     from softargmax.core import native as core
 
     scaled = core.fold(window, (1,), scale, None, None if state is None else state.scaled)

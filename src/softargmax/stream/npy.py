@@ -1,7 +1,7 @@
 """A ``.npy`` file as an array that is read and written in boxes, by plain read and write calls.
 
-The file is not memory-mapped. The system can keep mapped pages in this process's memory for any time, and a disk error
-under a mapping is a signal, not an exception. Nothing is ever unpickled.
+The file is not memory-mapped, for two reasons. The system can keep mapped pages in this process's memory for any time.
+A disk error under a mapping raises a signal, not an exception. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from softargmax.stream.windows import Box, Span
 
 
-# Contiguous runs less than NEAR bytes apart are read together, up to STRETCH bytes. A call costs as much as 8 KiB.
+# Contiguous runs less than NEAR bytes apart are read together, up to STRETCH bytes. One call takes as long as reading 8
+# KiB.
 NEAR = 8 << 10
 STRETCH = 1 << 19
 
@@ -52,7 +53,10 @@ class NpyFile:
         self.file.close()
 
     def read(self, sizes: Sequence[int], box: Box) -> np.ndarray[Any, Any]:
-        """Return a box of the array viewed in C order with shape `sizes`. It is valid until the next read."""
+        """Return a box (one slice per dimension) of the array, viewed in C order with shape `sizes`.
+
+        The result is valid until the next read.
+        """
         shape = [part.stop - part.start for part in box]
         count = math.prod(shape)
         if self.buffer.size < count:
@@ -66,7 +70,7 @@ class NpyFile:
         return window
 
     def write(self, sizes: Sequence[int], box: Box, window: np.ndarray[Any, Any]) -> None:
-        """Write a box of the array viewed in C order with shape `sizes`."""
+        """Write a window to a box (one slice per dimension) of the array, viewed in C order with shape `sizes`."""
         window = np.ascontiguousarray(window, self.dtype)
         for span, part in self._spans(sizes, box, window):
             if part.size == span.length:
@@ -81,11 +85,11 @@ class NpyFile:
         """Cut a box into contiguous ranges of the file, and yield each with its part of the window."""
         itemsize = self.dtype.itemsize
         for span in spans_of(sizes, box, STRETCH // itemsize, NEAR // itemsize):
-            part: Any = (*span.part, ...)  # with the ellipsis, a single value is a view too
+            part: Any = (*span.part, ...)  # the ellipsis makes even a single value a view
             yield span, window[part]
 
     def _stretch(self, span: Span, part: np.ndarray[Any, Any], sizes: Sequence[int]) -> np.ndarray[Any, Any]:
-        """Read a range that holds more than a part of the window, and return a view of that part."""
+        """Read a range of the file that is not all in the box, and return a view of the elements in the box."""
         if self.scratch.size < span.length:
             self.scratch = np.empty(span.length, self.dtype)
         stretch = self.scratch[: span.length]
@@ -136,7 +140,7 @@ def open_npy(path: str | os.PathLike[str]) -> NpyFile:
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, True if in Fortran order, and dtype of a ``.npy`` header; raise an error if it is invalid."""
+    """Return shape, True for Fortran order, and dtype from a ``.npy`` header; raise an error if it is invalid."""
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         version = np.lib.format.read_magic(file)

@@ -31,7 +31,7 @@ MINIMUM_MEMORY = 1 << 20
 
 
 def open_source(source: Any, axis: Any, stack: ExitStack) -> Store:
-    """Open a source that can be read twice. The stack closes its file."""
+    """Open a source that can be read twice. `stack` closes the file at its exit."""
     if isinstance(source, str | os.PathLike):
         return stack.enter_context(open_npy(source))
     if isinstance(source, np.ndarray):
@@ -51,7 +51,7 @@ def open_source(source: Any, axis: Any, stack: ExitStack) -> Store:
 
 
 def refuse_others(source: Any) -> None:
-    """Raise TypeError unless a source is an iterable of arrays. (An array of another library is not one.)"""
+    """Raise TypeError for arrays of other libraries, and for sources that are not iterable."""
     if hasattr(source, "__array__") or hasattr(source, "__dlpack__") or not isinstance(source, Iterable):
         raise TypeError(
             f"source: expected the path of a .npy file or one or several NumPy arrays, got {type(source).__name__}"

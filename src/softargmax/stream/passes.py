@@ -67,7 +67,7 @@ class WindowReader:
         self.rows: Rows = rows_of(source, job.axes)
         form = self.rows.form
         converted = job.work.itemsize if job.work != source.dtype else 0
-        copies = 2 if isinstance(self.rows, ScatteredRows) else 1  # windows are copies of boxes
+        copies = 2 if isinstance(self.rows, ScatteredRows) else 1  # a window is a copy, gathered from boxes
         each = copies * (source.dtype.itemsize + out_bytes) + converted
         # Without the native fold a row is never cut, even if it exceeds the memory.
         elements = max(job.memory // each, 0 if native_fold.native() else form.length)
@@ -100,7 +100,7 @@ class WindowReader:
                 yield outer, inner
 
     def pieces(self, outer: slice, inner: slice) -> Iterator[Box]:
-        """Yield the windows of a group of rows, which is cut along the rows."""
+        """Yield the windows of a group of rows; each window holds a piece of every row of the group."""
         for part in parts(self.rows.form.length, self.window.length):
             yield outer, part, inner
 

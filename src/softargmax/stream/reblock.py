@@ -1,4 +1,4 @@
-"""Fold pieces of any length. They are cut again at the block boundaries of the in-memory kernels."""
+"""Fold pieces of any length, after cutting them at the block boundaries of the in-memory kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Fold:
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
         self.state: native_fold.State | None = None
-        self.rest: Array | None = None  # (outer, block, inner); the first `held` elements of rows are used
+        self.rest: Array | None = None  # shape (outer, block, inner); the first `held` elements of each row are used
         self.held = 0
 
     def add(self, piece: Array) -> None:

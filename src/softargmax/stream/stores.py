@@ -1,4 +1,4 @@
-"""Sources and targets of streams (files, arrays, lists of arrays), which are read and written in boxes; their rows."""
+"""Sources and targets of streams (files, arrays, lists of arrays), read and written in boxes; and their rows."""
 
 from __future__ import annotations
 
@@ -33,17 +33,20 @@ class Store(Protocol):
     order: tuple[int, ...]
 
     def read(self, sizes: Sequence[int], box: Box) -> Array:
-        """Return a box of the array viewed in C order with shape `sizes`. It is valid until the next read."""
+        """Return a box (one slice per dimension) of the array, viewed in C order with shape `sizes`.
+
+        The result is valid until the next read.
+        """
 
     def write(self, sizes: Sequence[int], box: Box, window: Array) -> None:
-        """Write a box of the array viewed in C order with shape `sizes`."""
+        """Write a window to a box (one slice per dimension) of the array, viewed in C order with shape `sizes`."""
 
     def done(self) -> None:
         """Release the memory of the last window."""
 
 
 class ArrayStore:
-    """An array in memory, or one mapped from a file, whose pages are released after each window."""
+    """An array in memory, or an array mapped from a file. Mapped pages are released after each window."""
 
     def __init__(self, array: Array) -> None:
         self.shape = array.shape
@@ -69,7 +72,7 @@ class ArrayStore:
 
 
 def _shared_mapping(array: Array) -> mmap.mmap | None:
-    """Return the file mapping that holds an array, or None if its pages may differ from the file."""
+    """Return the file mapping that holds an array, or None if there is none or its pages may differ from the file."""
     shared = False
     base: Any = array
     while isinstance(base, np.ndarray):
@@ -79,7 +82,7 @@ def _shared_mapping(array: Array) -> mmap.mmap | None:
 
 
 class ListStore:
-    """One array whose parts are arrays that follow one another along an axis."""
+    """A list of arrays, which is read as one array that concatenates them along an axis."""
 
     plain = False
 
@@ -127,18 +130,18 @@ class Rows(Protocol):
 
 
 def rows_of(store: Store, axes: Sequence[int]) -> Rows:
-    """Return the rows of a store along `axes`: as a view of its layout if possible, otherwise gathered from boxes."""
+    """Return the rows of a store along `axes`: as a view if its layout allows it, otherwise gathered from boxes."""
     form = form_of(store.shape, store.order, axes)
     return ScatteredRows(store, axes) if form is None or not store.plain else PlainRows(store, form)
 
 
 def rows_like(rows: Rows, store: Store, axes: Sequence[int]) -> Rows:
-    """Return the same view of the rows of another store of equal shape and order, so that windows are the same."""
+    """Return the rows of another store of equal shape and order, in the same form, so that both have equal windows."""
     return ScatteredRows(store, axes) if isinstance(rows, ScatteredRows) else PlainRows(store, rows.form)
 
 
 class PlainRows:
-    """Rows for which the store's own layout is a `Form`."""
+    """Rows of a store whose layout can be viewed as a `Form`."""
 
     def __init__(self, store: Store, form: Form) -> None:
         self.store = store
@@ -177,7 +180,7 @@ class ScatteredRows:
         return window[0].T if self.side_by_side else window[:, :, 0]
 
     def _boxes(self, box: Box) -> list[tuple[tuple[slice, slice], list[int], Box]]:
-        """Return each box of a window, after its slices in (rows, elements) and its shape (kept..., reduced...)."""
+        """Return the boxes of a window, each with its place in (rows, elements) and its shape (kept..., reduced...)."""
         rows, elements = (box[2] if self.side_by_side else box[0]), box[1]
         boxes = []
         for (row, kept), (element, reduced) in product(

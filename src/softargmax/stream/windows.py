@@ -1,4 +1,4 @@
-"""Compute the windows in which an array is read, and their order. This module has integers only, no data.
+"""Compute the windows in which an array is read, and their order. This module computes indices and reads no data.
 
 The dimensions of an array in *storage order* (slowest first) are merged to three: (outer, length, inner). Rows run
 along the middle dimension; `inner` rows are interleaved, and there are `outer` such slabs. In a C-order file, rows
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Reads below one page cost as much as one page.
+# Reading less than one page takes as long as reading the page.
 PAGE = 4096
 
 Box = tuple[slice, ...]
@@ -29,7 +29,7 @@ class Form(NamedTuple):
 
 
 def form_of(shape: Sequence[int], order: Sequence[int], axes: Sequence[int]) -> Form | None:
-    """Return the `Form` of an array without moving an element, or None if there is none.
+    """Return the `Form` as which an array can be viewed without moving an element, or None if there is none.
 
     Arguments
     ---------
@@ -143,7 +143,7 @@ def spans_of(sizes: Sequence[int], box: Box, limit: int, near: int) -> Iterator[
     if not all(counts):
         return
     first = sum(part.start * stride for part, stride in zip(box, strides, strict=True))
-    # The box's dimensions from `whole` on form one contiguous range of `length`.
+    # In the loop: dimension `whole` of the box and the later ones form one contiguous range of `length` elements.
     whole, length = len(sizes), 1
     while whole:
         count, stride = counts[whole - 1], strides[whole - 1]

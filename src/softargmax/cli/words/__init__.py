@@ -1,5 +1,4 @@
-"""``softargmax train-words``: train a small language model on real text with any output layer, and measure its
-perplexity.
+"""``softargmax train-words``: train a small language model on real text with any output layer.
 
 corpus.py             finds files, splits training and held-out text, numbers the tokens (NumPy)
 vocabulary.py         tokens, classes and their counts

@@ -128,8 +128,7 @@ def stdlib() -> Path:
 
 
 def sources_of(words: Sequence[str]) -> Iterator[Source]:
-    """Yield the files of all words (files, folders or patterns). The default is the .py files of the standard
-    library."""
+    """Yield the files of all words (files, folders or patterns), or by default the standard library's .py files."""
     if not words:
         yield from (source for source in below(stdlib()) if source.path.suffix == ".py")
     for word in words:

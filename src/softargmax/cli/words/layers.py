@@ -23,8 +23,7 @@ class LayerFactory:
         self.dim, self.counts, self.seed = dim, counts, seed
 
     def init_bias(self, layer: Any) -> Any:
-        """Initialise a layer's bias to the log frequencies of the classes, which training then does not have to
-        learn."""
+        """Initialise a layer's bias to the log frequencies of the classes, which saves training time."""
         shares = (self.counts + 1) / (self.counts.sum() + len(self.counts))
         order = getattr(layer, "order", slice(None))  # some layers sort the classes by frequency
         layer.bias.data.copy_(layer.bias.new_tensor(np.log(shares))[order])

@@ -95,8 +95,7 @@ class LanguageModel(nn.Module):
         return found
 
     def log_prob(self, tokens: Tensor) -> Tensor:
-        """Return the log-probabilities (K,) of the next token after tokens (T,), from the last `context` tokens
-        only."""
+        """Return the log-probabilities (K,) of the token after tokens (T,). Only the last `context` tokens count."""
         found: Tensor = self.layer.log_prob(self.body(tokens[None, -self.settings.context :])[0, -1])
         return found
 
