@@ -1,4 +1,4 @@
-"""Data sets of packages, hard problems, and an independent implementation of the objective."""
+"""Data sets of scikit-learn, synthetic and hard ones, and an independent implementation of the objective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibration reports: metrics equal plain loops, coverage of the intervals, labels, the figure."""
+"""Calibration reports: metrics equal those of plain loops, intervals contain the true error, labels, the figure."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def child_of(process):
 
 
 def heeding_interrupts():
-    """Processes started in the background ignore SIGINT, and so do their children."""
+    """Restore the default handling of SIGINT. Processes started in the background, and their children, ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

@@ -28,7 +28,7 @@ def test_tokens_of_code():
 
 
 def by_definition(files, classes):
-    """Return the vocabulary and the classes of files, by counting tokens.
+    """Return the vocabulary and the classes of files, computed in a few lines with a Counter.
 
     The vocabulary is sorted by decreasing count, then by first occurrence.
     """
@@ -107,7 +107,7 @@ def test_limited_tokens_are_a_sample_of_all_files(tmp_path):
 
 
 def test_single_file_is_split(tmp_path):
-    for name in ("a.txt", "b.txt"):  # one name hashes to training, the other to held out
+    for name in ("a.txt", "b.txt"):  # the hash of both names belongs to training
         (tmp_path / name).write_text("one two three four five six seven eight nine ten " * 100)
         found = corpus.read([str(tmp_path / name)])
         assert (len(found.train), len(found.held_out)) == (951, 50)

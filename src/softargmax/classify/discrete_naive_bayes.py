@@ -131,7 +131,7 @@ class MultinomialNaiveBayes(_CountingBayes):
 
     Notes
     -----
-    The model is that of scikit-learn's MultinomialNB, and like it has no `decision_function`. Rows can be dense or
+    The model is that of scikit-learn's MultinomialNB. Neither class has a `decision_function`. Rows can be dense or
     sparse. With alpha = 0, a feature that never occurs in a class excludes the class only from rows that have the
     feature (scikit-learn gives NaN).
 

@@ -33,8 +33,8 @@ class LinearDiscriminant(ScoreClassifier):
     priors : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     tol : float
-        Used without shrinkage: a direction is dropped if its standard deviation within classes, relative to that of the
-        features, is below this.
+        Used only without shrinkage. A direction is dropped if its standard deviation within classes is below this
+        number. Features are first scaled to the standard deviation 1 within classes.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class LinearDiscriminant(ScoreClassifier):
     priors_ : ndarray
         :math:`\pi`, shape (K,).
     rank_ : int
-        Number of directions.
+        Rank of the covariance: the number of directions that are kept.
 
     Raises
     ------

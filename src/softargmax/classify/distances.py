@@ -35,8 +35,8 @@ def scaled(X: NDArray[Any], scale: float) -> Floats:
 def square_sums(deviations: Callable[[int, Any], Floats], rows: int, classes: int) -> Floats:
     """Return |deviations(k, rows)|^2, shape (n, K).
 
-    If a squared distance of a row overflows, all of the row are replaced by their differences from the smallest, times
-    a huge number.
+    If a squared distance overflows, the row's K distances are replaced: each becomes its difference from the smallest
+    one, times a huge number.
     """
     far = np.empty((rows, classes))
     with np.errstate(over="ignore"):

@@ -2,7 +2,7 @@
 
     f(W, b) = (1 / sum w) sum_i w_i loss(W x_i + b, y_i) + (l2 / 2) |W|^2
 
-Scores, probabilities and the gradient of a block are computed while its rows are in the cache, so a pass reads X once.
+A block's scores, probabilities and gradient are computed while its rows are in the cache. So a pass reads X only once.
 Sums over blocks are float64.
 """
 
@@ -69,9 +69,10 @@ class Objective:
         return value / self.total + penalty, self._penalised(gradient, table)
 
     def hessian_at(self, table: Array) -> Callable[[Array], Array]:
-        """Return the function t -> J t: the Hessian times a table.
+        """Return a function that multiplies the Hessian by a table.
 
-        For the scores of one row, J t = s (t - <s, t> / <s, 1>) with s = p^(2 - alpha).
+        It uses the Jacobian J of p with respect to the scores. For one row,
+        J t = s (t - <s, t> / <s, 1>) with s = p^(2 - alpha).
         """
         layer = self._layer(table)
 
@@ -93,8 +94,8 @@ class Objective:
     def curvature(self, table: Array | None, rows: int) -> Array:
         """Return the diagonal blocks of the Hessian, (F, D + 1, D + 1), from about `rows` evenly spaced rows.
 
-        Without a table, return the block that all classes share at W = 0, (1, D + 1, D + 1), with 1 / K in place of p
-        (1 - p).
+        Without a table, return one block for W = 0, (1, D + 1, D + 1), which all classes share. It has 1 / K in place
+        of p (1 - p).
         """
         step = max(1, len(self.target) // rows)
         x = self.X[::step]

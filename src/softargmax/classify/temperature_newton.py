@@ -46,9 +46,9 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
 
     Notes
     -----
-    The loss is convex in :math:`\beta`. Its derivative is the mean of :math:`\langle p, z \rangle - z_y`, its second
-    derivative the mean of the variance of z under p. Bisection replaces Newton steps that leave the bracket. Nothing is
-    copied from a device to the host.
+    The loss is convex in :math:`\beta`. Its derivative is the mean of :math:`\langle p, z \rangle - z_y`. Its second
+    derivative is the mean of the variance of z under p. A Newton step that leaves the bracket is replaced by bisection.
+    Nothing is copied from a device to the host.
 
     If the scores are worse than chance, T is so large that the softmax is uniform. If every row is right, T tends to 0,
     and so does the loss. If a score is NaN, or no row has a weight above 0, T is NaN.

@@ -18,7 +18,7 @@ DTYPES = {"f16": "float16", "f32": "float32", "f64": "float64"}
 
 
 def number(text: str | float) -> float:
-    """Return the number that a text spells.
+    """Return the number that a text represents, such as 1.5 or -inf.
 
     Python's digit separators, as in 1_000, raise ValueError. A finite number that overflows float64 raises
     WrongUseError.

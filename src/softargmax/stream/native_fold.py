@@ -1,7 +1,7 @@
 """Fold the windows of rows with the compiled core, which carries their states from window to window.
 
-`native()` is False under ``using("reference")``. Then whole rows are read and passed to the
-in-memory function, because the results must have the same bits.
+`native()` is False under ``using("reference")``. Then whole rows are read and passed to the in-memory function, because
+the results must have the same bits.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def checked_pieces(pieces: Iterable[Any], axis: int) -> Iterator[Array]:
             first = piece
         if _frame(piece, axis) != _frame(first, axis):
             raise ValueError(
-                f"source: expected pieces that differ only along axis {axis}, got "
+                f"source: expected pieces whose shapes differ only along axis {axis}, got "
                 f"shape {piece.shape} of piece {index} and {first.shape} of the first"
             )
         if piece.dtype != first.dtype:

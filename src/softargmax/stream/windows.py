@@ -1,8 +1,9 @@
 """Compute the windows in which an array is read, and their order. This module computes indices and reads no data.
 
-The dimensions of an array in *storage order* (slowest first) are merged to three: (outer, length, inner). Rows run
-along the middle dimension; `inner` rows are interleaved, and there are `outer` such slabs. In a C-order file, rows
-along the last axis have the form (rows, length, 1), and rows along axis 0 have the form (1, length, rows).
+The dimensions of an array, in *storage order* (slowest first), are merged to three: (outer, length, inner). Rows run
+along the middle dimension. The elements of `inner` rows are interleaved in a slab, and there are `outer` slabs. In a
+C-order file, rows along the last axis have the form (rows, length, 1), and rows along axis 0 have the form (1, length,
+rows).
 """
 
 from __future__ import annotations

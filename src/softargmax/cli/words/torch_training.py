@@ -140,7 +140,7 @@ class HeldOut:
 
     @torch.no_grad()
     def perplexity(self, model: LanguageModel) -> float | None:
-        """Return exp of the mean of -log p, with exactly normalised p, or None if the layer defines no distribution."""
+        """Return exp of the mean of -log p, with p normalised exactly; None if the layer defines no distribution."""
         total = 0.0
         try:
             for spans in torch.split(self.spans, self.settings.batch // self.settings.length):
