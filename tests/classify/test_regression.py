@@ -50,7 +50,7 @@ def test_minimum_equals_scikit_learns(name: str, C: float, solver: str) -> None:
     assert found <= theirs * (1 + 1e-9)
 
 
-@pytest.mark.filterwarnings("ignore:float64 resolves no further descent")  # its columns are collinear up to rounding
+@pytest.mark.filterwarnings("ignore:float64 resolves no further descent")  # some columns are collinear up to rounding
 @pytest.mark.parametrize("name", ["iris", "collinear"])
 def test_minimum_without_a_penalty(name: str) -> None:
     problem = SMALL[name]

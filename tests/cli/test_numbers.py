@@ -173,7 +173,7 @@ def test_missing_instruction_set_is_wrong_use(command, words):
 def test_missing_implementation_is_wrong_use(run, tmp_path):
     np.save(tmp_path / "z.npy", np.ones(3))
     lines = ["1 2", "z.npy", "z.npy -o p.npy", "z.npy -o p.csv", "plot z.npy", "info", "bench normalize", "demo"]
-    token = dispatch._requested.set("abacus")  # has the effect of SOFTARGMAX_IMPLEMENTATION=abacus
+    token = dispatch._requested.set("abacus")  # the same as SOFTARGMAX_IMPLEMENTATION=abacus
     try:
         for line in lines:
             done = run(*line.split())

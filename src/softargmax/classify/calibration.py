@@ -31,9 +31,12 @@ class CalibrationReport:
     ----------
     rows : int
         The number of rows, n.
-    accuracy, log_loss, brier : float
-        The share of rows whose most probable class is right, the mean of -log p of the right class, and the mean over
-        rows of the sum of (p - y)^2 over classes.
+    accuracy : float
+        The share of rows whose most probable class is right.
+    log_loss : float
+        The mean over rows of -log p of the right class.
+    brier : float
+        The mean over rows of the sum of (p - y)^2 over classes; y is 1 for the right class, otherwise 0.
     ece : float
         The expected calibration error: the mean of \|accuracy - confidence\| over bins, weighted by their rows.
     ece_interval : tuple of float
@@ -216,7 +219,8 @@ def _error(
             high *= 2
         return min(1.0, found * float(brentq(beyond, 0.0, high, xtol=1e-6)))
 
-    # If noise alone seldom gives an error as small as the estimate, the estimate does not bound the gaps from above.
+    # If noise alone seldom gives an error as small as the estimate, the estimate says nothing about the gaps. The upper
+    # end then comes from noise alone.
     most = float(np.quantile(alone, level)) if by_noise <= 1 - level else end((0.5 - level / 2) * by_noise)
     return found, (end(0.5 + level / 2), most)
 

@@ -28,7 +28,7 @@ class GaussianNaiveBayes(ScoreClassifier):
     priors : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     var_smoothing : float
-        This fraction of the largest variance of a feature is added to all variances.
+        The variance of the feature that varies most, times this number, is added to all variances.
 
     Attributes
     ----------

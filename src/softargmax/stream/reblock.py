@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Fold:
-    """A left fold over pieces of any length along one axis.
+    """Folds pieces of any length, in order, along one axis.
 
     An incomplete block is kept until the next pieces fill it. Complete blocks are folded in place, without a copy.
     """

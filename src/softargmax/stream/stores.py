@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """An array in a file or in memory.
+    """The interface of arrays that streams read and write, in a file or in memory.
 
     `order` has the dimensions of the array, slowest first. Boxes have the dimensions `sizes`, in this order. `plain` is
     True if the array can be viewed in another shape without moving an element.

@@ -97,7 +97,7 @@ def learned(source: Source, target: str, left_out: list[str]) -> tuple[Columns, 
     numbers, categories = [], {}
     for name in chosen:
         where = f"{source.name}: column {name!r}"
-        if not name.strip() or name.startswith("Unnamed: "):  # pandas writes such names
+        if not name.strip() or name.startswith("Unnamed: "):  # pandas writes "Unnamed: 0"
             raise FailedRunError(f"{where} has no name (it may hold row numbers); {leave_out(name)}")
         found = numbers_in(table[name], source.mark, where)
         if found is None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from softargmax.cli.classify.columns import Columns
 
 TINY = float(np.finfo(np.float64).tiny)
-# a column hardly varies in a class if its standard deviation there is less than this part of that in all rows
+# A column "hardly varies" in a class if its standard deviation there is below this fraction of the one in all rows.
 SMALLEST_SPREAD = 0.02
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Stop(NamedTuple):
-    """A stop of the tour."""
+    """A stop of the tour: its name for ``--only``, its title, and the function that runs it."""
 
     name: str
     title: str

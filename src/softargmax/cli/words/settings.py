@@ -15,7 +15,7 @@ SPAN = 16  # number of consecutive predictions of a window model that share embe
 class Settings:
     """The settings that determine the trained weights, together with the text.
 
-    To resume a checkpoint, its settings must be equal.
+    A checkpoint can be resumed only with equal settings.
     """
 
     layer: str
