@@ -31,16 +31,16 @@ With more, the projections of the rarest classes have very few dimensions.
 
 
 class StepCost(NamedTuple):
-    r"""Cost of the parts of a training step, in multiply-adds of matrix products.
+    r"""Cost model of a training step: the cost g of the head or of one cluster, counted in multiply-adds.
 
     .. math:: g(k, B, d) = c + \max(m,\ k B (d + s) + k d u)
 
     Attributes
     ----------
     call : float
-        c, the fixed cost of a part.
+        c, the fixed cost of the head or of a cluster.
     least : float
-        m, the minimum cost of the products of a part.
+        m, the minimum cost of the matrix products of the head or of a cluster.
     score : float
         s, the additional cost per score (its exponential, memory traffic).
     parameter : float
@@ -54,16 +54,16 @@ class StepCost(NamedTuple):
     ((103, 720), (54, 368, 1014))
     """
 
-    # Fitted to the measured times of 69 parts: 32 x 64 to 1024 x 32768 scores, d from 4 to 256, float32, forward,
-    # backward and Adam's step, on 2 threads of an AMD EPYC. The root mean square of the relative error is 18%. One
-    # multiply-add took 0.025 ns.
+    # Fitted to 69 measured times of a head or a cluster, with 32 x 64 to 1024 x 32768 scores and d from 4 to 256. Each
+    # time includes forward, backward and Adam's step, in float32 on 2 threads of an AMD EPYC. The root mean square of
+    # the relative error is 18%. One multiply-add took 0.025 ns.
     call: float = 2e7
     least: float = 1e6
     score: float = 75.0
     parameter: float = 150.0
 
     def of(self, classes: PerRow, rows: PerRow, width: int) -> Array:
-        """Return the cost g of a part with k classes, B rows and vectors of length d."""
+        """Return the cost g of a head or cluster with k classes, B rows and vectors of length d."""
         products = classes * (rows * (width + self.score) + width * self.parameter)
         return self.call + np.maximum(self.least, products)
 
@@ -76,7 +76,7 @@ def integers(values: Any, name: str) -> tuple[int, ...]:
 
 
 class Ranked(NamedTuple):
-    """The classes sorted by decreasing count (K,), and the share of the first r of them in all counts (K + 1,)."""
+    """The classes sorted by decreasing count; shares[r] is the share of the first r classes in all counts."""
 
     order: Ints
     shares: Floats
@@ -118,15 +118,16 @@ def adaptive_cutoffs(
         B, the number of rows of a step.
     div_value : float
         v: cluster i has vectors of length :math:`D_i = \max(1, \lfloor D / v^i \rfloor)`. With 1, as in the article,
-        the cut-offs are chosen as if all vectors had length D. The model includes the savings of short vectors but not
-        their loss of accuracy, so with v = 4 it would leave few classes in the head.
+        the cut-offs are chosen as if all vectors had length D. The model counts the time that short vectors save, but
+        not the accuracy that they lose. So with v = 4 it would leave few classes in the head.
     cost : StepCost, optional
-        The cost model g with its s and u. By default, constants measured on a CPU.
+        The cost model: g and its constants s and u. The default constants were measured on a CPU.
 
     Returns
     -------
     tuple of int
-        The first rank of each cluster, for classes ranked by decreasing count: `cutoffs` of `AdaptiveSoftmax`.
+        The first rank of each cluster, where rank 0 is the class with the largest count. This is the argument `cutoffs`
+        of `AdaptiveSoftmax`.
 
     Raises
     ------
@@ -137,14 +138,14 @@ def adaptive_cutoffs(
 
     Notes
     -----
-    The head has the :math:`k_0` frequent classes and a token for each cluster. Cluster i is computed for a share
-    :math:`p_i` of the rows, which is the share of its :math:`k_i` classes in the counts. For these rows it computes a
-    projection and the scores of its classes. The article's g has s = u = 0. But for small :math:`D_i` most of the time
-    is spent on exponentials, and for few rows on the optimiser.
+    The head has the :math:`k_0` frequent classes and a token for each cluster. Cluster i has :math:`k_i` classes, whose
+    share in the counts is :math:`p_i`. So it is computed for a share :math:`p_i` of the rows: their projections and the
+    scores of its classes. The article's model has s = u = 0. But with small :math:`D_i` most of the time is spent on
+    exponentials, and with few rows on the optimiser.
 
-    The minimum is exact. It is found by a dynamic program over the ranks in :math:`O(J K \log K)`, because the best end
-    of a cluster never decreases as its beginning increases. This holds because k p is a Monge array in the first and
-    last ranks of a cluster, and so is an increasing convex function of k p.
+    The minimum is exact. A dynamic program over the ranks finds it in :math:`O(J K \log K)` time: as the first rank of
+    a cluster increases, its best last rank never decreases. The reason is that k p, as a function of the first and the
+    last rank of a cluster, is a Monge array, and so is any increasing convex function of k p.
 
     References
     ----------
@@ -195,15 +196,15 @@ def adaptive_cutoffs(
 
 
 def widths(dim: int, div_value: float, clusters: int) -> list[int]:
-    """Return the width of h that each cluster uses."""
+    """Return the length :math:`D_i` of the projected vectors of each cluster."""
     return [max(1, int(dim // div_value**i)) for i in range(1, clusters + 1)]
 
 
 def _cheapest(cost: Callable[[Ints, Ints], Floats], after: Floats) -> tuple[Floats, Ints]:
-    """Return min over b > a of cost(a, b) + after[b] and its arg min b, for a from 1 to K - 1; inf if there is no b.
+    """Return the minimum over b > a of cost(a, b) + after[b], and the minimising b, for every a from 1 to K - 1.
 
-    Divide and conquer: the best b for the middle a bounds the best b of both halves. All halves of a level are searched
-    together.
+    Divide and conquer: the best b of the middle a is an upper bound of b for smaller a, and a lower bound for larger a.
+    All intervals of one level of the recursion are searched together. Other entries of the minimum are inf.
     """
     least, best, last = np.full(len(after), np.inf), np.zeros(len(after), np.int64), len(after) - 1
     a_low, a_high, b_low, b_high = (np.array([x]) for x in (1, last - 1, 2, last))

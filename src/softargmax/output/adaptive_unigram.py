@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Learned(Sampler):
-    r"""The distribution of the classes observed so far: running counts, to which `observe` adds.
+    r"""A distribution learned from running counts of the targets, which `observe` updates.
 
     .. math:: q_k = \frac{(c_k + s)^a}{\sum_j (c_j + s)^a}, \qquad c \leftarrow d\, c + \text{counts of the new targets}
 
@@ -48,8 +48,9 @@ class Learned(Sampler):
     Notes
     -----
     `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler` and use the current counts.
-    A draw is found by bisection in cumulative sums (53 bits). The first draw after `observe` recomputes these sums,
-    which takes 1 ms for 100,003 classes. With ``unique=True`` it also recomputes the inclusion probabilities, in 30 ms.
+    A draw uses 53 random bits and a bisection in the cumulative sums of q. The first draw after `observe` recomputes
+    these sums, which takes 1 ms for 100,003 classes. With ``unique=True`` it also recomputes the inclusion
+    probabilities, which takes 30 ms.
 
     References
     ----------
@@ -143,6 +144,6 @@ class Learned(Sampler):
         if self._sums is None:
             self._sums = np.cumsum(self.probabilities)
         u = philox_stream.unit(numbers.high, numbers.low) * self._sums[-1]
-        last = int(np.searchsorted(self._sums, self._sums[-1]))  # u can round up to the last sum
+        last = int(np.searchsorted(self._sums, self._sums[-1]))  # u may round up to the last sum
         found: Ints = np.minimum(np.searchsorted(self._sums, u, side="right"), last)
         return found

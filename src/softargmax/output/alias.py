@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class AliasTable(NamedTuple):
-    """K buckets of mass 1/K: bucket i belongs to class i below threshold[i], and to class alias[i] above."""
+    """K buckets of probability 1/K. Bucket i gives class i if u < threshold[i], and class alias[i] otherwise."""
 
     threshold: Floats
     alias: Ints
 
     def pick(self, bucket: Ints, u: Floats) -> Ints:
-        """Return the class of each bucket for u in [0, 1). A class of probability 0 is never returned."""
+        """Return the class of each bucket for uniform u in [0, 1). A class of probability 0 is never returned."""
         return np.where(u < self.threshold[bucket], bucket, self.alias[bucket])
 
 
@@ -35,10 +35,10 @@ def alias_table(probabilities: Floats) -> AliasTable:
     .. math:: \mathrm{alias}(i) = \min\{j : E_j > D_{i-1}\}, \qquad \mathrm{threshold}(j) = 1 - (D_i - E_j),
         \quad i = \min\{i : D_i \ge E_j\}
 
-    D and E are integers, in units of 2^-45 of a bucket at K = 10^5, so the sums do not round. The likeliest class
-    absorbs the error of rounding q to units: about 1e-12 of its probability, or 1e-9 if all q round in the same
-    direction. Binary searches replace a loop over K: 4 ms for K = 100,003, where a Python loop takes 32 ms (one thread
-    of an AMD EPYC).
+    D and E are integers, so their sums are exact. At K = 10^5 their unit is 2^-45 of a bucket. The rounding errors of
+    all q are added to the most probable class. They change its probability by a relative 1e-12, or by 1e-9 if all q
+    round in the same direction. For K = 100,003, binary searches take 4 ms, and a Python loop over K takes 32 ms (one
+    thread of an AMD EPYC).
 
     References
     ----------

@@ -5,7 +5,7 @@
 
 namespace softargmax::output {
 
-constexpr std::int64_t kUnknown = -1;  // the count is not known yet
+constexpr std::int64_t kUnknown = -1;  // marks a count that is not set yet
 
 // A matrix whose rows are contiguous and begin `pitch` numbers apart.
 struct Table {
@@ -16,65 +16,65 @@ struct Table {
 
 // Scores <h, w> + b of pairs: out[p] is the score of row rows[p] of h and row nodes[p] of the table.
 struct DotsArgs {
-    Table h, weight, bias;  // h is float or double, the type of the computation; the bias may be absent
+    Table h, weight, bias;  // h has the type of the computation, float or double; the bias is optional
     std::int64_t width = kUnknown, pairs = kUnknown;
     const std::int64_t *rows = nullptr, *nodes = nullptr;
-    char* out = nullptr;  // in the type of h
+    char* out = nullptr;  // of the type of h
     int threads = 1;
 };
 
-// Weighted sums of a table's rows. Row i of `out` is the sum of factors[p] table[index[p]] over the positions p =
-// order[j] with starts[i] <= j < starts[i + 1]. Without `order`, p = j. `totals` has the sums of the factors alone.
+// Weighted sums of a table's rows. Row i of `out` is the sum of factors[p] * table[index[p]], where p = order[j] and j
+// runs from starts[i] to starts[i + 1] - 1. Without `order`, p = j. totals[i] is the sum of the same factors alone.
 struct SumsArgs {
     Table table, out;
     std::int64_t width = kUnknown, sums = kUnknown, places = kUnknown;
     const std::int64_t *index = nullptr, *order = nullptr, *starts = nullptr;
-    const char* factors = nullptr;  // in the type of `out`, float or double
-    char* totals = nullptr;         // in the same type; null: not computed
+    const char* factors = nullptr;  // of the type of `out`, float or double
+    char* totals = nullptr;         // of the same type; null if not wanted
     int threads = 1;
 };
 
-// Binary logistic losses: row r has the pairs from starts[r] to starts[r + 1], with the nodes nodes[p].
+// Binary logistic losses. Row r has the pairs p from starts[r] to starts[r + 1] - 1, with the nodes nodes[p].
 //
 //     x_p = <h_r, w_p> + b_p + shift_p      loss_r = sum -log sigma(s_p x_p)      slope_p = d loss_r / d x_p
 //
-// The sign s_p is 1, -1, or 0 if there is no pair. dh_r = sum slope_p w_p.
+// The sign s_p is 1 or -1; 0 marks an unused pair, which adds nothing. dh_r = sum slope_p w_p.
 struct CoinsArgs {
-    Table h, weight, bias, dh;  // the bias and dh may be absent
+    Table h, weight, bias, dh;  // the bias and dh are optional
     std::int64_t width = kUnknown, rows = kUnknown, pairs = kUnknown;
     const std::int64_t *starts = nullptr, *nodes = nullptr;
     const std::int8_t* signs = nullptr;
-    const char* shift = nullptr;  // in the type of h, as the next two; null: no shift
+    const char* shift = nullptr;  // shift, loss and slopes have the type of h
     char *loss = nullptr, *slopes = nullptr;  // slopes may be null
     int threads = 1;
 };
 
-// Gradient descent on both tables, by batches of rows (skipgram_sgd.hpp). Row r uses the vector inputs[r] and has the
-// targets from starts[r] to starts[r + 1]. A target stands for the nodes on its path, or for itself and `samples`
-// negatives.
+// Gradient descent on both tables, in batches of rows (skipgram_sgd.hpp). Row r has the vector inputs[r] and the
+// targets from starts[r] to starts[r + 1] - 1. With a tree, a target contributes the nodes on its path. Without a tree,
+// it contributes itself and `samples` negatives.
 struct StepsArgs {
-    Table vectors, weight;  // of one type, float or double
+    Table vectors, weight;  // both float or both double
     std::int64_t width = kUnknown, rows = kUnknown, targets = kUnknown, batch = 0;
     const std::int64_t *inputs = nullptr, *starts = nullptr, *target = nullptr;
-    const std::int64_t* offsets = nullptr;  // of each class's path in `nodes`, and the end; null: negatives
+    const std::int64_t* offsets = nullptr;  // where each class's path begins in `nodes`; null: negatives
     std::int64_t classes = kUnknown, path_nodes = kUnknown,
-                 drawn = kUnknown;  // lengths of the next arrays
+                 drawn = kUnknown;  // entries of offsets, nodes, negatives
     const std::int32_t* nodes = nullptr;
     const std::int8_t* signs = nullptr;
     const std::int64_t* negatives = nullptr;  // `samples` per target
     std::int64_t samples = 0;
-    double rate = 0, last_rate = 0;  // the rate at the first row and after the last one; linear in between
-    double loss = 0;  // written
+    double rate = 0, last_rate = 0;  // the rates before the first and after the last row; linear in between
+    double loss = 0;  // result: the sum of the losses
     int threads = 1;
 };
 
-// The random words of positions first, first + 1, .. (philox_stream.py). With an alias table, the classes that
-// `AliasTable.pick` returns for these words.
+// Random words of the positions first, first + 1, .. (philox_stream.py). With an alias table, `out` has the classes
+// that `AliasTable.pick` returns for these words.
 struct DrawsArgs {
     std::uint64_t seed = 0, stream = 0;
     std::uint32_t purpose = 0;
     std::int64_t first = 0, draws = kUnknown, classes = kUnknown;
-    const double* threshold = nullptr;  // null: no table; `out` has four rows, one for each word of a position
+    const double* threshold = nullptr;  // null: no alias table; `out` has a row for each of the four words
     const std::int64_t* alias = nullptr;
     std::int64_t* out = nullptr;
     int threads = 1;

@@ -8,10 +8,10 @@ from softargmax.core.record import Array, Bare, DType, Packed
 
 
 class Table(NamedTuple):
-    """The vectors (nodes, D) and the biases (nodes,) of the nodes, in any floating dtype.
+    """One vector per node, (nodes, D), and one bias per node, (nodes,), in any floating dtype.
 
-    sparse: if True, gradients are sparse tensors of the rows used. Under tracing, and with ``create_graph=True``,
-    gradients are dense.
+    sparse: if True, gradients are sparse tensors that hold only the rows in use. Under tracing, and with
+    ``create_graph=True``, gradients are dense.
     """
 
     weight: Packed
@@ -20,9 +20,9 @@ class Table(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Pairs of rows and nodes, (P,) each.
+    """Pairs of a row of h and a node: the index of the node and of the row, (P,) each.
 
-    starts: offsets of each row's pairs, (N + 1,); None if the rows are not sorted.
+    starts, (N + 1,): row r has the pairs from starts[r] to starts[r + 1] - 1; None if the pairs are not sorted by row.
     """
 
     nodes: Packed
@@ -39,7 +39,7 @@ class LinearScores(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """A table (K, ..) and the indices (n,) of rows in it. sparse: as in `Table`."""
+    """A table (K, ..) and the indices (n,) of the rows to gather; `sparse` is as in `Table`."""
 
     table: Array
     index: Array
@@ -47,7 +47,7 @@ class Gathered(NamedTuple):
 
 
 class PairScores(NamedTuple):
-    """h (N, D), float32 or float64; its dtype is that of the computation."""
+    """Hidden vectors h (N, D), float32 or float64, and pairs to score. Computations use the dtype of h."""
 
     h: Packed
     table: Table
@@ -55,9 +55,11 @@ class PairScores(NamedTuple):
 
 
 class CoinLosses(NamedTuple):
-    """h as in PairScores. signs (P,), int8: 1, -1, or 0 if there is no pair. shift (P,): added to the scores.
+    """Inputs of the binary logistic losses of pairs. h, table and pairs are as in `PairScores`.
 
-    to_h: if True, the kernel also computes the gradient to h.
+    signs (P,), int8: 1 or -1; 0 marks an unused pair. shift (P,): added to the scores.
+
+    to_h: if True, the kernel also computes the gradient with respect to h.
     """
 
     h: Packed
@@ -69,7 +71,7 @@ class CoinLosses(NamedTuple):
 
 
 class Tossed(NamedTuple):
-    """The scores of pairs (P,), and their rows (P,), below `size`; the other fields as in CoinLosses."""
+    """Scores x of pairs, (P,), and the row of each pair, from 0 to `size` - 1. Other fields are as in `CoinLosses`."""
 
     x: Array
     shift: Array | None
@@ -79,7 +81,10 @@ class Tossed(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Rows of a table (M, D) at positions (P,), each with a factor; `order` and `starts` group the positions by sum."""
+    """Weighted sums of rows of a table (M, D). Term p is factors[p] * table[index[p]], p < P.
+
+    Sum i has the terms p = order[j] for j from starts[i] to starts[i + 1] - 1. If order is None, p = j.
+    """
 
     table: Packed
     index: Packed
@@ -89,7 +94,10 @@ class Sums(NamedTuple):
 
 
 class NodeSums(NamedTuple):
-    """Rows `at` (P,) of values (M, D), with factors and nodes (P,), to be summed by node. There are `size` nodes."""
+    """Weighted sums by node: term p adds factors[p] * values[at[p]] to the sum of nodes[p], p < P.
+
+    The values have shape (M, D). There are `size` nodes.
+    """
 
     values: Array
     at: Array

@@ -1,6 +1,6 @@
-// Python bindings of the kernels of the output layers. Arguments are passed by name, each to its field
-// (core/cpp/bind.hpp). The first argument with one entry per item sets the number of items, and the other arguments
-// must agree.
+// Python bindings of the kernels of the output layers. Each argument is passed by name to its field
+// (core/cpp/bind.hpp). Several arguments have one entry per item, for example per pair. The first of them sets the
+// number of items, and the others must have the same length.
 #include "core/cpp/bind.hpp"
 
 #include <numeric>
@@ -33,7 +33,7 @@ void agree(const char* name, std::int64_t& count, std::int64_t found) {
 
 // ---- fields ---------------------------------------------------------------------------------------------------------
 
-// A matrix whose rows are contiguous.
+// A matrix argument whose rows are contiguous.
 template <class J> struct TableField {
     using Value = HeldArray;
     const char* name;
@@ -61,7 +61,7 @@ template <class J> TableField<J> vectors(const char* name, Table J::* to, std::i
 }
 template <class J> TableField<J> vectors_result(const char* name, Table J::* to) { return {name, to, kWide, true}; }
 
-// One number per vector of a table, or None.
+// An argument with one number per vector of a table, or None.
 template <class J> struct BiasField {
     using Value = HeldArray;
     const char* name;
@@ -80,7 +80,7 @@ template <class J> struct BiasField {
 };
 template <class J> BiasField<J> bias(const char* name, Table J::* to, Table J::* of) { return {name, to, of}; }
 
-// Contiguous numbers in the table's type.
+// An argument of contiguous numbers that have the type of a table.
 template <class J, class T> struct NumbersField {
     using Value = HeldArray;
     const char* name;
@@ -105,7 +105,8 @@ NumbersField<J, T> numbers(const char* name, T* J::* to, std::int64_t J::* count
     return {name, to, count, like};
 }
 
-// `count` + `more` contiguous integers or float64 numbers. Read-only arguments may be copied to become contiguous.
+// An argument of `count` + `more` contiguous numbers, integers or float64. A read-only argument may be copied to make
+// it contiguous.
 template <class J, class T> struct VectorField {
     struct Value {
         T* data = nullptr;
@@ -123,7 +124,7 @@ template <class J, class T> struct VectorField {
         if (PyTuple_Check(x.ptr())) return described(HeldArray(x, !std::is_const_v<T>));
         Vector<T> array;
         if (!nb::try_cast(x, array, std::is_const_v<T>)) refuse(name, "a vector of another type");
-        static T nothing{};  // an array without elements may have no address
+        static T nothing{};  // an empty array may have a null address
         const auto size = static_cast<std::int64_t>(array.size());
         return {size ? array.data() : &nothing, size, std::move(array)};
     }
@@ -146,7 +147,7 @@ template <class J, class T> struct VectorField {
 template <class J, class T> VectorField<J, T> vector(const char* name, T* J::* to, std::int64_t J::* count) {
     return {name, to, count};
 }
-// The offsets of `count` pieces, and the end of the last piece.
+// An argument with the beginnings of `count` pieces, and the end of the last piece.
 template <class J> VectorField<J, const std::int64_t> bounds(const char* name, const std::int64_t* J::* to,
                                                              std::int64_t J::* count) {
     return {name, to, count, 1};
@@ -162,7 +163,7 @@ template <class J, class T> struct NumberField {
 };
 template <class J, class T> NumberField<J, T> number(const char* name, T J::* to) { return {name, to}; }
 
-// Binds a kernel with these fields; `run` checks the values of the arguments and calls it.
+// Binds a kernel whose arguments are these fields. `run` checks the arguments' values and calls the kernel.
 template <class J, class Run, class... Field>
 void bind_vectors(nb::module_& module, const char* name, const char* text, Run run, Field... fields) {
     module.def(name, [=](Handle<Field>... given) {
@@ -176,7 +177,8 @@ void bind_vectors(nb::module_& module, const char* name, const char* text, Run r
 
 // ---- values ---------------------------------------------------------------------------------------------------------
 
-// Raises IndexError unless all numbers are from 0 to `limit` - 1. Negative ones become large unsigned numbers.
+// Raises IndexError unless all numbers are from 0 to `limit` - 1. Negative numbers fail because they become large
+// unsigned numbers.
 template <class T> void in_range(const char* name, const T* index, std::int64_t count, std::int64_t limit) {
     using Unsigned = std::make_unsigned_t<T>;
     Unsigned most = 0;
@@ -270,7 +272,7 @@ std::int64_t check_and_run(PlacesArgs& job) {
     return sort_places(job.index, job.places, most, job.order, job.rows, job.starts);
 }
 
-// Four rows of integers, one column per draw.
+// A result with four rows of integers and one column per draw.
 struct WordsField {
     using Value = nb::ndarray<std::int64_t, nb::shape<4, -1>, nb::c_contig, nb::device::cpu>;
     const char* name;

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from softargmax.output.philox_stream import Floats, Ints
 
-MOST = (1 << 31) - 1  # limit of the numbers of classes and draws
+MOST = (1 << 31) - 1  # largest number of classes, and of draws
 
 
 def at_least(value: Any, name: str, least: int) -> int:
-    """Return an integer, or raise if it is below a lower bound."""
+    """Return an integer that is at least `least`, or raise."""
     found = integer(value, name)
     if found < least:
         raise ValueError(f"{name}: expected {least} or more, got {found}")
@@ -29,7 +29,7 @@ def at_least(value: Any, name: str, least: int) -> int:
 
 
 def number_of_classes(classes: Any) -> int:
-    """Check K, an integer from 1 to 2^31 - 1."""
+    """Return the number of classes K, or raise if it is not an integer from 1 to 2^31 - 1."""
     number = integer(classes, "classes")
     if not 1 <= number <= MOST:
         raise ValueError(f"classes: expected an integer from 1 to 2^31 - 1, got {number}")
@@ -37,7 +37,7 @@ def number_of_classes(classes: Any) -> int:
 
 
 def on_host(values: Any, name: str) -> Any:
-    """Return values of any library as a NumPy array; bfloat16 as float32."""
+    """Return an array of any library as a NumPy array; bfloat16 becomes float32."""
     values = arrays.dense(arrays.array_of(values, name), name)
     if is_torch(values):
         values = values.detach().cpu()
@@ -52,7 +52,7 @@ def to_library_of(found: Floats | Ints, like: Any, name: str) -> Any:
 
 
 def classes_of(index: Any, name: str, classes: int) -> Ints:
-    """Check classes of any shape, each from 0 to K - 1."""
+    """Return an array of classes as int64, or raise if one is outside 0 to K - 1."""
     found = on_host(index, name)
     if found.dtype.kind not in "iu" and found.size:
         raise TypeError(f"{name}: expected integers, got dtype {found.dtype}")
@@ -65,7 +65,7 @@ def classes_of(index: Any, name: str, classes: int) -> Ints:
 
 
 def counts_of(counts: Any, name: str = "counts") -> NDArray[Any]:
-    """Check counts, one per class, finite and at least 0."""
+    """Return the counts of the classes as an array, or raise if one is not finite or is negative."""
     found: NDArray[Any] = on_host(counts, name)
     if found.dtype.kind not in "biuf":
         raise TypeError(f"{name}: expected integers or floats, got dtype {found.dtype}")
@@ -79,7 +79,7 @@ def counts_of(counts: Any, name: str = "counts") -> NDArray[Any]:
 
 
 def powers(counts: Floats, power: float) -> Floats:
-    """Return the distribution of counts to a power; 0 to any power is 0."""
+    """Return counts^power divided by its sum. A count of 0 has probability 0 for any power."""
     counted = counts > 0.0
     reference = counts.max() if power >= 0.0 else counts.min(where=counted, initial=np.inf)
     with np.errstate(over="ignore"):
@@ -89,7 +89,7 @@ def powers(counts: Floats, power: float) -> Floats:
 
 
 def finite(value: Any, name: str) -> float:
-    """Check a finite number."""
+    """Return a finite number, or raise."""
     if not isinstance(value, Real):
         raise TypeError(f"{name}: expected a finite number, got {value!r}")
     number = check.number(value, name)

@@ -1,7 +1,7 @@
-// Single rows of embedding tables: inner products, sums, and binary logistic losses.
+// Single rows of embedding tables: inner products, weighted sums, and binary logistic losses.
 //
-//     <a, b> = sum over lanes and chains of s_c,  s_c = fma(a_i, b_i, ..) over every kChains-th pack, in order, from 0
-//     sum f_p x_p = (s_0 + s_1) + ..,  s_c = fma(f_p, x_p, ..) over kSummands terms in order, from 0
+//     <a, b>        fma adds pack i to partial sum i mod kChains; then the partial sums and their lanes are added
+//     sum f_p x_p   fma adds kSummands terms in order, from 0; then these partial sums are added in order
 //
 // The bits of a result depend only on the vectors and on the order of the terms.
 #pragma once
@@ -12,13 +12,14 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 
 // ---- products and sums ----------------------------------------------------------------------------------------
 
-// Number of separate sums of an inner product, so that additions do not wait for each other.
+// An inner product has this many partial sums, so that its additions do not wait for each other.
 constexpr int kChains = 4;
-// Terms per chain of a sum; longer chains have larger rounding errors.
+// A weighted sum adds this many terms one after the other, then begins a new partial sum. Longer chains have larger
+// rounding errors.
 constexpr std::int64_t kSummands = 512;
 // Vectors are prefetched this many pairs ahead.
 constexpr std::int64_t kAhead = 8;
-// Packs of a sum that are held in registers at a time. With 16 of them, the sanitizers take a minute to compile this.
+// Packs of a sum that are in registers at the same time. With 16 packs and sanitizers, this file compiles for a minute.
 constexpr int kSummed = kRegisterBytes == 64 && !SOFTARGMAX_SANITIZED ? 16 : 4;
 
 // <a, b>; prefetches the vector `next`, which has the length of b.
@@ -42,11 +43,11 @@ SOFTARGMAX_INLINE double inner(const T* a, const T* b, std::int64_t n, const S* 
             __builtin_prefetch(next + i + c * L);
             s[c] = fma(V::load_part(a + i + c * L, rest, 0), V::load_part(b + i + c * L, rest, 0), s[c]);
         }
-    __builtin_prefetch(next + n - 1);  // vectors may start anywhere in a cache line
+    __builtin_prefetch(next + n - 1);  // the last cache line, since a vector may start anywhere in a line
     return sum_of((s[0] + s[1]) + (s[2] + s[3]));
 }
 
-// Returns x as a vector of T: x itself if it has type T, else a copy converted into `room`.
+// Returns the vector x in type T: x itself if it has this type, otherwise a converted copy in `room`.
 template <class T, class S> SOFTARGMAX_INLINE const T* as(const S* x, std::int64_t n, T* room) {
     if constexpr (std::is_same_v<S, T>) return x;
     else {
@@ -67,8 +68,8 @@ template <class T, class S> struct Summands {
     SOFTARGMAX_INLINE const S* vector(std::int64_t j) const { return table + index[place(j)] * pitch; }
     SOFTARGMAX_INLINE T factor(std::int64_t j) const { return factors[place(j)]; }
 };
-// out[i] = sum of factor(j) vector(j)[at + i] from j = begin to end, for n numbers in `Packs` packs, of which the last
-// may be partial. If begin > 0, the sum is added to `out`.
+// out[i] = sum of factor(j) * vector(j)[at + i] over j from begin to end - 1, for i below n. The n numbers fill `Packs`
+// packs; the last pack may be partial. If begin > 0, the sum is added to `out`.
 template <int Packs, class T, class S>
 SOFTARGMAX_INLINE void add_packs(const Summands<T, S>& terms, std::int64_t begin, std::int64_t end, std::int64_t at,
                                  std::int64_t n, T* out) {
@@ -106,7 +107,7 @@ SOFTARGMAX_INLINE void add_last(const Summands<T, S>& terms, std::int64_t begin,
         if (n <= (Packs - 1) * Pack<T>::kLanes) return add_last<Packs - 1>(terms, begin, end, at, n, out);
     add_packs<Packs>(terms, begin, end, at, n, out);
 }
-// out (n numbers) = the sum of the first `count` terms.
+// Writes the sum of the first `count` terms, n numbers, to `out`.
 template <class T, class S> void add_up(const Summands<T, S>& terms, std::int64_t count, std::int64_t n, T* out) {
     constexpr std::int64_t step = kSummed * Pack<T>::kLanes;
     std::int64_t begin = 0;
@@ -121,8 +122,8 @@ template <class T, class S> void add_up(const Summands<T, S>& terms, std::int64_
 
 // ---- binary logistic losses: log sigma and its slope, the same bits on every instruction set --------------------
 
-// loss = -log sigma(x), and slope = sigma(-x), which is minus its derivative. Both are NaN if x is NaN. Subnormal
-// e^-|x| is replaced by 0.
+// loss = -log sigma(x), and slope = sigma(-x) = -d loss / dx. Both are NaN if x is NaN. If e^-|x| would be subnormal, 0
+// replaces it.
 template <class V> struct LogisticLoss {
     V loss, slope;
 };
@@ -137,8 +138,8 @@ template <class V> SOFTARGMAX_INLINE LogisticLoss<V> logistic_loss(V x) {
     return {max(zero - x, zero) + log + nan, (keep(unless(all, negative), e) + keep(negative, one)) / u + nan};
 }
 
-// Replaces x, n scores with signs s, by factor s sigma(-s x). This is `factor` times minus the derivative of -log
-// sigma(s x). Calls lost(j, loss) for every sign that is not 0.
+// Replaces each of n scores x, with sign s, by factor * s * sigma(-s x). This is -factor times the derivative of the
+// loss -log sigma(s x). Calls lost(j, loss) for every score j whose sign is not 0.
 template <class T, class Sign, class Lost>
 SOFTARGMAX_INLINE void logistic_slopes(T* x, std::int64_t n, T factor, const Sign& sign, const Lost& lost) {
     using V = Pack<T>;

@@ -6,13 +6,13 @@ q without replacement, so the first n arrivals are n distinct draws. Class k arr
 
 .. math:: \pi_k = \int_0^\infty q_k e^{-q_k t}\, P(N_{-k}(t) < n)\, dt,
 
-where N(t) is the number of arrivals before t, a sum of K independent bits, and N_{-k} is that number without class k.
-The distribution of N is computed from its characteristic function by the trapezoid rule. For N_{-k} the characteristic
-function is divided by the factor of class k. The rule is exact up to the mass beyond its period, which is negligible by
-Bernstein's bound.
+where N(t) is the number of arrivals before t, a sum of K independent Bernoulli variables, and N_{-k} is the same number
+without class k. The trapezoid rule computes the distribution of N from its characteristic function. For N_{-k}, the
+factor of class k is divided out of that function. The only error of the rule is the probability that N is beyond the
+rule's period. It is negligible by Bernstein's inequality.
 
-The computation is fast because q enters only through smooth functions of log q. Chebyshev nodes represent the classes
-that are close in log q; a few hundred nodes suffice for any K.
+The computation is fast because the integrand depends on q only through smooth functions of log q. Chebyshev nodes
+represent all classes that are close in log q. A few hundred nodes suffice for any K.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ if TYPE_CHECKING:
 
     from softargmax.output.philox_stream import Floats, Ints
 
-# Cells of log q. The nearest singularity of a factor is at q t = log 2, angle pi. If a cell near it has more than FEW
-# classes, the characteristic function is below e^-32 there, so interpolation errors are negligible. Cells with at most
-# FEW classes are not interpolated.
+# Classes are grouped into cells of log q, of width _CELL. The nearest singularity of a factor of the characteristic
+# function is at q t = log 2, angle pi. If a cell near it has more than _FEW classes, the characteristic function is
+# below e^-32 there, so interpolation errors are negligible. Cells with at most _FEW classes are not interpolated.
 _CELL = 0.5
 _FEW = 64
 _DEGREE = 16
-# Quadrature over log t: panels are STEP standard deviations of N wide, and end when the remaining tail is below TAIL.
+# Quadrature over log t: a panel is as wide as _STEP standard deviations of N. Panels are added until the remaining tail
+# is below _TAIL.
 _STEP = 2.0
 _TAIL = 1e-12
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _NIL = 36.0  # 1 + e^-36 rounds to 1
-_NOISE = 1e-14  # rounding error of a probability that is 0
+_NOISE = 1e-14  # smaller probabilities are rounding errors of 0
 _FAR = 700.0  # e^700 is still finite
 
 _ANGLES = (np.arange(_DEGREE) + 0.5) * np.pi / _DEGREE
 _POINTS = np.cos(_ANGLES)
-# Row r of the matrix maps values at the points to the coefficient of T_r.
+# Row r of this matrix maps the values at the Chebyshev points to the coefficient of the polynomial T_r.
 _TRANSFORM = np.cos(np.outer(np.arange(_DEGREE), _ANGLES)) * np.where(np.arange(_DEGREE) == 0, 1.0, 2.0)[:, None]
 _TRANSFORM /= _DEGREE
 
 
 def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
-    r"""Return the probability of each class to be among n classes drawn one after the other without replacement.
+    r"""Return each class's probability to be among n draws without replacement.
 
     .. math:: \pi_k = P(k \in \{c_1, \dots, c_n\}), \qquad P(c_{i+1} = k \mid c_1, \dots, c_i)
         = \frac{q_k}{1 - q_{c_1} - \dots - q_{c_i}}, \quad k \notin \{c_1, \dots, c_i\}
@@ -64,14 +65,14 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
     Returns
     -------
     ndarray of float64
-        pi, shape (K,): 0 where q is 0, at least :math:`1 - (1 - q_k)^n`, and sums to n.
+        pi, shape (K,), with the sum n. Each :math:`\pi_k` is at least :math:`1 - (1 - q_k)^n`, and 0 where q is 0.
 
     Notes
     -----
-    The absolute error is below 1e-14; the relative error is below 1e-10 for any pi, and commonly 1e-12. The tests
-    compare with sums over all orders of draws and, for q with two distinct values, with recursions up to K = 100,003.
-    The time hardly depends on n. It is 30 ms for `LogUniform(100_003)` and 10 ms for 1000 classes (one thread of an AMD
-    EPYC).
+    The absolute error is below 1e-14. The relative error is below 1e-10 for any pi, and commonly 1e-12. The tests
+    compare the result with sums over all orders of draws. If q has only two distinct values, they compare it with
+    recursions up to K = 100,003. The time hardly depends on n. It is 30 ms for `LogUniform(100_003)` and 10 ms for 1000
+    classes (one thread of an AMD EPYC).
 
     References
     ----------
@@ -102,15 +103,15 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
 class _Nodes(NamedTuple):
     """Nodes and weights in log q for sums over classes: sum_k f(log q_k) = weight @ f(log_q).
 
-    The first `single.size` nodes are single classes; _DEGREE nodes per cell follow.
+    The first `single.size` nodes are classes themselves. Then each cell of other classes has _DEGREE nodes.
     """
 
     log_q: Floats
     weight: Floats
     classes: int
-    single: Ints  # classes that are nodes
+    single: Ints  # classes that are nodes themselves
     shared: Ints  # the other classes
-    cell: Ints  # the cell of each shared class; `place` is its place there, from -1 to 1
+    cell: Ints  # the cell of each shared class; `place` is its position in the cell, from -1 to 1
     place: Floats
 
     def interpolate(self, values: Floats) -> Floats:
@@ -158,7 +159,8 @@ def _chebyshev(u: Floats) -> Iterator[Floats]:
 def _integral(nodes: _Nodes, n: int) -> Floats:
     """Return pi at the nodes.
 
-    The integral is over x = log t, with dt = t dx. On the left, where N < n is certain, it equals :math:`1 - e^{-q t}`.
+    The variable of integration is x = log t, so dt = t dx. To the left of the panels N < n is certain, and that part of
+    the integral is :math:`1 - e^{-q t}`.
     """
     middle = _middle(nodes, n - 0.5)
     found = np.zeros(nodes.log_q.size)
@@ -178,13 +180,13 @@ def _integral(nodes: _Nodes, n: int) -> Floats:
 
 
 def _arrivals(nodes: _Nodes, x: float) -> tuple[Floats, Floats]:
-    """Return q t at the nodes, and the probability of an arrival before t."""
+    """Return q t at the nodes for t = e^x, and the probability of an arrival before t."""
     expected = np.exp(np.minimum(nodes.log_q + x, _FAR))
     return expected, -np.expm1(-expected)
 
 
 def _middle(nodes: _Nodes, count: float) -> float:
-    """Return log t where `count` arrivals before t are expected, by bisection to 1e-3 / sqrt(count)."""
+    """Return log t such that N(t) has the mean `count`, by bisection to 1e-3 / sqrt(count)."""
     low, high = math.log(count), math.log(4.0 * nodes.classes) - float(nodes.log_q.min())
     while high - low > 1e-3 / count**0.5:
         x = (low + high) / 2.0
@@ -193,25 +195,26 @@ def _middle(nodes: _Nodes, count: float) -> float:
 
 
 def _width(nodes: _Nodes, x: float) -> float:
-    """Return the width of a quadrature panel at x, in which the distribution of N and its factors change little."""
+    """Return the width of a quadrature panel at x. Within it, the distribution of N and its factors change little."""
     expected, p = _arrivals(nodes, x)
     left = np.where(expected < _NIL, np.exp(-expected), 0.0)
-    variance, rate = float((p * left) @ nodes.weight), float((expected * left) @ nodes.weight)  # rate: of the mean
+    variance, rate = float((p * left) @ nodes.weight), float((expected * left) @ nodes.weight)  # rate: d mean / d x
     return min(1.0, _STEP * min(variance**0.5, variance) / rate) if min(variance, rate) > 1e-16 else 1.0
 
 
 def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, float, float]:
-    r"""Return P(N_{-k} < n) at the nodes; P(N >= n) and P(N <= n), which bound the tails of the integral.
+    r"""Return P(N_{-k} < n) at the nodes, and P(N >= n) and P(N <= n), which bound the tails of the integral.
 
     .. math:: P(N < n) = \frac12 + \frac1M \sum_{|\theta_l| < \pi} \frac{i\, G(\theta_l)\, e^{-i (n - 1/2) \theta_l}}
         {2 \sin(\theta_l / 2)}, \qquad \theta_l = (2 l + 1) \pi / M, \quad
         G(\theta) = \prod_k (1 + p_k (e^{i\theta} - 1))
 
-    for N within M of n. |G| is at most :math:`e^{-\mathrm{Var} N (1 - \cos\theta)}`, so few angles contribute.
+    The formula holds if N differs from n by less than M. |G| is at most :math:`e^{-\mathrm{Var} N (1 - \cos\theta)}`,
+    so few angles contribute.
     """
     variances = p * np.exp(-expected)
     mean, variance = float(p @ nodes.weight), max(float(variances @ nodes.weight), 0.0)
-    beyond = _NIL / 3.0 + (_NIL**2 / 9.0 + 2.0 * _NIL * variance) ** 0.5  # |N - mean| > beyond: at most 2 e^-36
+    beyond = _NIL / 3.0 + (_NIL**2 / 9.0 + 2.0 * _NIL * variance) ** 0.5  # P(|N - mean| > beyond) <= 2 e^-36
     half = int(min(abs(mean - n) + beyond + 4.0, nodes.classes + 1.0)) // 2 + 1
     angle = (np.arange(half) + 0.5) * (np.pi / half)
     angle = angle[(variance - 0.25) * (1.0 - np.cos(angle)) < _NIL, None]
@@ -223,5 +226,5 @@ def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, 
     phase = np.arctan2(imaginary, real) @ nodes.weight - (n - 0.5) * angle[:, 0]
     a, b = -size * np.sin(phase), size * np.cos(phase)  # real and imaginary part of i G e^{...}
     without = 0.5 + np.sum((a[:, None] * real + b[:, None] * imaginary) / (1.0 + shrink), axis=0)
-    without[without < _NOISE] = 0.0  # t can span a hundred orders of magnitude, over which rounding errors would add up
+    without[without < _NOISE] = 0.0  # else rounding errors add up, as t can span a hundred orders of magnitude
     return without, 0.5 - float(a.sum()), 0.5 - float(size @ np.sin(phase - angle[:, 0]))

@@ -1,19 +1,19 @@
 // Kernels of the output layers: scores of pairs, weighted sums of vectors, and random numbers (Philox words, and draws
-// from an alias table). Compiled once for each instruction set.
+// from an alias table). This file is compiled once for each instruction set.
 #include "core/cpp/philox.hpp"
 #include "output/skipgram_sgd.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 namespace {
 
-// The rows of a table in the type of the computation, and their biases.
+// A table of vectors with biases. Its scores are computed in type T.
 template <class T, class S> struct Nodes {
     const S* data;
     const Table &table, &bias;
     std::int64_t width;
 
     SOFTARGMAX_INLINE const S* at(std::int64_t i) const { return data + i * table.pitch; }
-    // <h, w_i> + b_i; prefetches node `next`. `room` is scratch memory for one vector.
+    // Returns <h, w_i> + b_i, and prefetches node `next`. `room` is scratch memory for one vector.
     SOFTARGMAX_INLINE T score(const T* h, std::int64_t i, std::int64_t next, T* room) const {
         double found = inner(h, as(at(i), width, room), width, at(next));
         if (bias.data)
@@ -38,8 +38,8 @@ template <class T, class S> void dots(const DotsArgs& args, const S* weight) {
     });
 }
 
-// Calls body(i) for every i below n. Item i has the positions from starts[i] to starts[i + 1], and threads get pieces
-// of about equally many positions.
+// Calls body(i) for every i below n. Item i has the positions from starts[i] to starts[i + 1] - 1. The threads share
+// pieces of the items with about equally many positions.
 constexpr std::int64_t kPieces = 8;
 template <class F> void each_with_places(int threads, const std::int64_t* starts, std::int64_t n, const F& body) {
     const std::int64_t pieces = threads > 1 ? threads * kPieces : 1, places = starts[n];
@@ -96,7 +96,8 @@ template <class T, class S> void coins(const CoinsArgs& args, const S* weight) {
     });
 }
 
-// Calls f(zero, data) with a zero in the type of the computation and the table's memory in its own type.
+// Calls f(zero, data). The type of `zero` is the type of the computation; `data` points to the table's numbers in their
+// own type.
 template <class F> void with_table(Type type, const Table& table, const F& f) {
     with_type(table.type, table.data, [&](auto* data) {
         if constexpr (!std::is_same_v<decltype(data), std::uint8_t*>) {
@@ -127,11 +128,11 @@ void run_steps(StepsArgs& args) {
     else Steps<float>(args).run();
 }
 
-// Random words (philox_stream.py), one block of Philox per position, or draws from an alias table (alias.py): 64 of a
-// block's bits choose the bucket, and 53 the side.
+// Random words (philox_stream.py) or draws from an alias table (alias.py), with one Philox block per position. For a
+// draw, 64 bits of the block choose the bucket, and 53 bits choose one of the bucket's two classes.
 constexpr std::int64_t kAtOnce = kChunk / 4;
 
-// Draws the positions from kAtOnce * begin to kAtOnce * end.
+// Draws for the positions from kAtOnce * begin to kAtOnce * end - 1.
 inline void draw(const DrawsArgs& args, std::int64_t begin, std::int64_t end) {
     const Philox philox(args.seed, args.stream, args.purpose);
     const auto n = static_cast<std::uint64_t>(args.classes);

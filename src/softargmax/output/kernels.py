@@ -16,7 +16,7 @@ _coin_losses = Native(_native.coin_losses, CoinLosses, ("loss", "slopes", "dh"))
 
 
 def linear_scores(i: LinearScores, z: Any) -> None:
-    """Write h W^T + b, by the core's matrix product."""
+    """Write h W^T + b, computed by the core's matrix product."""
     memory = memory_of(z)
     bias = None if i.bias is None else memory.packed(namespace(z).astype(i.bias, z.dtype, copy=False))
     _native.product(
@@ -37,7 +37,7 @@ def gathered(i: Gathered, rows: Any) -> None:
 
 
 def coin_losses(i: CoinLosses, loss: Any, slopes: Any, dh: Any) -> None:
-    """Write the losses, the slopes unless None, and dh if ``i.to_h``."""
+    """Write the losses; also the slopes unless `slopes` is None, and dh if ``i.to_h`` is True."""
     _coin_losses(i, loss, slopes, dh if i.to_h else None)
 
 
@@ -50,7 +50,7 @@ def node_sums(i: NodeSums, sums: Any, totals: Any) -> None:
 
 
 def _scatter(to: Any, rows: Any, x: Any) -> None:
-    """Fill an array with 0, then write the given rows of it."""
+    """Set an array to 0, then write x to some of its rows."""
     if is_torch(to):
         to.zero_().index_copy_(0, rows, x if x.dtype is to.dtype else x.to(to.dtype))
     else:
@@ -59,7 +59,7 @@ def _scatter(to: Any, rows: Any, x: Any) -> None:
 
 
 class Visited(NamedTuple):
-    """The visited nodes, distinct and increasing, and their sums in the dtype of the factors."""
+    """The distinct nodes of some pairs, increasing, and the sums of each node in the dtype of the factors."""
 
     rows: Any
     sums: Any
@@ -68,7 +68,7 @@ class Visited(NamedTuple):
 
 
 def visited_sums(i: NodeSums, *, totals: bool) -> Visited:
-    """Return the sums of factors_p values[at_p] over the pairs of each visited node, and of factors_p if requested."""
+    """Return each visited node's sums of factors_p values[at_p] and, with `totals`, of factors_p over its pairs."""
     memory, count = memory_of(i.factors), i.nodes.shape[0]
     nodes, values, at, factors = (memory.packed(x) for x in (i.nodes, i.values, i.at, i.factors))
     order, rows, starts = (np.empty(count + more, np.int64) for more in (0, 0, 1))

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     Keys: TypeAlias = str | int | ArrayLike | Sequence[str | int | ArrayLike]
 
-_WORD = (str, int, np.integer)  # a word, or its number
-_ROWS = 1 << 14  # rows whose cosines are computed at a time, in float64
+_WORD = (str, int, np.integer)  # the types of a word and of its number
+_ROWS = 1 << 14  # rows per block of cosines, which are computed in float64
 
 
 class KeyedVectors:
-    r"""A vector per word, with similarities and nearest words.
+    r"""Word vectors with methods for similarities and nearest words.
 
     .. math:: \text{similarity}(a, b) = \frac{\langle v_a, v_b \rangle}{\|v_a\| \|v_b\|}
 
@@ -52,7 +52,7 @@ class KeyedVectors:
 
     Notes
     -----
-    Files have word2vec's formats, which gensim reads by ``KeyedVectors.load_word2vec_format``. Similarities are
+    Files are in word2vec's formats, which gensim reads with ``KeyedVectors.load_word2vec_format``. Similarities are
     computed in float64; the similarity to a vector of zeros is 0.
 
     References
@@ -148,20 +148,21 @@ class KeyedVectors:
     def most_similar(
         self, positive: Keys = (), negative: Keys = (), *, topn: int = 10
     ) -> list[tuple[str, float]] | list[tuple[int, float]]:
-        """Return the words nearest to a sum of word vectors minus others, such as king - man + woman.
+        """Return the words nearest to the sum of `positive` minus the sum of `negative`, such as king - man + woman.
 
         Parameters
         ----------
         positive, negative : str, int, array_like of shape (D,), or a list of these
-            Words, their numbers, or vectors. Words count with their unit vectors; vectors are used as they are. A list
-            of numbers is a vector if one of them is a float. The result excludes these words.
+            Words, their numbers, or vectors. For a word, its unit vector is used; a vector is used unchanged. A list of
+            numbers is one vector if one of them is a float. The result does not include the words of both arguments.
         topn : int
             The number of words to return.
 
         Returns
         -------
         list of (str, float)
-            Words and their cosines, nearest first. Without words, the keys are numbers.
+            Words and their cosines, largest cosine first. If the vectors have no words, the numbers of the vectors
+            replace them.
 
         Raises
         ------
@@ -185,7 +186,7 @@ class KeyedVectors:
         return [(self.words[place], float(found[place])) for place in order]
 
     def _vector(self, word: Any) -> Floats:
-        """Return a word's unit vector, or the vector itself."""
+        """Return the unit vector of a word; return a vector unchanged."""
         if isinstance(word, _WORD):
             return _unit(self[word])
         found: Floats = _numbers(word, "positive, negative").astype(np.float64)
@@ -206,7 +207,7 @@ class KeyedVectors:
 
     @public
     def save(self, path: str | os.PathLike[str], *, binary: bool = False) -> None:
-        """Write the vectors in word2vec's text or binary format; the file appears only when it is complete.
+        """Write the vectors in word2vec's text or binary format. The file appears only when it is complete.
 
         Raises
         ------
@@ -225,7 +226,7 @@ class KeyedVectors:
         Returns
         -------
         KeyedVectors
-            The words of the file and their vectors; they cannot be trained further.
+            The words of the file and their vectors. They cannot be trained further.
 
         Raises
         ------

@@ -1,13 +1,14 @@
-"""Operations of the output layers: their results, derivative rules and kernels (arguments.py; reference.py).
+"""Operations of the output layers: results, derivative rules and kernels.
 
-    all           z = h W^T + b                            (N, K)    linear_scores
-    a few         W[index]                                 (n, D)    gathered
-    pairs         x_p = <h_row(p), w_node(p)> + b          (P,)      pair_scores
-    coins         sum -log sigma(s_p (x_p + shift_p))      (N,)      coin_losses
-    gradients     sum f_p w_index(p), by row, by node                sums, node_sums
+    all scores         z = h W^T + b                            (N, K)    linear_scores
+    some rows of W     W[index]                                 (n, D)    gathered
+    scores of pairs    x_p = <h_row(p), w_node(p)> + b          (P,)      pair_scores
+    binary losses      sum -log sigma(s_p (x_p + shift_p))      (N,)      coin_losses
+    gradients          sum f_p w_index(p)                                 sums (by row), node_sums (by node)
 
-The native kernels compute first-order gradients as sums. A gradient that will be differentiated again uses the
-definition. A row's scores and its gradient to h have the same bits in every batch.
+The arguments are in arguments.py, and the definitions in reference.py. The native kernels compute first-order gradients
+as weighted sums of vectors. A gradient that will be differentiated again is computed by the definition. A row's scores
+and its gradient with respect to h have the same bits in every batch.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ node_sums: Operation[NodeSums, WeightedSums] = Operation(
 
 
 def _by_node(table: Any, i: NodeSums, *, sparse: bool, totals: bool) -> tuple[Any, Any]:
-    """Return the sums in the table's shape, as its gradient, and the sums of the factors if requested."""
+    """Return the gradient of the table, which has its shape, and with `totals` also the sums of the factors."""
     if sparse:
         from softargmax.output.torch_sparse_gradients import sparse_sums
 
@@ -181,9 +182,9 @@ pair_scores: Operation[PairScores, ScoresOfPairs] = Operation(
 
 
 class LossesOfCoins(NamedTuple):
-    """The losses (N,), and the parts of their gradients: slopes (P,), and dh = sum slope_p w_p (N, D).
+    """The losses (N,), the slopes (P,), and the gradient with respect to h: dh = sum slope_p w_p, (N, D).
 
-    All three have the dtype of h. One pass over the visited vectors computes them.
+    All three have the dtype of h. One pass over the vectors of the pairs computes them.
     """
 
     loss: Any
@@ -216,7 +217,7 @@ def _coin_losses_vjp(i: CoinLosses, r: LossesOfCoins, g: LossesOfCoins, wanted: 
 
 
 def _by_scores(i: CoinLosses, g: LossesOfCoins, wanted: Wanted) -> Gradients:
-    """Return the gradients of coin_losses from the scores, in steps that can be differentiated again."""
+    """Return gradients of `coin_losses` that can be differentiated again, by way of the scores of the pairs."""
     of = PairScores(i.h, i.table, i.pairs)
     coins = Tossed(pair_scores.first(of), i.shift, i.signs, i.pairs.rows, i.h.shape[0])
     to_scores = tossed.torch.defined_vjp(coins, None, TossedScores(g.loss, None), {"x"} | ({"shift"} & wanted))

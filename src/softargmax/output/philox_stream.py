@@ -14,18 +14,19 @@ from softargmax.core.seeds import SEEDS
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# The purpose is the second word of the counter. `sample` uses that word to count its draws, from 0. The purposes are at
-# the other end of the range, so that one seed can serve both.
+# The purpose is the second word of the counter. In the counters of `softargmax.sample`, this word is the number of the
+# draw, from 0. The purposes are at the other end of the range, so that samplers and `softargmax.sample` can use the
+# same seed.
 CANDIDATES = (1 << 31) - 1
 ARRIVALS = (1 << 31) - 2
 WINDOWS = (1 << 31) - 3
 BEGINNINGS = (1 << 31) - 4
 
-_CHUNK = 1 << 15  # positions per block, so that the words stay in the cache
+_CHUNK = 1 << 15  # positions per chunk, so that its words stay in the cache
 
 
 class Numbers(NamedTuple):
-    """Two 64-bit random numbers per position, as upper and lower words, (count,) each."""
+    """Two 64-bit random numbers per position, each split into its upper and lower 32 bits, (count,)."""
 
     high: Ints
     low: Ints
@@ -34,7 +35,7 @@ class Numbers(NamedTuple):
 
 
 def numbers(seed: int, stream: int, first: int, count: int, purpose: int = CANDIDATES) -> Numbers:
-    """Return the random numbers of positions first, first + 1, .., below 2^32: one Philox block per position."""
+    """Return the random numbers of the positions first, first + 1, .. (below 2^32), one Philox block per position."""
     words = np.empty((4, count), np.int64)
     if requested_name() != "reference":
         _native.random_blocks(words=words, seed=seed, stream=stream % SEEDS, purpose=purpose, first=first)
@@ -47,7 +48,7 @@ def numbers(seed: int, stream: int, first: int, count: int, purpose: int = CANDI
 
 
 def below(n: int, high: Ints, low: Ints) -> Ints:
-    """Return floor(n V), from 0 to n - 1 for n < 2^31, where V is the 64-bit number divided by 2^64."""
+    """Return floor(n V), an integer from 0 to n - 1 for n < 2^31; V is the 64-bit number divided by 2^64."""
     return (high * n + (low * n >> 32)) >> 32
 
 

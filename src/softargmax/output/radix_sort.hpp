@@ -7,19 +7,19 @@
 
 namespace softargmax::output {
 
-// Sorts the positions of `index` by their numbers, which are from 0 to `most` (below 2^31). The sort is stable; `order`
-// receives the positions. `rows` receives the distinct numbers in order. `starts` receives the place in `order` where
-// each of them begins, and the end. `order` and `rows` have `count` entries, and `starts` has one more. Returns how
-// many numbers are distinct.
+// Sorts the positions p from 0 to `count` - 1 by index[p], stably. The numbers in `index` are from 0 to `most`, which
+// is below 2^31. `order` receives the sorted positions, and `rows` the distinct numbers, increasing. starts[i] receives
+// the first entry of `order` whose number is rows[i]; a last entry of `starts` is `count`. `order` and `rows` have
+// `count` entries, and `starts` has one more. Returns the number of distinct numbers.
 inline std::int64_t sort_places(const std::int64_t* index, std::int64_t count, std::int64_t most, std::int64_t* order,
                                 std::int64_t* rows, std::int64_t* starts) {
-    constexpr int kMostBits = 11;  // most bits of a digit, so that the counts stay in the L1 cache
+    constexpr int kMostBits = 11;  // at most this many bits per digit, so that the counts stay in the L1 cache
     int bits = 1;
     while (most >> bits) ++bits;
     const int passes = (bits + kMostBits - 1) / kMostBits, digit = (bits + passes - 1) / passes;
     const std::uint64_t mask = (std::uint64_t{1} << digit) - 1;
     const auto size = static_cast<std::size_t>(count);
-    std::vector<std::uint64_t> items(size), next(size);  // the number in the upper half, its position in the lower
+    std::vector<std::uint64_t> items(size), next(size);  // upper half: the number; lower half: its position
     std::vector<std::uint32_t> ends(static_cast<std::size_t>(passes) << digit);
     for (std::size_t p = 0; p < size; ++p) {
         const auto number = static_cast<std::uint64_t>(index[p]);

@@ -1,4 +1,4 @@
-"""Definitions of the operations by differentiable array-API functions."""
+"""Definitions of the operations of the output layers, by differentiable array-API functions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pair_scores(h: Any, table: Table, pairs: Pairs) -> Any:
 
 
 def coin_losses(h: Any, table: Table, pairs: Pairs, signs: Any, shift: Any, to_h: bool) -> tuple[Any, Any, Any]:
-    """Return sum -log sigma(s_p (x_p + shift_p)) over each row's pairs with s_p != 0, the slopes, and dh or empty."""
+    """Return each row's sum of -log sigma(s_p (x_p + shift_p)) over s_p != 0, the slopes, and dh or an empty array."""
     loss, slopes = tossed(pair_scores(h, table, pairs), shift, signs, pairs.rows, h.shape[0])
     if not to_h:
         return loss, slopes, namespace(h).zeros(0, dtype=h.dtype, device=device_of(h))
@@ -51,7 +51,10 @@ def tossed(x: Any, shift: Any, signs: Any, rows: Any, size: int) -> tuple[Any, A
 
 
 def sums(table: Any, index: Any, factors: Any, starts: Any, order: Any) -> tuple[Any, Any]:
-    """Return the sums of factors_p table[index_p] and of factors_p over p in `order`, from each start to the next."""
+    """Return the sums of factors_p table[index_p], and the sums of factors_p.
+
+    Sum i is over p = order[j] for j from starts[i] to starts[i + 1] - 1. If order is None, p = j.
+    """
     xp = namespace(factors)
     if order is not None:
         index, factors = gathered(index, order), gathered(factors, order)
@@ -61,7 +64,7 @@ def sums(table: Any, index: Any, factors: Any, starts: Any, order: Any) -> tuple
 
 
 def node_sums(values: Any, at: Any, factors: Any, nodes: Any, size: int, dtype: Any) -> tuple[Any, Any]:
-    """Return the sums of factors_p values[at_p] and of factors_p over the pairs p of each node."""
+    """Return for each node the sums over its pairs p of factors_p values[at_p] and of factors_p."""
     each, total = _weighted(values, at, factors, nodes, size)
     return namespace(each).astype(each, dtype, copy=False), total
 
@@ -83,7 +86,7 @@ def sums_of(row: Any, x: Any, rows: int) -> Any:
 
 
 def log_sigmoid(x: Any) -> Any:
-    """Return log sigma(x) = -log(1 + e^-x); tensors use torch's function."""
+    """Return log sigma(x) = -log(1 + e^-x), for tensors by torch's function."""
     if is_torch(x):
         return sys.modules["torch"].nn.functional.logsigmoid(x)
     xp = namespace(x)

@@ -59,15 +59,15 @@ class Sampler(ABC):
     A draw depends only on the seed, the stream, its position and Q. So 10 draws equal the first 10 of 100 draws.
 
     With ``unique=True``, repeated classes are rejected until n distinct classes are found. This is successive sampling:
-    each draw is from Q, renormalised to the classes not yet drawn. After K + 1024 tries, the classes not yet drawn are
-    ordered by exponential arrival times with rates q. This has the same distribution and avoids long waits for rare
-    classes. Here too, 10 draws equal the first 10 of 100.
+    each draw is from Q, renormalised to the classes not yet drawn. After K + 1024 tries, each class not yet drawn gets
+    an exponential arrival time with rate q, and the earliest classes are the remaining draws. This has the same
+    distribution and avoids long waits for rare classes. Here too, 10 draws equal the first 10 of 100.
 
     Without replacement, the expected count of a class is its inclusion probability: the probability that it is drawn.
-    It is integrated numerically with an error below 1e-14 (`softargmax.output.inclusion_probability`), once for each n.
-    TensorFlow uses :math:`1 - (1 - q)^t` instead, where t is the number of tries in that call. For `LogUniform` with K
-    = 100,003 and n = 1024, this formula is off by up to 1.6% in the median batch and by up to 6% in the worst of 30
-    batches (the largest relative error over the classes).
+    This probability is integrated numerically, once for each n, with an error below 1e-14
+    (`softargmax.output.inclusion_probability`). TensorFlow uses :math:`1 - (1 - q)^t` instead, where t is the number of
+    tries in that call. The largest relative error of this formula over the classes was measured for `LogUniform` with K
+    = 100,003 and n = 1024: 1.6% in the median of 30 batches, and 6% in the worst.
 
     References
     ----------
@@ -95,7 +95,7 @@ class Sampler(ABC):
         self._register()
 
     def _register(self) -> None:
-        """Give the sampler a number that is unique in this process, by which compiled graphs refer to it."""
+        """Give the sampler a number that is unique in this process, by which compiled graphs find it."""
         self.number = next(_numbers)
         SAMPLERS[self.number] = self
 
@@ -112,7 +112,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def _choose(self, numbers: Numbers) -> Ints:
-        """Return the class of each position from its random numbers."""
+        """Return the class that is drawn at each position, from the random numbers of the position."""
 
     @property
     def classes(self) -> int:
@@ -128,7 +128,7 @@ class Sampler(ABC):
         return self._q
 
     def log_probabilities(self, index: Integers) -> Array:
-        """Return log q of classes.
+        """Return the log-probabilities of classes.
 
         Parameters
         ----------

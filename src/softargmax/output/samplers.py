@@ -45,7 +45,8 @@ class Uniform(Sampler):
     Notes
     -----
     `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. A draw uses 64 random
-    bits, so q is accurate to K 2^-64. A class is among n distinct draws with probability n / K.
+    bits, so each class has its probability up to a relative error of K 2^-64. A class is among n distinct draws with
+    probability n / K.
 
     References
     ----------
@@ -93,8 +94,8 @@ class LogUniform(Sampler):
 
     Notes
     -----
-    `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. u has 53 random bits. A
-    draw costs one exponential for any K.
+    `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. A draw needs 53 random
+    bits, which are u, and one exponential, for any K.
 
     References
     ----------
@@ -143,9 +144,9 @@ class Unigram(Sampler):
 
     Notes
     -----
-    `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. A draw from an alias table
-    costs one random bucket (64 bits) and one comparison (53 bits), for any K. The table is built once, in 5 ms for
-    100,003 classes.
+    `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. Draws use an alias table.
+    For any K, a draw needs 64 random bits for the bucket, and 53 random bits for one comparison. The table is built
+    once, in 5 ms for 100,003 classes.
 
     References
     ----------

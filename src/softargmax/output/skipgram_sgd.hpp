@@ -1,12 +1,13 @@
 // Stochastic gradient descent on word vectors, in place, in small batches of rows.
 //
-// Each node belongs to one of kOwners owners, and each owner is run by one thread. An owner processes the rows of the
-// batch in order, up to kTogether pairs of a row at a time, and always uses a node's current vector. (If all rows used
-// the vector from before the batch, nodes near the root of a tree would diverge.) The vector of a row stays unchanged
-// until all nodes of the batch are done. Then the changes are added, owner by owner.
+// The nodes are divided among kOwners owners, and each owner is run by one thread. For its nodes, an owner processes
+// the rows of the batch in order, up to kTogether pairs of a row at a time. It always uses the current vectors of its
+// nodes. (If all rows used the nodes' vectors from before the batch, nodes near the root of a tree would diverge.) The
+// vector of a row does not change until all owners have processed the batch. Then the changes of the owners are added
+// to it, in the order of the owners.
 //
 // So the bits of the results depend neither on the number of threads nor on their timing, and a node stays in the cache
-// of one core. (When threads divided the rows instead of the nodes, two threads were no faster than one.)
+// of one core. (In a version that divided the rows among the threads, two threads were no faster than one.)
 #pragma once
 
 #include <atomic>
@@ -19,9 +20,9 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 
 constexpr std::int64_t kTogether = 64;
 constexpr int kOwners = 8;
-// A thread that waits for the others checks them this often before it yields.
+// A waiting thread checks this many times whether the other threads are done before it yields its core.
 constexpr int kSpins = 1000;
-// Packs of a vector that are held in registers at a time; their changes take as many registers.
+// Packs of a row's vector that are in registers at the same time. Their changes take as many registers again.
 constexpr int kUpdated = kRegisterBytes == 64 ? 8 : 2;
 
 inline int owner_of(std::int64_t i) { return static_cast<int>(static_cast<std::uint32_t>(i) * 0x9E3779B1u >> 29); }
@@ -75,7 +76,7 @@ void update(T* const* nodes, const T* factors, std::int64_t count, const T* h, T
 }
 
 template <class T> class Steps {
-    // Some pairs of a row, all of owners that one thread runs.
+    // Up to kTogether pairs of a row. Their nodes belong to owners that this thread runs.
     struct Pairs {
         std::int64_t count = 0;
         T* node[kTogether];
@@ -86,15 +87,15 @@ template <class T> class Steps {
     StepsArgs& args_;
     T *const vectors_, *const weight_;
     const std::int64_t batch_;
-    T* const changes_;  // a vector per owner and row of the batch
-    double* const losses_;  // a number per owner and row of the batch
-    double* const loss_;  // a number per row
+    T* const changes_;  // a row's change, per owner and row of the batch
+    double* const losses_;  // a row's loss, per owner and row of the batch
+    double* const loss_;  // the loss of each row
     std::atomic<std::int64_t> done_{0};
 
     T* change(int owner, std::int64_t row) const { return changes_ + (owner * batch_ + row) * args_.width; }
     double& loss(int owner, std::int64_t row) const { return losses_[owner * batch_ + row]; }
 
-    // Calls f(node, sign) for all nodes that go with the targets of a row.
+    // Calls f(node, sign) for every target of a row: for the nodes on its path, or for the target and its negatives.
     template <class F> SOFTARGMAX_INLINE void each_node(std::int64_t row, const F& f) const {
         for (std::int64_t t = args_.starts[row]; t < args_.starts[row + 1]; ++t) {
             const std::int64_t y = args_.target[t];
@@ -121,7 +122,7 @@ template <class T> class Steps {
             found.sign[found.count] = static_cast<std::int8_t>(sign);
             found.owner[found.count] = static_cast<std::uint8_t>(owner);
             found.count +=
-                (sign != 0) & (begin <= owner) & (owner < end);  // no branch: half of its predictions would be wrong
+                (sign != 0) & (begin <= owner) & (owner < end);  // no branch, as half of its predictions would be wrong
             if (++seen < kTogether) return;
             update_pairs(found, first, row, begin, end, rate);
             found.count = seen = 0;
@@ -135,7 +136,7 @@ template <class T> class Steps {
         T* node[kTogether];
         std::int8_t sign[kTogether];
         for (std::int64_t j = 0; j < found.count; ++j) {
-            const std::int64_t at = ends[found.owner[j]]++;  // turns each owner's begin into its end
+            const std::int64_t at = ends[found.owner[j]]++;  // ends[owner] grows from the begin to the end of its pairs
             node[at] = found.node[j];
             sign[at] = found.sign[j];
         }
@@ -169,8 +170,9 @@ template <class T> class Steps {
         for (int owner = 0; owner < kOwners; ++owner) loss_[row] += loss(owner, row - first);
     }
 
-    // Each batch has two halves. Signals that `owners` owners have finished the current half, and waits for all others.
-    // `halves` counts the halves so far, with this one.
+    // Each batch has two halves: the update of the nodes, and the update of the rows. This function signals that the
+    // `owners` owners of this thread have finished the current half, and waits for all other owners. `halves` is the
+    // number of halves so far, including the current one.
     void wait_for_all(std::int64_t owners, std::int64_t halves) {
         done_.fetch_add(owners, std::memory_order_acq_rel);
         for (int spins = 0; done_.load(std::memory_order_acquire) < halves * kOwners; ++spins)

@@ -44,7 +44,8 @@ def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
     Returns
     -------
     list of Partition
-        start, stop, and classes (sorted, distinct) of every slice, for `TargetSampledSoftmax.use`.
+        The slices from `start` to `stop` - 1, in order. `classes` has the distinct targets of a slice, sorted, for
+        `TargetSampledSoftmax.use`.
 
     Raises
     ------
@@ -53,7 +54,7 @@ def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
 
     Notes
     -----
-    Time is O(n log n). Remove ignored targets first, since here they would count as a class.
+    The time is O(n log n). Remove ignored targets before the call; otherwise they count as a class.
 
     References
     ----------
@@ -75,7 +76,7 @@ def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
     found: list[Partition] = []
     start = 0
     while start < y.size:
-        (fresh,) = np.nonzero(before[start:] < start)  # first occurrence of a class in a slice from start
+        (fresh,) = np.nonzero(before[start:] < start)  # positions of classes that are new in a slice from `start`
         stop = start + int(fresh[limit]) if fresh.size > limit else y.size
         found.append(Partition(start, stop, np.unique(y[start:stop])))
         start = stop
