@@ -26,7 +26,7 @@ __all__ = ["AdaptiveSoftmax"]
 
 
 class AdaptiveSoftmax(RankedLayer):
-    r"""A softmax over the frequent classes and one token per cluster of rare classes, and a softmax in each cluster.
+    r"""A softmax over the frequent classes and a token for each cluster of rare classes; a softmax within each cluster.
 
     .. math:: p(y \mid h) = \mathrm{softmax}(W_0 h + b_0)_y \ \text{for the frequent}, \qquad
         p(y \mid h) = \mathrm{softmax}(W_0 h + b_0)_{\text{token}(i)}\ \mathrm{softmax}(W_i P_i h + b_i)_y
@@ -44,9 +44,9 @@ class AdaptiveSoftmax(RankedLayer):
         any order.
     cutoffs : sequence of int
         The first class of each cluster, increasing, from 1 to K - 1. The classes below the first cut-off are in the
-        head. If empty, all classes are in the head: the full softmax.
+        head. Without cut-offs, all classes are in the head, and the layer is the full softmax.
     div_value : float
-        v, the factor by which the width shrinks from cluster to cluster; above 0.
+        v, above 0: the vectors of a cluster are v times shorter than those of the cluster before it.
     head_bias, tail_bias : bool
         If True, the head and the clusters, respectively, have biases b.
     reduction : {"mean", "sum", "none"}
@@ -62,7 +62,8 @@ class AdaptiveSoftmax(RankedLayer):
         :math:`W_0`, (frequent + clusters, D): a vector for each frequent class, then one for each cluster.
     projections, tails : ParameterList
         :math:`P_i`, (:math:`D_i`, D), and :math:`W_i`, (classes of the cluster, :math:`D_i`), with :math:`D_i = \max(1,
-        \lfloor D / v^i \rfloor)`. All vectors are initialised uniformly within 1 / sqrt(their length).
+        \lfloor D / v^i \rfloor)`. All vectors are initialised uniformly in :math:`\pm 1 / \sqrt{d}`, where d is their
+        length.
     head_bias, tail_bias : Parameter or None
         :math:`b_0`, and the biases of all clusters, concatenated; initialised to 0.
     order : Tensor
@@ -78,15 +79,15 @@ class AdaptiveSoftmax(RankedLayer):
     The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
     \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are converted
     to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of range raises
-    IndexError; under tracing or on a device its row becomes NaN.
+    IndexError; under tracing or on a device, the result of its row is NaN.
 
-    Each cluster gathers the rows whose targets it holds. Under tracing or on a device, all rows pass through all
-    clusters, and each cluster ignores the rows of other clusters. At most 16 MiB of the scores of the head or of a
-    cluster exist at once. All parameters have a gradient; a cluster without targets has gradients of 0.
+    Each cluster computes only the rows whose targets it holds. Under tracing or on a device, each cluster computes all
+    rows and ignores the targets of other clusters. At most 16 MiB of scores are in memory at once, of the head or of
+    one cluster. All parameters have a gradient; a cluster without targets has gradients of 0.
 
-    `topk` is exact. Each row visits its clusters by decreasing probability. No class is likelier than its cluster, so
-    the row stops at a cluster that is less likely than the k-th best class found so far. `sample` draws from the head;
-    if the draw is a token, it draws from that cluster with other random numbers.
+    `topk` is exact. Each row visits the clusters by decreasing probability. No class is more probable than its cluster.
+    So the row stops at a cluster that is less probable than the k-th best class found so far. `sample` draws from the
+    head. If the draw is a token, it then draws from the token's cluster with other random numbers.
 
     Gradients are those of `softargmax.linear_cross_entropy` for the head and for each cluster; they can be
     differentiated again.
@@ -243,7 +244,7 @@ class AdaptiveSoftmax(RankedLayer):
         theirs = [module.head.weight, *(tail[i].weight for i in (0, 1) for tail in tails)]
         with torch.no_grad():
             for to, source in zip(ours, theirs, strict=True):
-                to.zero_()[: source.shape[0], : source.shape[1]] = source  # torch allows width 0; here it is 1
+                to.zero_()[: source.shape[0], : source.shape[1]] = source  # torch allows width 0, we use 1
             if layer.head_bias is not None:
                 layer.head_bias.copy_(module.head.bias)
         return layer.train(module.training)

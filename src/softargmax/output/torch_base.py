@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 for _room in ("normalize", "loss", "sample", "output"):
-    register(f"softargmax.{_room}")  # so that a model can be compiled before its first call
+    register(f"softargmax.{_room}")  # so that torch.compile works before the first call of a layer
 
 _SIZE = 1 << 23
 """The number of scores in a block of rows, which are normalised, searched or drawn together."""
@@ -47,10 +47,10 @@ class TopK(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Targets (N,), 0 for ignored rows; masks of the other rows and, under tracing, of targets out of range.
+    """Checked targets of N rows, a mask of the rows that count, and under tracing a mask of targets out of range.
 
     If values can be read, ignored rows are removed. Then `rows` has the positions of the remaining rows among all
-    `total` rows, or None if no row was removed.
+    `total` rows, or None if no row was removed. Under tracing, the target of an ignored row is replaced by 0.
     """
 
     classes: Tensor
@@ -61,7 +61,7 @@ class Targets(NamedTuple):
 
 
 def blocks(n: int, width: int) -> Iterator[slice]:
-    """Yield slices of rows, with at most `_SIZE` numbers or one row each; `width` is the numbers per row."""
+    """Yield slices of rows, each with at most `_SIZE` numbers or a single row. A row has `width` numbers."""
     step = max(1, _SIZE // max(1, width))
     return (slice(start, start + step) for start in range(0, n, step))
 
@@ -92,7 +92,7 @@ class OutputLayer(nn.Module, ABC):
     A layer is called with hidden vectors (..., D) and targets (...), integers, and returns the loss. The other methods
     are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are converted to float32, the dtype of the
     results. If all rows are ignored, the mean is 0. A target out of range raises IndexError; under tracing or on a
-    device its row becomes NaN.
+    device, the result of its row is NaN.
 
     References
     ----------
@@ -165,8 +165,8 @@ class OutputLayer(nn.Module, ABC):
         Returns
         -------
         TopK
-            values and index, (..., k), in decreasing order; NaN and -1 in a row with NaN. The values have no gradient;
-            for a gradient use `log_prob_of`.
+            values and index, (..., k), by decreasing probability. A row with NaN has the values NaN and the index -1.
+            The values have no gradient; for a gradient use `log_prob_of`.
         """
         h, rows = self._rows(hidden)
         n = integer(k, "k")
@@ -200,7 +200,8 @@ class OutputLayer(nn.Module, ABC):
         Raises
         ------
         ValueError
-            If a row has a NaN (the error names it); under tracing and on devices its class is -1.
+            If the probabilities of a row are NaN; the error names the row. Under tracing and on devices, such a row has
+            class -1 instead.
         """
         h, rows = self._rows(hidden)
         drawn = self._drawn(h, seeds.source(hidden, rows, seed, stream, generator))
@@ -235,7 +236,7 @@ class OutputLayer(nn.Module, ABC):
         return total / y.counted.sum().clamp(min=1) if self.reduction == "mean" else total
 
     def _inputs(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, tuple[int, ...], Targets]:
-        """Return hidden vectors, the rows' shape, and targets. Ignored rows are removed, or become 0 under tracing."""
+        """Return hidden vectors, the rows' shape, and targets. Ignored rows are removed or, under tracing, set to 0."""
         h, shape = self._rows(hidden)
         y = targets_of(target, h.detach(), shape, self.classes, self.ignore_index)
         if y.wrong is not None:
@@ -303,7 +304,7 @@ def _best(log_p: Tensor, k: int) -> TopK:
 
 
 def float_dtype(dtype: Any) -> torch.dtype | None:
-    """Return a floating dtype or None, and raise TypeError for any other dtype."""
+    """Return dtype if it is a floating dtype or None; otherwise raise TypeError."""
     if dtype is not None and arrays.dtype_name(dtype) not in arrays.FLOATS:
         raise TypeError(f"dtype: expected float16, bfloat16, float32 or float64, got {dtype}")
     found: torch.dtype | None = dtype

@@ -1,10 +1,10 @@
-"""A softmax over blocks of classes, each with its own columns of h: scores, and the loss without all scores.
+"""A softmax over blocks of classes, where each block uses its own columns of h: scores and cross-entropy.
 
-    z = (h_1 W_1^T, h_2 W_2^T, ..) + b        h = (h_1, h_2, ..), each as wide as its W
+    z = (h_1 W_1^T, h_2 W_2^T, ..) + b        h = (h_1, h_2, ..)
 
-With one block, this is an ordinary last layer. Only the scores of a few rows exist at a time. If the losses are summed,
-the forward pass turns scores into gradients at once. A row's loss and its gradient to h have the same bits in every
-batch.
+The vector h_i is as wide as W_i. With one block, this is an ordinary last layer. The loss holds the scores of only a
+few rows at a time. If the losses are summed, the forward pass also computes the gradients, while it has the scores. A
+row's loss and its gradient with respect to h have the same bits in every batch.
 """
 
 from __future__ import annotations
@@ -36,20 +36,23 @@ if TYPE_CHECKING:
 
 
 def block_scores(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None) -> Tensor:
-    """Return the scores of all classes, (N, K), in the dtype of h. W_i is (K_i, D_i), K = sum K_i and D = sum D_i."""
+    """Return the scores of all classes, (N, K), in the dtype of h.
+
+    The weight W_i has shape (K_i, D_i), where the sum of all K_i is K, and the sum of all D_i is D.
+    """
     return torch.cat([scores(*one) for one in _by_block(h, weights, bias)], 1)
 
 
 def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: Tensor, *, total: bool) -> Tensor:
-    """Return the cross-entropy of every row, (N,), or the sum of all rows.
+    """Return the cross-entropy of every row, (N,), or with `total` the sum over all rows.
 
-    Rows whose y is IGNORE have loss 0. The gradient of the sum (`total`) is faster.
+    A row whose target y is IGNORE has loss 0. With `total`, the gradient is faster.
 
     h is float32 or float64; weights and bias can be half precision.
     """
     if not as_they_are(h, *weights, bias, y):
         return _definition(total, y, h, bias, *weights)
-    wanted = [trained(x) for x in (h, bias, *weights)]  # grad mode is always off inside `forward`
+    wanted = [trained(x) for x in (h, bias, *weights)]  # here, as grad mode is off inside `forward`
     found: Tensor = _Losses.apply(total, wanted, y, h, bias, *weights)  # type: ignore[no-untyped-call]
     return found
 
@@ -63,7 +66,7 @@ def _by_block(
 
 
 def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights: Tensor) -> Tensor:
-    """Return the losses, differentiable to any order: the loss in y's block, plus lse - lse of that block."""
+    """Return losses that are differentiable to any order: the loss within y's block, plus lse minus the block's lse."""
     if len(weights) == 1:
         rows: Tensor = linear_cross_entropy(h, weights[0], y, bias=bias, ignore_index=IGNORE, reduction="none")
         return rows.sum() if total else rows
@@ -82,8 +85,8 @@ def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights
 def _combined(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
     """Return the loss of every row, from the loss in its own block and the lse and entropy of every block.
 
-    If some scores of a row are +inf, they are the support, and the entropy of a block is the log of their number. Such
-    a row has no gradient.
+    If a row has scores of +inf, these scores are its support, and the entropy of a block is the log of their number in
+    the block. Such a row has no gradient.
     """
     top = lse == torch.inf
     flat = top.any(1, keepdim=True) & ~lse.isnan().any(1, keepdim=True)
@@ -97,10 +100,10 @@ def _combined(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor
 
 
 class _Losses(torch.autograd.Function):
-    """(total, wanted, y, h, bias, *weights) -> the losses of rows, or their total.
+    """Autograd function of (total, wanted, y, h, bias, *weights): the losses of rows, or with `total` their sum.
 
-    Before the backward pass, the gradients of a total are known up to one factor. So the forward pass computes the
-    wanted gradients, and the first backward pass scales and returns them.
+    The gradients of the sum of losses depend on the backward pass only through one factor. So the forward pass computes
+    the wanted gradients. The first backward pass multiplies them by this factor and returns them.
     """
 
     @staticmethod
@@ -143,7 +146,10 @@ def _losses_and_gradients(
     wanted: Sequence[bool],
     seed: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """Return the losses of rows and the wanted gradients to h, bias and weights. `seed` scales the gradient per row."""
+    """Return the losses of rows, and the wanted gradients to h, bias and weights.
+
+    `seed` multiplies the gradient of each row.
+    """
     sizes, widths = ([w.shape[axis] for w in weights] for axis in (0, 1))
     shapes = h.shape, (1, sum(sizes)), *(w.shape for w in weights)
     dh, db, *dws = (_memory(h, *shape) if it else None for shape, it in zip(shapes, wanted, strict=True))

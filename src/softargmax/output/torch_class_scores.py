@@ -1,4 +1,4 @@
-"""Functions of the layers for scores of some classes and for binary logistic losses.
+"""Scores of classes and binary logistic losses, as functions for the output layers.
 
 Products are computed in the dtype of h, even under autocast. Weights can have half precision.
 """
@@ -27,7 +27,7 @@ def scores(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def gathered(table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
-    """Return rows (or numbers) of a table, with the shape index.shape + table.shape[1:]."""
+    """Return table[index], the rows of a matrix or the numbers of a vector."""
     found: Tensor = operations.gathered.first(Gathered(table, index, sparse))
     return found
 
@@ -42,7 +42,7 @@ def pair_scores(h: Tensor, table: Table, pairs: Pairs) -> Tensor:
 def coin_losses(h: Tensor, table: Table, pairs: Pairs, signs: Tensor, shift: Tensor | None = None) -> Tensor:
     """Return the loss of every row, (N,): the sum of the binary logistic losses of its pairs with signs (P,).
 
-    signs: 1, -1, or 0 if there is no pair. shift (P,): added to the scores.
+    signs: 1 or -1; 0 marks an unused pair. shift (P,): added to the scores.
     """
     i = CoinLosses(h, table, pairs, signs.to(torch.int8), shift, to_h=trained(h) and _by_kernel(h))
     with without_autocast(h):
@@ -65,5 +65,5 @@ def _by_kernel(h: Tensor) -> bool:
     return readable(h) and requested_name() != "reference"
 
 
-for _function in (scores, gathered, pair_scores, coin_losses):  # a layer may be compiled before its first call
+for _function in (scores, gathered, pair_scores, coin_losses):  # torch.compile may run before the first call of a layer
     compile_function(_function)

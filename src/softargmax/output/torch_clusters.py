@@ -1,8 +1,9 @@
 """The head and the clusters of an adaptive softmax: log-probabilities, most probable classes, draws.
 
-    log p(r) = log p_head(r)        log p(r) = log p_head(token) + log p_cluster(r)
+    log p(r) = log p_head(r)                           for a frequent class
+    log p(r) = log p_head(token) + log p_cluster(r)    for a class of a cluster
 
-Ranks number the frequent classes from 0, then the classes of each cluster in turn.
+Classes are numbered by rank: first the frequent classes, from 0 on, then the classes of each cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Cluster(NamedTuple):
-    """A cluster of the ranks from begin to end - 1: P (D_i, D), W (end - begin, D_i), b or None."""
+    """The cluster of the ranks from begin to end - 1, with P (D_i, D), W (end - begin, D_i), and b or None."""
 
     begin: int
     end: int
@@ -42,7 +43,7 @@ class Cluster(NamedTuple):
 
 
 class Clusters(NamedTuple):
-    """The head's W (frequent + tokens, D), its b or None, and a cluster for each token."""
+    """The weight (frequent + tokens, D) and the bias of the head, and the cluster of each token."""
 
     weight: Tensor
     bias: Tensor | None
@@ -64,8 +65,8 @@ def all_log_p(h: Tensor, clusters: Clusters) -> Tensor:
 def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
     """Return the k most probable ranks of every row and their log-probabilities; NaN and -1 for a row with NaN.
 
-    Each row visits its clusters by decreasing probability. No rank is likelier than its token, so the row stops at a
-    token that is less likely than the k-th best rank so far.
+    Each row visits the clusters by decreasing probability of their tokens. No rank is more probable than its token. So
+    the row stops at a token that is less probable than the k-th best rank found so far.
     """
     frequent, tokens = clusters.head(h)
     sound = ~(frequent.isnan().any(1) | tokens.isnan().any(1))
@@ -81,14 +82,17 @@ def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
             sound[rows] = ~log_p.isnan().any(1)
             more = log_p.topk(min(k, log_p.shape[1]), 1)
             both = torch.cat([more.values, values[rows]], 1)
-            places = both.argsort(dim=1, descending=True, stable=True)[:, :k]  # unused places come last
+            places = both.argsort(dim=1, descending=True, stable=True)[:, :k]  # unused places have -inf and come last
             values[rows] = both.gather(1, places)
             ranks[rows] = torch.cat([more.indices + cluster.begin, ranks[rows]], 1).gather(1, places)
     return TopK(torch.where(sound[:, None], values, math.nan), torch.where(sound[:, None], ranks, -1))
 
 
 def descend(h: Tensor, clusters: Clusters, seed: int, stream: Tensor) -> Tensor:
-    """Draw a rank for every row: from the head and, after a token, from its cluster; -1 for a row with NaN."""
+    """Draw a rank for every row; -1 for a row with NaN.
+
+    The first draw is from the head. If it is a token, a second draw is from the token's cluster.
+    """
     head = torch.cat(clusters.head(h), 1)
     place = draw_columns(head, seed, stream)
     rank, size = place.clone(), head.shape[1]
@@ -96,7 +100,7 @@ def descend(h: Tensor, clusters: Clusters, seed: int, stream: Tensor) -> Tensor:
         (rows,) = (place == size - len(clusters.below) + i).nonzero(as_tuple=True)
         columns = pad(
             cluster.log_p(h[rows]), (size, 0), value=-math.inf
-        )  # so that head and cluster use different noise
+        )  # the shifted columns give head and cluster different noise
         inside = draw_columns(columns, seed, stream[rows])
         rank[rows] = torch.where(inside < 0, -1, inside - size + cluster.begin)
     return rank

@@ -29,12 +29,12 @@ __all__ = ["DifferentiatedSoftmax"]
 
 
 class DifferentiatedSoftmax(RankedLayer):
-    r"""One softmax over all classes, in blocks that each use their own slice of h.
+    r"""A softmax over all classes, in blocks of classes that each use their own slice of h.
 
     .. math:: p(y \mid h) = \frac{e^{s_y}}{\sum_k e^{s_k}}, \qquad s_k = \langle h_{(i)}, w_k \rangle + b_k
         \ \text{for } k \text{ in block } i, \qquad h = (h_{(1)}, h_{(2)}, \dots)
 
-    The scores cost :math:`\sum_i K_i D_i` in place of K D: rarer classes have shorter vectors.
+    The scores cost :math:`\sum_i K_i D_i` multiply-adds in place of K D, because rarer classes have shorter vectors.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class DifferentiatedSoftmax(RankedLayer):
     Attributes
     ----------
     weights : ParameterList
-        :math:`W_i`, (:math:`K_i`, :math:`D_i`); initialised uniformly within :math:`1 / \sqrt{D_i}`.
+        :math:`W_i`, (:math:`K_i`, :math:`D_i`); initialised uniformly in :math:`\pm 1 / \sqrt{D_i}`.
     bias : Parameter or None
         b, (K,), by rank; initialised to 0.
     order : Tensor
@@ -73,9 +73,9 @@ class DifferentiatedSoftmax(RankedLayer):
     The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
     \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are converted
     to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of range raises
-    IndexError; under tracing or on a device its row becomes NaN.
+    IndexError; under tracing or on a device, the result of its row is NaN.
 
-    At most 16 MiB of the scores (N, K) exist at once (32 MiB in float64).
+    At most 16 MiB of the scores (N, K) are in memory at once (32 MiB in float64).
 
     Gradients, with :math:`dz = p - e_y` and its columns :math:`dz_{(i)}` of block i: :math:`dh_{(i)} = dz_{(i)} W_i`,
     :math:`dW_i = dz_{(i)}^T h_{(i)}`, :math:`db = \sum dz`. They can be differentiated again.
@@ -87,7 +87,8 @@ class DifferentiatedSoftmax(RankedLayer):
 
     See Also
     --------
-    softargmax.nn.AdaptiveSoftmax : also has short vectors, and computes its loss without visiting all classes.
+    softargmax.nn.AdaptiveSoftmax : also has short vectors for rare classes; its loss does not need the scores of all
+    classes.
 
     Examples
     --------
@@ -143,8 +144,9 @@ class DifferentiatedSoftmax(RankedLayer):
         counts : array_like
             (K,): how often each class occurs, at least 0.
         blocks : int
-            The number of blocks, 1 or above; there are fewer if K or D is too small. Each block has about the same
-            share of the counts, and half the width of the block before it. The last block has the remaining width.
+            The number of blocks, 1 or above; there are fewer if K or D is too small. All blocks have about the same
+            share of the counts. Each block has half the width of the block before it, and the last block has the
+            remaining width.
         **options
             The other arguments of `DifferentiatedSoftmax`.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """A softmax over blocks of classes, whose loss is one term of the total. `rows` is None for all rows."""
+    """A softmax over blocks of classes, whose loss is one term of the layer's loss. `rows` is None for all rows."""
 
     rows: Tensor | None
     h: Tensor
@@ -31,12 +31,12 @@ class Part(NamedTuple):
     target: Tensor
 
     def loss(self, *, total: bool) -> Tensor:
-        """Return the losses of the part's rows, 0 where the target is IGNORE, or their total."""
+        """Return the losses of the rows, 0 where the target is IGNORE, or with `total` their sum."""
         return block_losses(self.h, self.weights, self.bias, self.target, total=total)
 
 
 class RankedLayer(OutputLayer):
-    """A layer with classes sorted by rank. `order` has the class of every rank, `ranks` the rank of every class."""
+    """A layer whose classes have ranks. `order` is the class of every rank, and `ranks` is the rank of every class."""
 
     order: Tensor
     ranks: Tensor
@@ -51,8 +51,8 @@ class RankedLayer(OutputLayer):
         self._reorder(torch.arange(self.classes, device=device))
 
     def reset_parameters(self) -> None:
-        """Reset vectors uniformly within 1 / sqrt(their length), biases to 0, and an invalid order to 0, 1, .."""
-        if not _is_order(self.order, self.classes):  # uninitialised by `to_empty`
+        """Draw the vectors uniformly in +-1 / sqrt(their length). Set biases to 0, and an invalid order to 0, 1, .."""
+        if not _is_order(self.order, self.classes):  # `to_empty` leaves the order uninitialised
             self._reorder(torch.arange(self.classes, device=self.order.device))
         for parameter in self.parameters():
             bound = 1 / math.sqrt(parameter.shape[1]) if parameter.ndim == 2 else 0.0
@@ -62,7 +62,7 @@ class RankedLayer(OutputLayer):
 
     @abstractmethod
     def _parts(self, h: Tensor, y: Targets) -> Iterator[Part]:
-        """Return the parts whose losses add up to the loss of the ranks y."""
+        """Return the parts whose losses add up to the loss. The targets y are ranks."""
 
     @abstractmethod
     def _ranked_log_p(self, h: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class RankedLayer(OutputLayer):
         return torch.where(ranks < 0, -1, self.order[ranks])
 
     def _reorder(self, order: Tensor) -> None:
-        """Set the classes of the ranks 0, 1, .."""
+        """Set the class of every rank, from the order."""
         self.order = order.to(torch.int64)
         places = torch.arange(self.classes, device=order.device)
         self.ranks = torch.empty_like(self.order).index_put((self.order,), places)

@@ -66,7 +66,7 @@ class LinearLayer(OutputLayer):
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
 
     def reset_parameters(self) -> None:
-        """Reset the weight, even if shared, uniformly within 1 / sqrt(D) as in `torch.nn.Linear`, and the bias to 0."""
+        """Draw the weight, even if shared, uniformly in +-1 / sqrt(D) as `torch.nn.Linear` does; set the bias to 0."""
         _reset_uniform(self.weight, self.dim)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -112,13 +112,13 @@ class FullSoftmax(LinearLayer):
     ignore_index : int
         Rows with this target are ignored.
     device, dtype : optional
-        Device and dtype of the parameters that the layer creates; default to those of `weight` if it is passed, else
-        to torch's defaults.
+        Device and dtype of the parameters that the layer creates. If `weight` is passed, they default to its device and
+        dtype; otherwise to torch's defaults.
 
     Attributes
     ----------
     weight : Parameter
-        W, (K, D); initialised uniformly within :math:`1 / \sqrt D`.
+        W, (K, D); initialised uniformly in :math:`\pm 1 / \sqrt D`.
     bias : Parameter or None
         b, (K,); initialised to 0.
 
@@ -133,7 +133,7 @@ class FullSoftmax(LinearLayer):
     \mid h)`. It calls `softargmax.linear_cross_entropy`, which computes the scores (N, K) a block at a time and never
     stores them all. The other methods are `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision
     inputs are converted to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of
-    range raises IndexError; under tracing or on a device its row becomes NaN.
+    range raises IndexError; under tracing or on a device, the result of its row is NaN.
 
     Gradients: with :math:`dz = p - e_y`, :math:`dh = dz\,W`, :math:`dW = dz^T h`, :math:`db = \sum dz`.
 

@@ -32,8 +32,9 @@ class HierarchicalSoftmax(OutputLayer):
 
     .. math:: p(y \mid h) = \prod_{n\ \text{above}\ y} \sigma\left(\pm(\langle h, w_n\rangle + b_n)\right)
 
-    with + where the path to y continues with the node's first child. The probabilities of all classes sum to 1. The
-    probability of one class needs only the nodes on its path: :math:`O(d_y D)` in place of :math:`O(K D)`.
+    The sign is + where the path to y continues with the node's first child, and - where it continues with the second.
+    The probabilities of all classes sum to 1. The probability of one class needs only the nodes on its path:
+    :math:`O(d_y D)` in place of :math:`O(K D)`.
 
     Parameters
     ----------
@@ -74,21 +75,21 @@ class HierarchicalSoftmax(OutputLayer):
     mean is 0. The other methods are `log_prob` (one matrix product for all nodes, one sweep over the levels),
     `log_prob_of` (along the path), `topk` and `sample`.
 
-    `topk` visits few classes: it expands only nodes that can be as likely as the k-th best class, one level at a time
-    for all rows. A flat distribution needs more nodes. Among equally likely classes, the smallest number comes first.
-    `sample` descends from the root with one random decision at each node.
+    `topk` visits few classes. It searches all rows together, one level of the tree at a time, and expands only nodes
+    that may be as probable as the k-th best class. The flatter a distribution, the more nodes it expands. Equally
+    probable classes are sorted by their number. `sample` descends from the root with one random decision at each node.
 
     Parameters are initialised to 0. Then class y has probability :math:`2^{-d_y}`, which for a Huffman tree is close to
     the distribution of the counts.
 
-    Memory of the loss: :math:`O(N d)` numbers in addition to the nodes on the paths. No array of shape (N, K) or (N, d,
-    D) is stored.
+    The loss needs memory for :math:`O(N d)` numbers, where d is the length of a path, in addition to the nodes on the
+    paths. No array of shape (N, K) or (N, d, D) is stored.
 
     Gradients, with :math:`x = \pm(\langle h, w_n\rangle + b_n)`: each pair of a row and a node on its path adds
     :math:`\mp\sigma(-x)\,w_n` to the gradient of h, and :math:`\mp\sigma(-x)\,h` to the gradient of :math:`w_n`. They
     can be differentiated again.
 
-    A target out of range raises IndexError; under tracing or on a device its row becomes NaN.
+    A target out of range raises IndexError; under tracing or on a device, the result of its row is NaN.
 
     References
     ----------
@@ -179,7 +180,7 @@ class HierarchicalSoftmax(OutputLayer):
         return torch_tree_search.Splits(self.weight, self.bias, self.tree_children)
 
     def _set_tree(self, tree: Tree, device: Any) -> None:
-        """Store the tree, and as buffers the tables derived from it."""
+        """Store the tree, and store the tables derived from it as buffers."""
         self.tree = tree
         self.register_buffer("tree_children", torch.tensor(tree.children, device=device))
         for name, table in zip(_TABLES, (*tree.paths, *tree.slots), strict=True):

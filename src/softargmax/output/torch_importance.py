@@ -1,4 +1,4 @@
-"""Importance-sampled softmax: log Z is estimated from draws, whose number can grow with the required sample size."""
+"""Importance-sampled softmax: log Z is estimated from draws, and more draws can be added to reach a sample size."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ImportanceSampledSoftmax(SamplingLayer):
         If True, all rows of a call share their draws, and the scores are one matrix product. If False, each row has its
         own draws.
     seed, sparse : int, bool
-        Seed of the draws, and sparse gradients to weight and bias, as in `SampledSoftmax`.
+        Options of the draws and of the gradients to weight and bias, as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype
         Options of the scores and the loss, as in `FullSoftmax`.
 
@@ -56,11 +56,10 @@ class ImportanceSampledSoftmax(SamplingLayer):
     bias : Parameter or None
         b, (K,).
     ess : Tensor
-        The effective sample sizes :math:`(\sum r)^2 / \sum r^2` in the last call, of the rows that are not ignored (on
-        devices, of all rows). In traced calls (`torch.compile`, `torch.func`), `ess` is not updated and n does not
-        grow.
+        The effective sample size :math:`(\sum r)^2 / \sum r^2` of each row in the last call. Ignored rows are left out,
+        except on devices. In traced calls (`torch.compile`, `torch.func`), `ess` is not updated and n does not grow.
     drawn : int
-        The final n of the last call that was not traced.
+        The number of draws, after all doublings, of the last call that was not traced.
     step : Tensor
         The number of calls in training mode, as in `SampledSoftmax`.
 

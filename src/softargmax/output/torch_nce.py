@@ -42,9 +42,9 @@ class NCE(SamplingLayer):
         n, the number of noise draws.
     log_z : float or {"learned", "context"}
         log Z. A float is a fixed value, and 0 trains self-normalised scores. "learned" is one learned number. "context"
-        is a learned function of h, :math:`\langle h, u \rangle + c`. The initial log Z, if learned, is such that scores
-        of 0 are normalised. With a fixed log Z, the initial bias serves this purpose. Gradients to a learned log Z are
-        always dense.
+        is a learned function of h, :math:`\langle h, u \rangle + c`. A learned log Z is initialised so that scores of 0
+        are normalised. If log Z is fixed, the bias is initialised for this purpose instead. Gradients to a learned log
+        Z are always dense.
     unique : bool
         If True, the draws are distinct.
     shared : bool
@@ -62,9 +62,9 @@ class NCE(SamplingLayer):
     bias : Parameter or None
         b, (K,).
     log_z : Parameter or float
-        log Z, shape (), unless it is a function of h.
+        log Z, shape (); absent if log Z is a function of h.
     context : torch.nn.Linear or None
-        u and c of ``log_z="context"``.
+        The weight u and the bias c of ``log_z="context"``.
     step : Tensor
         The number of calls in training mode, as in `SampledSoftmax`.
 

@@ -86,7 +86,7 @@ class SampledSoftmax(SamplingLayer):
 
     Memory: :math:`O(N n + (N + n) D)` with shared negatives, :math:`O(N n)` otherwise.
 
-    Gradients: those of a softmax over y and S.
+    The gradients are those of a softmax over y and S.
 
     References
     ----------
@@ -142,9 +142,9 @@ class SampledSoftmax(SamplingLayer):
         return candidate_loss(own, torch.where(drawn.index == y.classes[:, None], -torch.inf, s - drawn.log_expected))
 
     def _mixed(self, drawn: Candidates, y: Targets) -> Candidates:
-        """Return the draws and the targets of all rows that are not ignored, as candidates of all rows.
+        """Return candidates that all rows share: the draws, and the targets of all rows that are not ignored.
 
-        The caller removes each row's own target. A class with expected count 0 is not a negative.
+        The caller removes each row's own target. A class with expected count 0 is no candidate.
         """
         if self.in_batch is None:
             return drawn

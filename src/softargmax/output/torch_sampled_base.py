@@ -1,4 +1,4 @@
-"""Base classes of the layers trained on some of the classes: draws, scores of the candidates, state."""
+"""Base classes of the layers that train on a few candidate classes: draws, scores, losses and state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Candidates(NamedTuple):
-    """Classes, shared by all rows (n,) or per row (N, n), and the logs of their expected counts, in the same shape."""
+    """Candidate classes, (n,) for all rows or (N, n) per row, and the logs of their expected counts."""
 
     index: Any
     log_expected: Any
@@ -49,7 +49,7 @@ class SampledKeywords(CandidateKeywords, total=False):
 
 
 class CandidateLayer(LinearLayer):
-    """A linear layer whose loss uses some classes only, so gradients to weight and bias can be sparse."""
+    """A linear layer whose loss uses only some classes, so its gradients to weight and bias can be sparse."""
 
     @public
     def __init__(self, dim: int, classes: int, *, sparse: bool = False, **options: Unpack[LinearKeywords]) -> None:
@@ -71,7 +71,7 @@ class CandidateLayer(LinearLayer):
         return s[:, 0], s[:, 1:]
 
     def _binary_losses(self, h: Tensor, y: Targets, index: Tensor, shift: Tensor | None = None) -> Tensor:
-        """Return the sum of binary losses of each row's target and of its own candidates, (N,).
+        """Return each row's sum of the binary logistic losses of its target and its candidates, (N,).
 
         shift: added to the scores, (N, 1 + n); column 0 is for the target.
         """
@@ -83,13 +83,13 @@ class CandidateLayer(LinearLayer):
 
 
 def candidate_loss(own: Tensor, others: Tensor) -> Tensor:
-    """Return -log softmax of the target's score (N,) among it and the scores of others (N, n)."""
+    """Return -log of the softmax probability of the target's score, own (N,), among own and others (N, n)."""
     loss: Tensor = 0.0 - logsigmoid(own - logsumexp(others))
     return loss
 
 
 def _pairs(y: Targets, index: Tensor) -> Pairs:
-    """Return the pairs of each row: with its target, then with its candidates (N, n)."""
+    """Return the pairs of each row with its target and then with its candidates, index (N, n)."""
     nodes = torch.cat([y.classes[:, None], index], 1)
     rows = torch.arange(len(nodes) + 1, device=nodes.device)
     return Pairs(nodes.reshape(-1), rows[:-1].repeat_interleave(nodes.shape[1]), rows * nodes.shape[1])
@@ -119,7 +119,7 @@ class SamplingLayer(CandidateLayer):
         super().__init__(dim, sampler.classes, **options)
         self.sampler, self.unique, self.shared = sampler, unique, shared
         self.samples = at_least(samples, "samples", 1)
-        sampler.expected(0, self.samples, unique=unique)  # raises if the sampler cannot draw as many classes
+        sampler.expected(0, self.samples, unique=unique)  # raises if the sampler cannot draw so many classes
         self.seed = seeds.seed_of(sampler.probabilities, integer(seed, "seed"), None)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=self.weight.device))
 
@@ -144,7 +144,7 @@ class SamplingLayer(CandidateLayer):
 
     @abstractmethod
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
-        """Return the loss of every row, with the given candidates or the draws of this step."""
+        """Return the loss of every row, with the candidates `drawn` or, if None, with the draws of this step."""
 
     def _drawn_for(self, h: Tensor, y: Targets, n: int) -> Candidates:
         """Return the first n draws of this step, shared or per row. A row's draws do not depend on other rows."""
@@ -169,7 +169,7 @@ class SamplingLayer(CandidateLayer):
     # --- state --------------------------------------------------------------------------------------------------------
 
     def _learned(self) -> dict[str, Learned]:
-        """Return the samplers that learn, by name."""
+        """Return the samplers that learn, by the names of their arguments."""
         return {"sampler": self.sampler} if isinstance(self.sampler, Learned) else {}
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:

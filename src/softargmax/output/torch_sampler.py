@@ -1,7 +1,7 @@
 """Torch operators for the draws of a sampler, which compiled graphs call.
 
-A graph can hold only numbers and tensors, so a number represents a sampler. Draws are a function of the sampler, the
-seed and the step, which is a tensor. If the sampler learns, its draws also depend on the targets so far.
+A graph can hold only numbers and tensors, so a number represents a sampler. The draws depend on the sampler, the seed
+and the step, which is a tensor. The draws of a sampler that learns also depend on the targets that it has observed.
 """
 
 from __future__ import annotations

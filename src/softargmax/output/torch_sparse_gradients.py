@@ -1,4 +1,4 @@
-"""Sparse gradients of tables of vectors."""
+"""Sparse gradients with respect to tables of vectors."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class TargetSampledSoftmax(CandidateLayer):
     If V holds all K classes, this is the full softmax. If V is smaller, the loss does not lower the scores of classes
     outside V, and the gradient is biased.
 
-    Gradients: those of a softmax over V and y.
+    The gradients are those of a softmax over V and y.
 
     References
     ----------
@@ -97,7 +97,7 @@ class TargetSampledSoftmax(CandidateLayer):
         Parameters
         ----------
         classes : array_like of int, optional
-            V, (n,), at least one class; repeated classes count once. With None, V is the set of the targets of each
+            V, (n,), at least one class. Repeated classes have no effect. With None, V is the set of the targets of each
             call.
 
         Raises
@@ -122,7 +122,7 @@ class TargetSampledSoftmax(CandidateLayer):
         return candidate_loss(own, torch.where(left_out, -torch.inf, s))
 
     def _distinct(self, y: Targets) -> tuple[Tensor, Tensor | None]:
-        """Return the distinct targets; under tracing or on a device, all targets, sorted, and a mask of repeats."""
+        """Return the distinct targets or, under tracing or on a device, all targets sorted and a mask of repeats."""
         if y.wrong is None:
             return torch.unique(y.classes), None
         index = torch.where(y.counted, y.classes, self.classes).sort().values

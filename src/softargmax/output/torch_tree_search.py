@@ -32,7 +32,7 @@ class Splits(NamedTuple):
 
 
 def sweep(z: Tensor, levels: Sequence[int], slots: Slots) -> Tensor:
-    """Return log p of all classes, (N, K), from the scores of all nodes. Parents pass log p to their children."""
+    """Return log p of all classes, (N, K), from the scores of all nodes, one level of the tree after the other."""
     if not z.shape[1]:
         return z.sum(1, keepdim=True)
     split = torch.stack([logsigmoid(z), logsigmoid(-z)], 2)
@@ -46,8 +46,8 @@ def sweep(z: Tensor, levels: Sequence[int], slots: Slots) -> Tensor:
 def likeliest(h: Tensor, splits: Splits, k: int) -> TopK:
     """Return log p and the index of the k most probable classes of every row; NaN and -1 for a row with NaN.
 
-    All rows are searched together, one level of the tree at a time. No class is likelier than a node above it. So only
-    nodes that reach a lower bound of the k-th best log p are expanded.
+    All rows are searched together, one level of the tree at a time. No class is more probable than a node above it. So
+    only nodes are expanded whose log p reaches a lower bound of the k-th best log p.
     """
     values = h.new_full((len(h), k), math.nan)
     index = torch.full((len(h), k), -1, device=h.device)
@@ -65,7 +65,7 @@ def likeliest(h: Tensor, splits: Splits, k: int) -> TopK:
 
 
 def _bound(h: Tensor, splits: Splits, k: int) -> Tensor:
-    """Return a lower bound of each row's k-th largest log p: the smallest among k classes found by a beam search."""
+    """Return a lower bound of each row's k-th largest log p: the smallest log p of k classes found by a beam search."""
     n, classes = len(h), len(splits.children) + 1
     if k == classes:
         return h.new_full((n,), -math.inf)
@@ -82,11 +82,11 @@ def _bound(h: Tensor, splits: Splits, k: int) -> Tensor:
             log_p, kept = log_p.topk(k, 1)
             code = code.gather(1, kept)
     least = log_p.amin(1)
-    return least - _SLACK * least.abs()  # _reaching may round differently, and must lose no class
+    return least - _SLACK * least.abs()  # `_reaching` may round differently, but must lose no class
 
 
 def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return row, class and log p of all classes that reach their row's bound, but no classes of a row with NaN."""
+    """Return row, class and log p of all classes that reach their row's bound. Rows with NaN are left out."""
     rows = torch.arange(len(h), device=h.device)
     if not len(splits.children):
         return rows, torch.zeros_like(rows), h.new_zeros(len(h))
