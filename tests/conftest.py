@@ -1,4 +1,4 @@
-"""Shared by all tests: the backends as fixtures, and the sample of tests that `--quick` runs."""
+"""Fixtures for all tests, with the backends, and the selection of tests for `--quick`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ import pytest
 from hypothesis import settings
 from tests.oracle.backends import BACKENDS, DIFFERENTIATING, Backend
 
-settings.register_profile("house", deadline=None, derandomize=True)  # a failing run fails again
+settings.register_profile("house", deadline=None, derandomize=True)  # every run draws the same cases
 settings.load_profile("house")
 
-# The sanitizers' environment has no frameworks. Folders whose every test needs one are not collected there.
+# The environment of the sanitizers has no frameworks. Folders in which every test needs a framework are not collected
+# there.
 NEEDS = {"classify": "sklearn", "cli": "typer"}
 collect_ignore_glob = [f"{folder}/*" for folder, framework in NEEDS.items() if not find_spec(framework)]
-collect_ignore_glob += ["types/*"]  # programs for type checkers: one of them consists of errors
+collect_ignore_glob += ["types/*"]  # programs for type checkers, one with deliberate errors
 
 SANITIZED = [Path(__file__).parent / room for room in ("core", "native", "normalize", "loss", "sparse")]
 
 
 @pytest.fixture(params=BACKENDS, ids=str)
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """Each backend in turn, with its implementation requested by name."""
+    """Each backend in turn; its implementation is requested by name."""
     request.param.array([0.0])  # skips where the library is not installed
     with request.param.using():
         yield request.param
@@ -52,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests of these folders for the sanitizers, but not tests of the reference, which run no native code."""
+    """Mark the tests of SANITIZED folders for the sanitizers, except tests of the reference, which is not native."""
     if item.path.parent in SANITIZED:
         item.add_marker("sanitize")
     if "reference" in item.nodeid:
@@ -60,10 +61,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select the sample of `--quick`: one case in 25 of each test, at least one, and all of `test_architecture.py`.
+    """Select the tests of `--quick`: one in 25 cases of each test, at least one, and all of `test_architecture.py`.
 
     The first case depends on a hash of the test's name. So all backends get cases, and a new test does not change the
-    cases of other tests. JAX cases are skipped if a test has others, as JAX needs seconds to compile each case.
+    cases of other tests. If a test has cases without JAX, its JAX cases are skipped, because JAX compiles each case for
+    seconds.
     """
     if not config.getoption("--quick"):
         return

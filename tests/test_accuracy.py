@@ -1,7 +1,8 @@
-"""The promised accuracy, on a few 10^5 values; `python -m bench.accuracy` tests 10^7 values per line.
+"""The promised accuracy, tested on a few 10^5 values. `python -m bench.accuracy` tests 10^7 values per line.
 
-Bounds (design, section 7): float32 3 ulp, float64 4 ulp, the tiny loss of a confident row 2 ulp, below the normal range
-1 subnormal; float16 and bfloat16 are the float32 result rounded once.
+The bounds are those of the design, section 7: 3 ulp in float32, 4 ulp in float64, and 2 ulp for the tiny loss of a
+confident row. Below the normal range, the bound is 1 subnormal. Results in float16 and bfloat16 are the float32 results
+rounded once.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def test_within_the_bound(case: Case) -> None:
 @pytest.mark.parametrize("name", ["spread 10", "a few values repeated", "near-ties", "a crowd of small terms"])
 @pytest.mark.parametrize("dtype", list(BOUND))
 def test_long_rows(dtype: str, name: str) -> None:
-    """Rows of many blocks: rounding errors of equal terms and of merges must not add up."""
+    """In rows of many blocks, the rounding errors of equal terms and of merges do not add up."""
     (case,) = (c for c in cases(dtype) if c.name == name)
     z = rounded(case.scores(np.random.default_rng(8), (1, 1_000_003), dtype), dtype)
     truth = family_truth(z)
@@ -45,7 +46,7 @@ def test_long_rows(dtype: str, name: str) -> None:
 
 
 def test_the_bound_can_fail() -> None:
-    """The naive formula exceeds the bound, so the test above can fail."""
+    """The naive formula exceeds the bound, so the tests of the bound can fail."""
     case = Case("float32", "spread 40", mixed)
     (z,) = (z for z in pieces(case, 10_000) if z.shape[-1] == 64)
     p = np.exp(z - z.max(-1, keepdims=True))
@@ -97,7 +98,7 @@ def test_confident_rows(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_below_the_normal_range(dtype: str) -> None:
-    """Probabilities are within 1 subnormal. Losses are sums of several terms and within 2 ulp, like any tiny loss."""
+    """Probabilities are right within 1 subnormal. Losses have the bound of any tiny loss, 2 ulp."""
     (case,) = (c for c in cases(dtype) if c.name == "subnormal results")
     tiny = float(np.finfo(dtype).tiny)
     checked = 0
@@ -131,7 +132,7 @@ def test_tiny_loss_through_merged_states(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_merged_states(dtype: str) -> None:
-    """States of any pieces, merged in any order, keep the bound of logsumexp."""
+    """States of arbitrary pieces of a row, merged in any order, keep the bound of logsumexp."""
     rng = np.random.default_rng(6)
     for s in (1, 10, 40, 1e3):
         z = (s * rng.standard_normal((50, 257))).astype(dtype)

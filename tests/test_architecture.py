@@ -26,7 +26,8 @@ TEXTS = [*PYTHON, *NATIVE, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROO
 # The only files in which states are merged: one per language.
 STATE_FILES = {"core/state.py", "core/cpp/state.hpp"}
 
-# Files that serve a framework and may import it at their top. The last ones may only be imported inside functions.
+# For each framework, the files that may import it at their top. Frameworks without such files may only be imported
+# inside functions.
 SERVES = {
     "torch": r"(.*/)?(torch_\w+|modules|nn)\.py",
     "sklearn": r"classify/.*\.py",
@@ -40,7 +41,7 @@ OPTIONAL = (*SERVES, "ml_dtypes", "click")
 
 
 def name(path: Path) -> str:
-    """The name of a source file in the rules: its path inside the package."""
+    """Return a source file's name in the rules, which is its path inside the package."""
     return path.relative_to(SOURCE).as_posix()
 
 
@@ -68,7 +69,7 @@ def is_maximum(node: ast.expr) -> bool:
 
 
 def is_recurrence(node: ast.AST) -> bool:
-    """True for exp(m - m_new), with any namespace of exp and any names of the two maxima."""
+    """True if a call has the form exp(m - m_new), with any namespace of exp and any names of the two maxima."""
     if not (isinstance(node, ast.Call) and len(node.args) >= 1):
         return False
     called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -102,8 +103,9 @@ def test_merge_is_defined_once_in_python() -> None:
     }
 
 
-# In C++ a merge is recognised by its weight, under any name: an exponential or a power of two of the difference of two
-# maxima or of two lse, directly or through variables.
+# In C++, a merge of states is recognised by its weights, whatever its name. A weight is an exponential or a power of
+# two of the difference of two maxima or of two lse. The difference can be written in the call, or assigned to a
+# variable before.
 LEVEL = r"(?:\w+(?:\.|->|\[\w+\]\.?))*(?:m\d*|k|part|whole|own|(?:\w+_)?(?:m|top|lse|max|maximum)(?:_\w+)?)\b\}?"
 DIFFERENCE = re.compile(
     rf"(?<![\w.]){LEVEL}\s*-\s*(?:[\w:]+\{{)?{LEVEL}(?!\s*[*/(])|two_sum\(\s*{LEVEL}\s*,\s*-\s*{LEVEL}"
@@ -113,7 +115,7 @@ MERGE = re.compile(r"\bmerge\s*\((?:[^()]|\([^()]*\))*\)\s*(?:const\s*)?\{")
 
 
 def argument(code: str, start: int) -> str:
-    """Return the text between the parenthesis that opens before `start` and the one that closes it."""
+    """Return the text from `start` to the closing parenthesis of the one that opens just before `start`."""
     depth, end = 1, start
     while depth and end < len(code):
         depth += {"(": 1, ")": -1}.get(code[end], 0)
@@ -122,13 +124,13 @@ def argument(code: str, start: int) -> str:
 
 
 def weights(text: str) -> list[str]:
-    """Return the calls in C++ that weigh one state against another, with their lines."""
+    """Return the calls in C++ code that compute the weight of a merge, with their lines."""
     code = re.sub(r"//[^\n]*", "", text)
     found = []
     for call in EXPONENTIAL.finditer(code):
         formula, seen = argument(code, call.end()), set[str]()
         before = code[: call.start()].rpartition("\n}")[2]
-        for _ in range(3):  # follow variables three levels deep
+        for _ in range(3):  # look up the definitions of variables three levels deep
             for variable in set(re.findall(r"\b[a-zA-Z_]\w*", formula)) - seen:
                 seen.add(variable)
                 assigned = re.findall(rf"\b{variable}\s*[={{]\s*([^;=]*[^;=,])(?:;|,\s*\w+\s*=)", before)
@@ -170,7 +172,7 @@ def test_merge_is_defined_once_in_native_code() -> None:
 def test_native_files_open_only_the_namespaces_of_their_room(path: Path) -> None:
     room = path.relative_to(SOURCE).parts[0]
     own = {"", f"softargmax::{room}", f"softargmax::SOFTARGMAX_ISA_NAME::{room}"}
-    if room == "core":  # code shared by rooms, and macros for a room
+    if room == "core":  # core has code shared by rooms, and macros that name a room
         own |= {"softargmax", "softargmax::SOFTARGMAX_ISA_NAME", "softargmax::room", "softargmax::isa::room"}
         own |= {"softargmax::SOFTARGMAX_ISA_NAME::room"}
     opened = re.findall(
@@ -195,7 +197,7 @@ def is_type_checking(node: ast.AST) -> bool:
 
 
 def imports(path: Path, *, top_level: bool) -> list[tuple[int, str, list[str]]]:
-    """(line, module, names) of every import; if `top_level`, only of imports that run at import time."""
+    """Return (line, module, names) of every import; with `top_level`, only of imports that run at import time."""
     package = ["softargmax", *path.relative_to(SOURCE).parent.parts]
     found: list[tuple[int, str, list[str]]] = []
     pending: list[ast.AST] = [tree(path)]
@@ -225,7 +227,7 @@ def test_only_files_that_serve_a_framework_import_it(path: Path) -> None:
 
 ROOMS = sorted(p.name for p in SOURCE.iterdir() if (p / "__init__.py").exists())
 MODULES = {module_of(path): path for path in PYTHON}
-TABLES_OF_NAMES = {"__init__.py", "nn.py"}  # they list the file of each public name
+TABLES_OF_NAMES = {"__init__.py", "nn.py"}  # these list the file of each public name
 
 # Imports point down: from the command to other modules of the package, to rooms, to core.
 LEVELS = {"core": 0, **dict.fromkeys({*ROOMS} - {"core", "cli"}, 1), "cli": 3}
@@ -252,7 +254,7 @@ def test_the_lists_name_existing_files() -> None:
     assert not gone, f"take them off the lists: {sorted(gone)}"
 
 
-@every([p for p in PYTHON if not name(p).startswith("cli/")])  # the command is a user of the package
+@every([p for p in PYTHON if not name(p).startswith("cli/")])  # the command uses the package like a user
 def test_only_the_command_imports_the_top_package(path: Path) -> None:
     found = imports(path, top_level=False)
     wrong = [f"line {line}: {', '.join(names)}" for line, module, names in found if module == "softargmax"]
@@ -260,14 +262,17 @@ def test_only_the_command_imports_the_top_package(path: Path) -> None:
 
 
 def public_names(module: str) -> set[str]:
-    """The public names of a room that this module of it defines or imports as the same object."""
+    """Return the room's public names that one of its modules also has, as the same objects."""
     found = importlib.import_module(module)
     room = importlib.import_module(".".join(module.split(".")[:2]))
     return {n for n in room.__all__ if getattr(found, n, None) is getattr(room, n)}
 
 
 def reached(path: Path) -> list[str]:
-    """The forbidden imports of a file: from a higher level, or private names of another room other than records."""
+    """Return the forbidden imports of a file: from a higher level, or of another room's private names.
+
+    The operation records of another room may be imported.
+    """
     mine = name(path).removesuffix(".py").split("/")[0]
     wrong = []
     for line, module, names in imports(path, top_level=False):
@@ -290,7 +295,7 @@ def test_imports_point_down_and_use_no_private_names_of_rooms(path: Path) -> Non
     "room", [room for room in ROOMS if room != "core" and (SOURCE / room / "kernels.cpp").exists()]
 )
 def test_kernels_are_served_by_records(room: str) -> None:
-    """Only operation records call kernels: there is no second table of arguments and no other implementation."""
+    """Only operation records call kernels. A room has no native.py, which would be a second table of arguments."""
     own = (SOURCE / room / "native.py").exists()
     served = (SOURCE / room / "operations.py").exists() and not own
     assert served, f"{room}: its kernels belong to the records of operations.py, not to native.py"
@@ -354,7 +359,7 @@ print(*[name for name in {OPTIONAL!r} if name in sys.modules])
 
 def test_import_is_quick_and_loads_no_framework() -> None:
     seconds = []
-    for _ in range(3):  # the minimum of three: the first may compile, or wait for a core
+    for _ in range(3):  # three runs, since one may compile or wait for a core
         out = subprocess.run([sys.executable, "-c", IMPORT_SCRIPT], check=True, capture_output=True, text=True).stdout
         elapsed, loaded = out.split("\n")[:2]
         assert loaded == "", f"`import softargmax` imported {loaded}"
@@ -381,7 +386,7 @@ def test_public_names_have_docstrings_with_examples(public: str) -> None:
 def test_public_names_are_listed_by_their_room(public: str) -> None:
     module = getattr(getattr(softargmax, public), "__module__", "softargmax") or "softargmax"
     parts = module.split(".")
-    if len(parts) < 2 or parts[1] not in ROOMS or parts[1] == "core":  # core is not a family; the table lists its names
+    if len(parts) < 2 or parts[1] not in ROOMS or parts[1] == "core":  # the top package lists core's names
         return
     room = __import__(f"softargmax.{parts[1]}", fromlist=["__all__"])
     assert public in room.__all__, f"{public} is public but softargmax.{parts[1]}.__all__ does not list it"
@@ -405,7 +410,7 @@ def test_no_assert_statements(path: Path) -> None:
 
 @every(TEXTS)
 def test_every_todo_has_an_owner(path: Path) -> None:
-    words = "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX"))  # in halves: this file is searched too
+    words = "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX"))  # split in halves, since this file is searched too
     wrong = re.findall(rf"(?:#|//).*\b(?:{words})\b(?!\(\w+\))", path.read_text(encoding="utf-8"))
     assert not wrong, wrong
 

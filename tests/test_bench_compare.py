@@ -1,4 +1,4 @@
-"""The benchmark that compares two installs: every line runs, every room has a line, and verdicts are right."""
+"""The benchmark that compares two installed versions: every line runs, every room has a line, verdicts are right."""
 
 from __future__ import annotations
 

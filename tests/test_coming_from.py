@@ -1,4 +1,4 @@
-"""The page for users of other libraries: both calls of every pair on it give the same result."""
+"""In docs/coming-from.md, both calls of every pair give the same result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NEEDS["Hugging Face transformers"] = ["torch", "transformers"]
 
 
 def names(section: str) -> dict[str, Any]:
-    """The variables that the calls of a section may use."""
+    """Return the variables that the calls in a section of the page may use."""
     rng = np.random.default_rng(0)
     if section == "SciPy":
         here: dict[str, Any] = {"special": importlib.import_module("scipy.special")}
@@ -65,7 +65,7 @@ def test_every_table_was_read() -> None:
 
 
 def test_the_differences() -> None:
-    """The differences that the page describes below its tables hold."""
+    """The other library behaves differently where the page says so below its tables."""
     torch = pytest.importorskip("torch")
     here = names("torch")
     q, k, v, sdpa = here["q"][..., :3, :], here["k"], here["v"], torch.nn.functional.scaled_dot_product_attention

@@ -1,9 +1,9 @@
 """Kernels compiled for a new instruction set must not leak into the rest of the program.
 
-An inline function of the standard library that is compiled in two objects becomes one function at link time. If the
-linker keeps the copy that was compiled with AVX-512, baseline code calls it too, and an older machine stops with an
-illegal instruction. So every symbol that a kernel object defines must be in the namespace of its instruction set, or be
-invisible to other objects.
+If two objects contain the same inline function of the standard library, the linker keeps only one copy. If it keeps the
+copy that was compiled with AVX-512, baseline code calls this copy too, and an older machine stops with an illegal
+instruction. So every symbol that a kernel object defines must be in the namespace of its instruction set, or must be
+hidden from other objects.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def test_kernel_objects_define_symbols_only_in_their_own_namespace(path: Path) -
     isa = found[1]
     out = subprocess.run(["nm", "-C", "--defined-only", path], check=True, capture_output=True, text=True).stdout
     symbols = [line.split(maxsplit=2)[1:] for line in out.splitlines() if line.strip()]
-    # nm marks symbols visible to other objects by capital letters and u, v, w. DW.ref.* are references, equal in all
-    # objects.
+    # nm marks symbols that other objects can see by capital letters and by u, v, w. The references DW.ref.* are equal
+    # in all objects.
     visible = [s for kind, s in symbols if (kind.isupper() or kind in "uvw") and not s.startswith("DW.ref.")]
-    # nm does not demangle some names of lambdas; in these, a namespace follows its length.
+    # nm leaves some names of lambdas mangled. In a mangled name, a namespace is written as its length and its name.
     leaked = [s for s in visible if not re.search(rf"\b{isa}\b|^_Z\w*{len(isa)}{isa}", s)]
     assert not leaked, f"{path.name} for {isa} defines, visibly to other objects: {leaked}"

@@ -1,4 +1,4 @@
-"""The files of each room, as docs/design.md lists them; a package's names are functions, not files of the same name."""
+"""Each room has the files that docs/design.md lists. A file named like a public function does not hide it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ sys.path.append(str(ROOT))
 
 from tools import rooms  # noqa: E402 tools is not an installed package
 
-# Files of a room besides the standard ones. The lists may only shrink.
+# The files of each room that are not of a standard kind. These lists may only shrink.
 HELPERS = {
     "normalize": set[str](),
     "sparse": {"support.py"},

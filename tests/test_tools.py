@@ -1,4 +1,7 @@
-"""The programs under tools/ still work with the library. They are run by hand, so no other test would notice."""
+"""The programs under tools/ still work with the library.
+
+They are run by hand, so no other test would notice a failure.
+"""
 
 from __future__ import annotations
 

@@ -20,14 +20,14 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "softargmax"
 STUB = ast.parse((SOURCE / "__init__.pyi").read_text(encoding="utf-8"))
 PUBLIC = [name for name in softargmax.__all__ if name != "__version__"]
-USERS = ("numpy_user", "torch_user")  # jax_user would compile for 14 s; JAX has tests of its own
+USERS = ("numpy_user", "torch_user")  # without jax_user, which compiles for 14 s
 
 Parameters = list[tuple[str, str, object]]
 """The name, kind and default of each parameter."""
 
 
 def declared(node: ast.FunctionDef) -> Parameters:
-    """The parameters that a stub declares."""
+    """Return the parameters that a stub declares."""
     given, kinds = node.args, inspect.Parameter
     by_position = [(x, kinds.POSITIONAL_ONLY) for x in given.posonlyargs]
     by_position += [(x, kinds.POSITIONAL_OR_KEYWORD) for x in given.args]
@@ -43,12 +43,15 @@ def declared(node: ast.FunctionDef) -> Parameters:
 
 
 def real(function: Any) -> Parameters:
-    """The parameters that a function has."""
+    """Return the parameters that a function has."""
     return [(x.name, x.kind.name, x.default) for x in inspect.signature(function).parameters.values()]
 
 
 def known(parameters: Parameters) -> Parameters:
-    """The parameters without those that overloads declare differently, because they decide the type of the result."""
+    """Return the parameters without `like` and `kappa`.
+
+    Overloads declare these two differently, because they decide the type of the result.
+    """
     return [x for x in parameters if x[0] not in {"like", "kappa"}]
 
 
@@ -86,7 +89,7 @@ def test_every_class_has_the_fields_and_methods_that_are_declared(name: str) -> 
         function = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
         for declaration in declarations(node.body, method):
             assert known(declared(declaration)) == known(real(function))
-    assert one[int] is not one  # annotations may be subscripted: SoftmaxWithLse[Tensor]
+    assert one[int] is not one  # so that SoftmaxWithLse[Tensor] is a valid annotation
 
 
 def test_every_public_name_is_documented() -> None:

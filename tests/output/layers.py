@@ -1,4 +1,4 @@
-"""Small instances of every output layer with random parameters, for the tests that apply to all layers."""
+"""Small output layers of every kind, with random parameters, for tests that apply to all layers."""
 
 from __future__ import annotations
 

@@ -161,8 +161,8 @@ def test_topk_computes_only_the_clusters_it_needs(monkeypatch: pytest.MonkeyPatc
     hidden = drawn(8, 3, dtype=torch.float32)
     for tokens, k, wanted in (
         ([-20.0, 5.0, -20.0], 5, [(50, 8)]),
-        ([-9.0, -9.0, -9.0], 30, []),  # no cluster is needed
-        ([0.5, 5.0, -20.0], 5, [(50, 8)]),  # ties with the best so far before the second cluster is visited
+        ([-9.0, -9.0, -9.0], 30, []),  # topk needs no cluster
+        ([0.5, 5.0, -20.0], 5, [(50, 8)]),  # the second token ties with the best classes
         ([5.0, 5.5, -20.0], 25, [(30, 8), (50, 8)]),
     ):
         with torch.no_grad():

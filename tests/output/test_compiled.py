@@ -17,7 +17,7 @@ from softargmax.output import Learned  # noqa: E402
 from softargmax.output.sampler_base import SAMPLERS  # noqa: E402
 from softargmax.output.torch_sampler import draw_classes, expected_counts, observe_classes  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.*is deprecated:FutureWarning")  # of torch.compile
+pytestmark = pytest.mark.filterwarnings("ignore:`isinstance.*is deprecated:FutureWarning")  # torch.compile warns
 Y = torch.tensor([3, 4, -100, 3, 8, 9, 0])
 
 

@@ -1,4 +1,4 @@
-"""Cut-offs have the smallest cost: by exhaustive search for small K, by comparison with others for large K."""
+"""Cut-offs have the smallest cost: compared with all cut-offs for small K, with some others for large K."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from softargmax.output.tree import Tree  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:`torch.jit.*is deprecated:DeprecationWarning"
-)  # of torch's forward mode
+)  # torch's forward mode warns
 F64 = torch.float64
 
 
@@ -228,7 +228,7 @@ def test_ignored_rows_and_empty_batches() -> None:
 def test_topk_equals_sorted_log_prob(k: int, scale: float) -> None:
     hidden = drawn(30, 5)
     for tree in (Tree.balanced(k), counted(k)):
-        layer = layer_of(tree, 5, scale, dtype=F64)  # with scale 0, classes of equal depth tie
+        layer = layer_of(tree, 5, scale, dtype=F64)  # scale 0: classes of equal depth are equally probable
         values, index = torch.sort(layer.log_prob(hidden), dim=1, descending=True, stable=True)
         for n in sorted({1, min(3, k), min(50, k), k}):
             found = layer.topk(hidden, n)

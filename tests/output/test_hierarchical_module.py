@@ -22,8 +22,8 @@ from softargmax.core.dispatch import using  # noqa: E402
 from softargmax.output.tree import Tree  # noqa: E402
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning"),  # of torch's forward mode
-    pytest.mark.filterwarnings("ignore:`isinstance.*is deprecated:FutureWarning"),  # of torch.compile
+    pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning"),  # torch's forward mode warns
+    pytest.mark.filterwarnings("ignore:`isinstance.*is deprecated:FutureWarning"),  # torch.compile warns
 ]
 layer_of, counted, drawn = cases.layer_of, cases.counted, cases.drawn
 

@@ -19,7 +19,7 @@ def rng() -> np.random.Generator:
 
 
 def by_sets(q: Any, n: int) -> Any:
-    """Return the inclusion probabilities, summed over all sets of classes that the draws can reach."""
+    """Return the inclusion probabilities, computed from the probability of every set of n drawn classes."""
     classes = len(q)
     reached = {0: 1.0}
     for _ in range(n):
@@ -34,7 +34,7 @@ def by_sets(q: Any, n: int) -> Any:
 
 
 def of_two_kinds(many: int, q_many: float, few: int, q_few: float, n: int) -> tuple[float, float]:
-    """Return the inclusion probabilities of classes of two different weights, by recursion over the draws."""
+    """Return the inclusion probabilities of two kinds of classes, with different q, by recursion over the draws."""
     taken, law = np.arange(n + 1.0), np.zeros(n + 1)
     law[0] = 1.0
     for drawn in range(n):
@@ -42,7 +42,7 @@ def of_two_kinds(many: int, q_many: float, few: int, q_few: float, n: int) -> tu
         other = np.maximum(few - (drawn - taken), 0.0) * q_few
         total = np.where(one + other > 0, one + other, 1.0)
         law = law * other / total + np.concatenate([[0.0], (law * one / total)[:-1]])
-    law /= law.sum()  # removes the rounding errors of n steps
+    law /= law.sum()  # corrects the rounding errors of n steps
     return float(law @ taken) / many, float(law @ (n - taken)) / few
 
 
@@ -93,7 +93,10 @@ KINDS = [
 
 @pytest.mark.parametrize(("many", "few", "ratio", "n"), KINDS)
 def test_against_the_recursion_for_two_kinds_of_classes(many: int, few: int, ratio: float, n: int) -> None:
-    """The largest error is 6e-15, and relative 4e-11 (2e-13 above pi = 1e-4). Part of it is the recursion's error."""
+    """The errors are at most 6e-15, and relative to pi at most 4e-11 (2e-13 if pi > 1e-4).
+
+    Part of these errors are errors of the recursion.
+    """
     q = np.repeat([ratio, 1.0], [many, few])
     q /= q.sum()
     found, true = inclusion_probabilities(q, n)[[0, -1]], of_two_kinds(many, q[0], few, q[-1], n)
@@ -112,7 +115,7 @@ def test_interpolation_agrees_with_one_node_per_class(n: int, monkeypatch: pytes
     np.testing.assert_allclose(quick, inclusion_probabilities(q, n), rtol=1e-12)
 
 
-WORDS = np.maximum(1e7 / (np.arange(100_003) + 2.7) ** 1.1, 1.0).astype(int)  # like word counts: few distinct values
+WORDS = np.maximum(1e7 / (np.arange(100_003) + 2.7) ** 1.1, 1.0).astype(int)  # few distinct counts, as of words
 
 
 @pytest.mark.parametrize("n", [2, 64, 1024, 50_000, 100_002])
@@ -126,7 +129,7 @@ def test_sum_is_the_number_of_draws(sampler: LogUniform | Unigram, n: int) -> No
 
 
 def test_against_simulation() -> None:
-    """Pi equals the frequencies of the first n of 1000 exponential arrivals in 40,000 simulations with NumPy."""
+    """pi agrees with how often a class is among the first n of 1000 exponential arrivals, in 40,000 simulations."""
     q, sets = LogUniform(1000).probabilities, 40_000
     for n in (10, 100):
         count, random = np.zeros(1000), rng()
@@ -149,11 +152,12 @@ def test_equal_classes_and_one_draw() -> None:
     nodes = inclusion_probability._nodes_of(np.log(q))
     np.testing.assert_allclose(
         nodes.interpolate(inclusion_probability._integral(nodes, 1)), q, rtol=1e-12
-    )  # the integral agrees
+    )  # the integral also holds for n = 1
 
 
-# The largest relative error of TensorFlow's formula, 1 - (1 - q)^tries, in the median and in the worst batch, of 100
-# batches for K = 1000 and of 30 for K = 100003:
+# Errors of TensorFlow's formula, 1 - (1 - q)^tries. The error of a batch is the largest relative error over the
+# classes. For each sampler, the table has the median and the largest error of 100 batches (K = 1000) or 30 batches (K =
+# 100003).
 #     K        n       LogUniform        Unigram(WORDS[:K])   (ours: below 1e-12)
 #     1000     10      0.086   0.37      0.025   0.17
 #     1000     100     0.050   0.18      0.037   0.15
@@ -161,8 +165,8 @@ def test_equal_classes_and_one_draw() -> None:
 #     100003   64      0.030   0.12      0.011   0.041
 #     100003   1024    0.016   0.060     0.006   0.020
 #     100003   8192    0.008   0.018     0.005   0.017
-# Most of it comes from the number of tries, which differs between batches. With the mean number of tries, 0.016 becomes
-# 0.0015 (K = 100003, n = 1024) and 0.086 becomes 0.014 (K = 1000, n = 10).
+# Most of the error is due to the number of tries, which differs between batches. With the mean number of tries, the
+# median error falls from 0.016 to 0.0015 (K = 100003, n = 1024) and from 0.086 to 0.014 (K = 1000, n = 10).
 @pytest.mark.parametrize(("classes", "n", "least"), [(1000, 10, 0.03), (1000, 100, 0.02), (100_003, 1024, 0.005)])
 def test_tensorflows_formula_has_larger_errors(classes: int, n: int, least: float) -> None:
     sampler = LogUniform(classes)

@@ -1,4 +1,4 @@
-"""Word vectors: nearest words and files equal those of gensim; errors."""
+"""KeyedVectors: nearest words and files agree with gensim's; error messages."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ QUERIES = [
 
 
 def theirs(path, **options):
-    """Return gensim's vectors from a file that we write."""
+    """Write our vectors to a file, and return the vectors that gensim reads from it."""
     return gensim.KeyedVectors.load_word2vec_format(str(path), **options)
 
 
@@ -35,7 +35,7 @@ def test_gensim_reads_our_files_and_finds_the_same_words(tmp_path, binary, posit
     found, expected = (x.most_similar(positive, negative, topn=40) for x in (OURS, peer))
     assert len(found) == len(expected)
     wide = dict(found)
-    # gensim computes cosines in float32: sums of 7 products of unit vectors, divided twice by a length
+    # gensim computes cosines in float32: a sum of 7 products, and two divisions by a length
     bound = 32 * np.finfo(np.float32).eps
     assert all(abs(wide[word] - cosine) <= bound for word, cosine in expected)
     ours, peers = ([word for word, _ in x] for x in (found, expected))
@@ -94,7 +94,7 @@ def test_numbers_are_keys(tmp_path):
     assert OURS.most_similar(np.int64(3), topn=2) == OURS.most_similar(["w3"], topn=2)
     assert OURS.most_similar(VECTORS[3].tolist(), topn=1)[0][0] == "w3"
     assert [x in bare for x in (3, 40, "w3", True, [3])] == [True, False, False, False, False]
-    assert [x in OURS for x in (3, 40, "w3", "x")] == [True, False, True, False]  # numbers are keys too
+    assert [x in OURS for x in (3, 40, "w3", "x")] == [True, False, True, False]  # numbers are valid keys too
     assert (list(OURS), list(bare)) == (WORDS, list(range(40)))
     bare.save(tmp_path / "v")
     assert KeyedVectors.load(tmp_path / "v").words == list(map(str, range(40)))

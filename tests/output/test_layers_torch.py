@@ -18,9 +18,9 @@ from softargmax import nn  # noqa: E402
 from softargmax.output import Learned, Negatives  # noqa: E402
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning"),  # of torch's forward mode
-    pytest.mark.filterwarnings("ignore:`isinstance.*is deprecated:FutureWarning"),  # of torch.compile
-    pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),  # of torch.compile where a graph breaks
+    pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning"),  # torch's forward mode warns
+    pytest.mark.filterwarnings("ignore:`isinstance.*is deprecated:FutureWarning"),  # torch.compile warns
+    pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),  # torch.compile warns at a graph break
 ]
 F64, layer_of, drawn = torch.float64, layers.layer_of, layers.drawn
 every = pytest.mark.parametrize("name", layers.LAYERS)
@@ -42,8 +42,8 @@ def losses_of(layer: Any, y: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 @pytest.mark.slow
 @every
 def test_derivatives(name: str) -> None:
-    layer = layer_of(name, 3, 7, dtype=F64, reduction="none").eval()  # in eval mode the candidates do not change
-    layer.least_ess = 0.0  # the number of draws is not smooth
+    layer = layer_of(name, 3, 7, dtype=F64, reduction="none").eval()  # the candidates stay the same in eval mode
+    layer.least_ess = 0.0  # otherwise n jumps as h changes
     loss, values = losses_of(layer, torch.tensor([6, 0, -100, 3, 0]))
     inputs = drawn(5, 3).requires_grad_(), *values
     assert torch.autograd.gradcheck(loss, inputs, check_forward_ad=True)
@@ -88,7 +88,7 @@ def test_vmap_and_compile(name: str) -> None:
     wanted = layer(*given)
     mapped = torch.func.vmap(layer, in_dims=(0, 0, None)[: len(given)])(*given)
     torch.testing.assert_close(mapped, wanted)
-    torch._dynamo.reset()  # dynamo limits the number of recompilations of a function
+    torch._dynamo.reset()  # dynamo limits how often it recompiles a function
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*given), wanted)
 
@@ -139,7 +139,7 @@ def test_checkpoint_continues_with_the_same_draws(name: str) -> None:
 
 @every
 def test_layers_from_the_meta_device(name: str) -> None:
-    """A layer on the meta device works after each of the three ways to materialise it."""
+    """A layer created on the meta device works after each of three ways to give it memory."""
     layer, hidden, y = layer_of(name).eval(), drawn(6, 5, dtype=torch.float32), torch.arange(6)
     wanted = layer(hidden, y)
     assigned = layers.LAYERS[name](5, 40, device="meta").eval()

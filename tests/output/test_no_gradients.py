@@ -1,4 +1,4 @@
-"""Losses under `no_grad` allocate no gradients: the peak memory of each layer, in separate processes."""
+"""Losses under `no_grad` allocate no gradients. Peak memory is measured for each layer in its own process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 pytest.importorskip("torch")
 
 LAYERS = ("function", "full", "adaptive", "differentiated", "hierarchical", "negative")
-# Modules are imported once. Each layer runs in a child process, forked before torch starts threads.
+# This process imports all modules once. Each layer runs in a child process, which is forked before torch starts
+# threads.
 SCRIPT = """
 import json, os, sys, torch, softargmax
 from bench.peak import peak_of
@@ -51,7 +52,7 @@ for name in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def shares() -> tuple[dict[str, list[float]], str]:
-    """Return each layer's peaks without and with gradients, in units of the weights' size, and the output."""
+    """Return each layer's peak memory without and with gradients, in multiples of its weights, and the output."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, *LAYERS], capture_output=True, text=True, check=False)
     return {name: peaks for name, *peaks in map(json.loads, done.stdout.splitlines())}, done.stderr
 

@@ -1,4 +1,4 @@
-"""The operations of the output layers: kernels equal definitions, for arrays and tensors; opcheck."""
+"""The operations of the output layers: kernels agree with definitions, for arrays and tensors; opcheck."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from softargmax.output.arguments import (
     Tossed,
 )
 
-# warnings of torch's forward mode
+# torch's forward mode warns
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")
 
 RNG = np.random.default_rng(0)
@@ -95,7 +95,7 @@ def test_tensors_give_the_results_of_arrays(name: str) -> None:
 def test_opcheck(name: str, tracked: bool) -> None:
     torch = pytest.importorskip("torch")
     operation, i = CASES[name]
-    if not operation.kernels or (tracked and is_sparse(i)):  # under tracing gradients are dense
+    if not operation.kernels or (tracked and is_sparse(i)):  # traced gradients are dense
         return
     arguments = operation.torch.flatten(tensors(i))
     if tracked:

@@ -1,4 +1,4 @@
-"""Losses in blocks: nonfinite numbers in a row or class change no bit of independent rows and classes."""
+"""Losses in blocks of rows: nonfinite numbers in one row or class do not change the bits of other rows and classes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_nonfinite_numbers_change_no_bit_of_other_rows(
 
 
 def places(h: Any, b: Any, w: Any) -> dict[str, list[Any]]:
-    """The position of a nonfinite number."""
+    """Where a test puts a nonfinite number."""
     return {
         "a class": [w[-1][5, :1]],
         "two classes": [w[0][1, :1], w[-1][5, :1]],

@@ -17,8 +17,8 @@ from softargmax import nn  # noqa: E402
 from softargmax.core.dispatch import using  # noqa: E402
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning"),  # of torch's forward mode
-    pytest.mark.filterwarnings("ignore:`isinstance.*is deprecated:FutureWarning"),  # of torch.compile
+    pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning"),  # torch's forward mode warns
+    pytest.mark.filterwarnings("ignore:`isinstance.*is deprecated:FutureWarning"),  # torch.compile warns
 ]
 F64 = torch.float64
 
@@ -289,6 +289,6 @@ def test_small_losses_stay_accurate(name: str) -> None:
     hidden = torch.zeros(1, 6)
     for implementation in ("native", "reference"):
         with using(implementation):
-            others = 2 if name == "adaptive" else 6  # tokens in the block of class 0
+            others = 2 if name == "adaptive" else 6  # number of scores that compete with class 0
             found = layer(hidden, torch.tensor([0])).item()
             assert found == pytest.approx(others * np.exp(-40.0), rel=1e-6, abs=0)

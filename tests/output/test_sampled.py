@@ -1,4 +1,4 @@
-"""Sampled losses: comparison with their definitions."""
+"""Sampled losses agree with their definitions."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_learned_follows_the_targets() -> None:
     "options", [{}, {"shared": False}, {"shared": False, "unique": False}, {"in_batch": True}], ids=str
 )
 def test_ignored_rows_do_not_change_other_rows(options: dict[str, Any]) -> None:
-    """Results are the same under tracing and in eager code, where ignored rows are removed."""
+    """Results under tracing equal those of eager code, although only eager code removes ignored rows."""
     given = {**options, "in_batch": Unigram(layers.counts(K))} if "in_batch" in options else options
     layer = at(nn.SampledSoftmax(D, Unigram(layers.counts(K)), samples=3, reduction="none", **given)).eval()
     hidden, y = drawn(6, D), torch.tensor([7, -100, 5, -100, -100, 2])

@@ -20,7 +20,7 @@ DRAWS = 10_000
 
 
 def gradients(layer: Any, hidden: Any, y: Any) -> tuple[Any, Any]:
-    """Return the mean of the gradient to h over draws, and its standard error. Every draw is a row of a batch."""
+    """Return the mean over draws of the gradient to h, and its standard error. Each row of a batch has its own draw."""
     assert not layer.shared
     rows = hidden.expand(DRAWS, D).clone().requires_grad_()
     layer.reduction = "sum"
@@ -34,7 +34,7 @@ def truth(hidden: Any, y: Any) -> Any:
 
 
 def own_distribution(hidden: Any, y: int) -> Sampler:
-    """Return the softmax over the classes without y."""
+    """Return a sampler whose distribution is the layer's softmax, with probability 0 for y."""
     p = at(nn.FullSoftmax(D, K)).log_prob(hidden).detach().exp().numpy()
     p[y] = 0
     return Unigram(p, power=1)
@@ -53,7 +53,7 @@ def test_sampling_from_the_softmax_itself_is_unbiased(n: int) -> None:
 
 @pytest.mark.parametrize("kind", [nn.SampledSoftmax, nn.ImportanceSampledSoftmax])
 def test_bias_falls_as_1_over_n(kind: Any) -> None:
-    """With 16 times the draws, the bias is a sixteenth, within 3 standard errors."""
+    """With 16 times as many draws, the bias is 16 times smaller, within 3 standard errors."""
     hidden, y, sampler = drawn(D), torch.tensor(3), Unigram(layers.counts(K))
     options: dict[str, Any] = {"unique": False} if kind is nn.SampledSoftmax else {}
     bias = {}
@@ -65,7 +65,7 @@ def test_bias_falls_as_1_over_n(kind: Any) -> None:
 
 
 def test_nce_gradient_has_its_expectation_and_tends_to_likelihood() -> None:
-    """The mean is sigma(-D_y) (-s'_y) + sum_j n q_j sigma(D_j) s'_j. For normalised scores it tends to p - e_y."""
+    """The mean is -sigma(-D_y) s'_y + sum_j n q_j sigma(D_j) s'_j, which tends to p - e_y for normalised scores."""
     hidden, y, sampler = drawn(D), torch.tensor(3), Unigram(layers.counts(K), power=0.5)
     q = torch.tensor(sampler.probabilities)
     far = []
@@ -97,5 +97,5 @@ def test_negative_sampling_learns_pointwise_mutual_information() -> None:
         layer.bias.copy_(best)
     y = torch.multinomial(p, DRAWS, replacement=True, generator=torch.Generator().manual_seed(0))
     layer(torch.zeros(DRAWS, D, dtype=F64), y).backward()
-    error = (p + n * torch.tensor(sampler.probabilities)).sqrt() / DRAWS**0.5  # an upper bound: the error of the counts
+    error = (p + n * torch.tensor(sampler.probabilities)).sqrt() / DRAWS**0.5  # an upper bound: the counts' error
     assert (layer.bias.grad.abs() < 3 * error).all()

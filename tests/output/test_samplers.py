@@ -29,7 +29,7 @@ def learned() -> Learned:
     return sampler
 
 
-# Samplers with Q computed from the definition.
+# Samplers, each with its distribution Q computed from the definition.
 CASES: dict[str, tuple[Callable[[], Sampler], list[float]]] = {
     "uniform": (lambda: Uniform(37), [1 / 37] * 37),
     "log-uniform": (lambda: LogUniform(1000), [math.log1p(1 / (k + 1)) / math.log(1001) for k in range(1000)]),
@@ -81,7 +81,7 @@ def test_draws_pass_a_chi_square_test(case: str) -> None:
 
 @every
 def test_sets_of_draws_have_the_expected_counts(case: str) -> None:
-    """Counts have the expected means. Draws of different streams are independent, so p-values are uniform."""
+    """Each class is drawn as often as expected. Streams are independent, so their p-values are uniform."""
     make, q = CASES[case]
     sampler, index = make(), np.arange(len(q))
     n = DRAWS // 100
@@ -110,7 +110,7 @@ def test_draws_depend_only_on_seed_stream_and_position(case: str, unique: bool) 
     assert draw(few) == draw(many)[:few] == draw(many - 1)[:few]
     assert draw(many) == list(pickle.loads(pickle.dumps(sampler)).draw(many, seed=1, stream=2, unique=unique).index)
     if support > 1:
-        # With few classes, some streams have equal draws.
+        # With few classes, two streams can have equal draws.
         one = draw(many)
         assert any(one != draw(many, seed=s) for s in (0, 3, 2**64 - 1))
         assert any(one != draw(many, stream=s) for s in (0, -3, 2**62))
@@ -146,19 +146,19 @@ def test_distinct_draws_are_successive() -> None:
 
 
 def test_rare_classes_are_drawn_by_arrival_times() -> None:
-    """Classes that K + 1024 tries do not find are ordered by exponential arrival times, with the same distribution."""
+    """Classes that K + 1024 tries do not find are drawn by exponential arrival times, with the right distribution."""
     sampler = Unigram([1.0, 1e-30, 2e-30, 3e-30, 0.0], power=1)
     sets = np.array([sampler.draw(4, seed=2, stream=s, unique=True).index for s in range(700)])
     assert np.all(sets[:, 0] == 0)
     assert p_value(sets[:, 1] - 1, np.array([1, 2, 3]) / 6) > 1e-4
     assert p_value(sets[:, 1] - 1, np.array([1, 1, 1]) / 3) < 1e-9, "it can fail"
-    # The last of three classes, after the two others in either order.
+    # The probabilities of being the last of the three rare classes, after the other two in either order.
     last = np.array([2 / 6 * 3 / 4 + 3 / 6 * 2 / 3, 1 / 6 * 3 / 5 + 3 / 6 * 1 / 3, 1 / 6 * 2 / 5 + 2 / 6 * 1 / 4])
     assert p_value(sets[:, 3] - 1, last) > 1e-4
 
 
 def test_inclusion_probabilities_equal_frequencies_of_draws() -> None:
-    """Frequencies in 2000 draws of 500 distinct classes of 1000 equal the inclusion probabilities."""
+    """In 2000 samples of 500 from 1000 classes, each class's frequency agrees with its inclusion probability."""
     sampler, index = LogUniform(1000), np.arange(1000)
     sets = [sampler.draw(500, seed=1, stream=s, unique=True) for s in range(2000)]
     pi = sampler.expected(index, 500, unique=True)

@@ -26,7 +26,7 @@ SIZES = [1, 2, 3, 7, 64, 1000]
 
 @functools.cache
 def words() -> NDArray[np.int64]:
-    """Return the word counts of some of Python's source files."""
+    """Return the word counts of a few source files of Python's standard library."""
     files = sorted(Path(os.__file__).parent.glob("*.py"))[:60]
     text = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
     return np.array(list(Counter(re.findall(r"\w+|[^\w\s]", text)).values()))
@@ -91,7 +91,7 @@ def test_balanced_depths(k: int) -> None:
 
 @functools.cache
 def full_trees(k: int) -> frozenset[tuple[int, ...]]:
-    """Return the sorted depths of all full binary trees with k leaves."""
+    """Return every possible list of sorted depths of a full binary tree with k leaves."""
     if k == 1:
         return frozenset({(0,)})
     return frozenset(
@@ -146,7 +146,7 @@ def test_huffman_of_equal_or_extreme_counts() -> None:
 
 
 def below(tree: Tree, classes: list[int]) -> bool:
-    """True if a node has exactly these classes below it."""
+    """True if some node has exactly these classes below it."""
     nodes: dict[int, set[int]] = {}
     for k, path in walked(tree).items():
         for node, _ in path:

@@ -1,6 +1,6 @@
 """Word vectors: pairs, subsampling, steps, reproducibility, and the quality of trained vectors.
 
-tests/native compares steps with a definition; this file compares them with the losses of the torch modules.
+This file compares training steps with gradients of the torch modules. tests/native compares them with a definition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COUNTS = 1000 // np.arange(1, 41)
 
 
 def text(n: int = 3000, seed: int = 0) -> Any:
-    """Return a text with words of two kinds, each near words of its own kind, and with ends of sentences."""
+    """Return a text of words of two kinds and ends of sentences. Words are near words of their own kind."""
     rng = np.random.default_rng(seed)
     kinds = np.repeat(rng.integers(0, 2, n // 10), 10)
     words = 2 * rng.integers(0, 20, len(kinds)) + kinds
@@ -58,7 +58,10 @@ def test_pairs_equal_a_loop(ends: float, reach: int) -> None:
 
 
 def test_frequent_words_are_subsampled() -> None:
-    """A share sqrt(t / f) + t / f and all ends of sentences are kept, and windows are uniform from 1."""
+    """Subsampling keeps sqrt(t / f) + t / f of a word's tokens, and all ends of sentences.
+
+    Windows are uniform from 1 on.
+    """
     counts = np.array([9000, 900, 90, 10])
     model = WordVectors(counts, 2, threshold=1e-2, window=3)
     tokens = np.append(np.repeat(np.arange(4), 50_000), np.full(1000, -1))
@@ -76,7 +79,7 @@ def test_frequent_words_are_subsampled() -> None:
 
 @pytest.mark.parametrize("tree", [None, Tree.huffman(COUNTS)], ids=str)
 def test_small_step_equals_the_torch_module(tree: Tree | None) -> None:
-    """One batch of all tokens at a small rate gives the module's loss, and the updates of SGD on this loss."""
+    """One batch of all tokens, at a small rate, has the torch module's loss and its SGD updates."""
     torch = pytest.importorskip("torch")
     tokens, rate = text(60), 1e-3
     model = WordVectors(COUNTS, 12, tree=tree, samples=4, window=2, seed=3)
@@ -96,19 +99,19 @@ def test_small_step_equals_the_torch_module(tree: Tree | None) -> None:
     with torch.no_grad():
         layer.weight.copy_(torch.from_numpy(weight))
     losses = layer(hidden, target, negatives) if tree is None else layer(hidden, target)
-    if tree is None:  # draws of the target itself are excluded
+    if tree is None:  # WordVectors leaves out draws of the target
         own = torch.from_numpy(negatives.index) == target[:, None]
         scores = (hidden * layer.weight[target]).sum(1)
         losses = losses + (own * torch.nn.functional.logsigmoid(-scores)[:, None]).sum(1)
     losses.sum().backward()
     loss = model.train(tokens, rate=rate, batch=len(tokens))
     assert loss == pytest.approx(float(losses.detach().mean()), rel=1e-5)
-    # The weight also changes within the batch, by the rate times one token's update.
+    # The tolerance allows for the weight's changes within the batch, which are proportional to the rate.
     for after, first, parameter in ((model.vectors, before, vectors), (model.weight, weight, layer.weight)):
         np.testing.assert_allclose((after - first) / rate, -parameter.grad.numpy(), rtol=1e-2, atol=5e-3)
 
 
-@pytest.mark.no_sanitize  # a slow test of quality; other tests cover the same options
+@pytest.mark.no_sanitize  # slow; other tests run the same options
 @pytest.mark.parametrize(
     "options", [{}, {"tree": Tree.huffman(COUNTS)}, {"sampler": LogUniform(40)}, {"threshold": 0.01}]
 )
@@ -123,7 +126,10 @@ def test_training_finds_words_of_one_kind(options: dict[str, Any]) -> None:
 
 
 def test_large_batches_do_not_diverge() -> None:
-    """Vectors stay small; 256 words update the root a thousand times per batch, and diverge at the old root."""
+    """A batch of 256 words updates the tree's root a thousand times. Training does not diverge and vectors stay small.
+
+    It would diverge if all updates of a batch used the root's vector from before the batch.
+    """
     q = 1.0 / np.arange(1, 1501)
     rng = np.random.default_rng(0)
     kinds = np.repeat(rng.integers(0, 2, 3000), 10)
@@ -180,7 +186,7 @@ def test_every_option_changes_the_vectors() -> None:
 
 
 def test_second_text_has_new_draws() -> None:
-    """A second text has its own draws. Empty texts, and texts with only ends of sentences, change nothing."""
+    """A second text has new draws. An empty text, or one with only ends of sentences, changes nothing."""
     tokens = text(2000)
     model = WordVectors(COUNTS, 6)
     assert model.train([]) == 0

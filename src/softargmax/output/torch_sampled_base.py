@@ -49,7 +49,7 @@ class SampledKeywords(CandidateKeywords, total=False):
 
 
 class CandidateLayer(LinearLayer):
-    """A linear layer whose loss uses only some classes, so its gradients to weight and bias can be sparse."""
+    """A linear layer whose loss uses only some classes, so gradients to weight and bias can be sparse."""
 
     @public
     def __init__(self, dim: int, classes: int, *, sparse: bool = False, **options: Unpack[LinearKeywords]) -> None:

@@ -26,13 +26,14 @@ class Tree(Nodes):
 
     .. math:: \sum_k 2^{-d_k} = 1
 
-    holds for the depths d of the classes: with probability 1/2 for each child, the tree defines a distribution.
+    This equation holds for the depths d of the classes, because with probability 1/2 for each child the tree defines a
+    distribution.
 
     Parameters
     ----------
     children : array_like of int
-        Shape (K - 1, 2). The two children of each inner node: the number of another inner node, or ``~k`` (that is, -1
-        - k) for class k. Node 0 is the root. Nodes are numbered level by level, from left to right.
+        Shape (K - 1, 2). The two children of each inner node. A child is the number of another inner node, or ``~k``
+        (that is, -1 - k) for class k. Node 0 is the root. Nodes are numbered level by level, from left to right.
 
     Attributes
     ----------
@@ -49,8 +50,8 @@ class Tree(Nodes):
     levels : tuple of int
         The nodes of level d are ``range(levels[d], levels[d + 1])``.
     paths : Paths
-        The path from the root to every class: offsets (K + 1,) int64, nodes int32 and signs int8, the latter two of
-        length :math:`\sum_k d_k`. Computed at first use.
+        The path from the root to every class: offsets (K + 1,) int64, nodes int32 and signs int8. Nodes and signs have
+        the length :math:`\sum_k d_k`. The paths are computed at first use.
 
     Raises
     ------
@@ -153,8 +154,8 @@ class Tree(Nodes):
         Parameters
         ----------
         clusters : array_like of int or nested sequence
-            Either the cluster number of each class, shape (K,), or the clusters themselves: a sequence of sequences of
-            classes, which can be nested further.
+            Either the cluster number of each class, shape (K,), or a list of clusters. A cluster is a list of classes,
+            of smaller clusters, or of both.
         counts : array_like, optional
             Shape (K,): how often each class occurs, at least 0.
 
@@ -197,7 +198,7 @@ class Tree(Nodes):
         .. math:: \min \sum_{k \in A} \lVert w_k - \bar w_A\rVert^2 + \sum_{k \in B} \lVert w_k - \bar w_B\rVert^2,
             \qquad |A| - |B| \in \{0, 1\}
 
-        is minimised approximately at each node, by balanced two-means that starts from the direction of largest
+        This minimum is approximated at each node by balanced two-means, which starts from the direction of largest
         variance.
 
         Parameters

@@ -1,7 +1,7 @@
 """Construction of trees: balanced, by counts (Huffman), from nested clusters, and by splitting a set of vectors.
 
 Each function returns the children (n - 1, 2) of a tree over n items. A child is a node's number, or ~item. A node's
-number is smaller than its children's.
+number is smaller than the numbers of its children.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def children_of(values: Any) -> Integers:
 
 
 def points_of(values: Any) -> NDArray[Any]:
-    """Return one vector per class, scaled to entries of at most 1, then centred."""
+    """Return one vector per class, all scaled so that no entry exceeds 1 in size, then centred."""
     found = on_host(values, "weights")
     if found.ndim != 2 or not len(found):
         raise ValueError(f"weights: expected shape (K, D), a vector for each class, got {found.shape}")
@@ -58,7 +58,7 @@ def points_of(values: Any) -> NDArray[Any]:
 
 
 def clusters_of(values: Any) -> Any:
-    """Return nested clusters unchanged, or turn one cluster number per class into the clusters, in order of number."""
+    """Return nested clusters unchanged; convert one cluster number per class to a list of clusters, by number."""
     if isinstance(values, (list, tuple)) and any(map(_is_cluster, values)):
         return values
     found = on_host(values, "clusters")
@@ -85,8 +85,8 @@ def balanced(n: int) -> Integers:
 def huffman(counts: NDArray[Any]) -> Integers:
     """Return a tree with the smallest sum of counts times depths and, among such trees, the smallest maximal depth.
 
-    Uses the two queues of van Leeuwen (1976): items sorted by count, and new nodes, which arise in order of their
-    counts. Among equal counts an item comes before a node, and an earlier item before a later item.
+    Uses the two queues of van Leeuwen (1976): one has the items sorted by count, and the other has the new nodes, whose
+    counts never decrease. Among equal counts, an item is taken before a node, and an earlier item before a later item.
     """
     n = len(counts)
     order = np.argsort(counts, kind="stable")
@@ -142,7 +142,7 @@ class _TreeBuilder:
 
 
 class _Cluster:
-    """A cluster that is being read: its remaining items, the trees so far, and their weights."""
+    """A cluster that is being read: its remaining items, the trees built so far, and the weights of these trees."""
 
     def __init__(self, items: Iterable[Any]) -> None:
         self.left = iter(items)
@@ -206,13 +206,13 @@ def _class(item: Any) -> int:
 # --- recursive halving ------------------------------------------------------------------------------------------------
 
 
-_POWER, _MEANS = 3, 6  # steps of the power method, then of two-means, which stops when no point moves
+_POWER, _MEANS = 3, 6  # steps of the power method; maximum steps of two-means, which stops when no point moves
 
 
 def halves(x: NDArray[Any], seed: int) -> Integers:
     """Build a tree of points by repeated bisection into halves of nearby points, one level at a time.
 
-    x: (K, D), centred. The sizes of the clusters of a level always differ by at most 1.
+    x: (K, D), centred. Within a level of the tree, the sizes of the clusters differ by at most 1.
     """
     order, sizes, nodes = np.arange(len(x)), np.array([len(x)]), 0
     sizes, children = sizes[sizes > 1], [np.empty((0, 2), np.int64)]
@@ -238,10 +238,11 @@ def _direction(seed: int, level: int, x: NDArray[Any]) -> NDArray[Any]:
 def _bisect(x: NDArray[Any], sizes: Integers, direction: NDArray[Any]) -> Integers:
     """Order the points so that the first half of each cluster lies on one side of a plane.
 
-    The clusters of a level form a block (G, S, D), since their sizes differ by at most 1. Each step projects the points
-    x_i on a direction v, which gives p_i, and replaces v by sum_i f_i x_i. In a step of the power method, which finds
-    the direction of largest variance, f = p - mean p. In a step of two-means, f is 1 / size with the signs of the
-    halves, so v is the difference of their means. Both f sum to 0 over a cluster, so the points need not be centred.
+    The clusters of a level form a block (G, S, D), since their sizes differ by at most 1. Each step projects every
+    point x_i on a direction v, which gives p_i. Then it replaces v by sum_i f_i x_i. In a step of the power method,
+    which finds the direction of largest variance, f = p - mean p. In a step of two-means, f is 1 / size with the signs
+    of the halves, so v is the difference of their means. In both steps f sums to 0 over a cluster, so the points of a
+    cluster need not be centred.
     """
     starts, place = np.cumsum(sizes) - sizes, np.arange(sizes.max())
     size, there = sizes[:, None], place < sizes[:, None]

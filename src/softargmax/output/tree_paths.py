@@ -34,14 +34,17 @@ class Paths(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """The slots of all inner nodes and classes: 2 * parent + side, where side 0 is the first child. The root has -1."""
+    """The place of each inner node and class below its parent: 2 * parent + side. Side 0 is the first child.
+
+    The root has no parent, and its slot is -1.
+    """
 
     nodes: Any
     classes: Any
 
 
 class Nodes:
-    """A tree as documented in `Tree`, without its constructors."""
+    """The arrays and methods of `Tree`, except for its constructors."""
 
     @public
     def __init__(self, children: ArrayLike) -> None:
@@ -107,7 +110,7 @@ class Nodes:
         return Paths(offsets, nodes, signs)
 
     def expected_depth(self, counts: ArrayLike) -> float:
-        r"""Return the mean depth of a class.
+        r"""Return the mean depth of a class, weighted by the counts.
 
         .. math:: \sum_k p_k d_k, \qquad p_k = c_k / \sum_j c_j
 

@@ -1,8 +1,8 @@
 """Files of word vectors in word2vec's text and binary formats.
 
-Both formats begin with a line of two numbers, K and D. In the text format, a line per word follows: the word and D
-numbers, separated by spaces. In the binary format, each word is followed by a space, D little-endian float32 numbers,
-and optionally a line end.
+Both formats begin with a line of two numbers, K and D. In the text format, each further line has a word and D numbers,
+separated by spaces. In the binary format, each word is followed by a space, D little-endian float32 numbers, and
+optionally a line end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def write(file: BinaryIO, words: Sequence[str], vectors: Vectors, *, binary: bool) -> None:
-    """Write words and vectors. Text has the fewest digits from which the same numbers can be read."""
+    """Write words and vectors. In text, a number has the fewest digits that restore the same float32."""
     for word in words:
         if not word or any(letter.isspace() for letter in word):
             raise ValueError(f"words: expected words without spaces, for word2vec's formats, got {word!r}")

@@ -33,14 +33,14 @@ _LINE = 16  # numbers per cache line
 
 
 class WordVectors(KeyedVectors):
-    r"""word2vec: one vector per word, trained to tell the words around it from noise words.
+    r"""word2vec: one vector per word, trained to distinguish the words around it from noise words.
 
     .. math:: \text{loss} = \sum_{i}\ \sum_{0 < |j - i| \le b_i} -\log \sigma(\langle v_i, w_{j} \rangle)
         - \sum_{k \in S_{ij}} \log \sigma(-\langle v_i, w_k \rangle)
 
     where :math:`v_i` is the vector of the i-th token, :math:`w_j` is the weight of the j-th token, and :math:`b_i` is
-    uniform on 1, .., window. S are draws of noise, without token j itself. With a tree, the binary losses along the
-    path to token j replace both terms.
+    uniform on 1, .., window. S are the noise draws other than token j. With a tree, the binary losses of the nodes on
+    the path to token j replace both terms.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class WordVectors(KeyedVectors):
     Attributes
     ----------
     vectors : ndarray of float32
-        v, shape (K, D); initialised uniformly within 1 / (2 D).
+        v, shape (K, D); initialised uniformly in :math:`\pm 1 / (2 D)`.
     weight : ndarray of float32
         w, shape (K, D), or (K - 1, D) with a tree; initialised to 0.
 
@@ -80,13 +80,14 @@ class WordVectors(KeyedVectors):
     Notes
     -----
     Training is gradient descent on the loss of `softargmax.nn.NegativeSampling` or `softargmax.nn.HierarchicalSoftmax`,
-    summed over pairs. There are no biases, and v are the hidden vectors. Within a batch of tokens, w is updated pair by
-    pair (64 products at a time), and v only at the end. If all pairs updated w at once, the nodes near a tree's root
-    would diverge. With a batch of one token this is word2vec, one window at a time.
+    summed over pairs. The hidden vectors are v, and there are no biases. Within a batch of tokens, w is updated pair by
+    pair (64 inner products at a time). The vectors v are updated only at the end of the batch. If all pairs updated w
+    at once, the nodes near a tree's root would diverge. With a batch of one token, training is that of word2vec, one
+    window at a time.
 
-    One call of the compiled core computes scores, gradients and updates, in place. The bits are the same for any number
-    of threads. (In word2vec, threads race on the vectors.) Vectors are aligned to cache lines if that makes the tables
-    at most a quarter larger.
+    One call of the compiled core computes scores, gradients and updates, in place. The bits of the result are the same
+    for any number of threads. (In word2vec, threads race on the vectors.) Vectors are aligned to cache lines unless
+    this makes the arrays more than a quarter larger.
 
     References
     ----------
@@ -143,7 +144,7 @@ class WordVectors(KeyedVectors):
             raise ValueError(f"{name}: expected {classes} classes, one per count, got {noise.classes}")
         self._noise, self._kept = noise, _kept(counted, t)
         self._seed = int(seed_of(np.empty(0), integer(seed, "seed"), None))
-        self._pieces = 0  # pieces of text so far; each has its own random numbers
+        self._pieces = 0  # texts so far; each has its own random numbers
         self.vectors = _initial_vectors(self._seed, classes, self._dim)
         self.weight = _table(classes if tree is None else tree.nodes, self._dim)
         self._name(words)
@@ -206,8 +207,8 @@ class WordVectors(KeyedVectors):
             The rate at the end of the text. The rate changes linearly from `rate` to this value; by default it is
             constant.
         batch : int
-            The number of tokens per batch, each with its window. It should be so small that no word is frequent in a
-            batch. Small batches are closer to word2vec and give better vectors after little text. Large batches use
+            The number of tokens per batch, each with its window. The batch should be so small that no word is frequent
+            in it. Small batches are closer to word2vec and give better vectors after little text. Large batches use
             threads better.
 
         Returns
@@ -247,7 +248,7 @@ class WordVectors(KeyedVectors):
         return total / max(1, pairs)
 
     def _token_numbers(self, tokens: Any) -> Any:
-        """Return the numbers of the words of sentences, with -1 after each sentence, or other tokens unchanged."""
+        """Return sentences as word numbers, with -1 after each sentence; return tokens that are numbers unchanged."""
         if not _is_sentences(tokens):
             return tokens
         if self.words is None:
@@ -256,7 +257,7 @@ class WordVectors(KeyedVectors):
         return np.array([number for line in known for number in (*line, -1)], np.int64)
 
     def _subsampled(self, text: Ints) -> tuple[Ints, Ints]:
-        """Return the tokens that are kept, and their windows."""
+        """Return the tokens that subsampling keeps, and their windows."""
         kept, windows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for piece, start in enumerate(range(0, len(text), _TOKENS)):
             part = text[start : start + _TOKENS]
@@ -267,7 +268,7 @@ class WordVectors(KeyedVectors):
         return np.concatenate(kept), np.concatenate(windows)
 
     def _kernel_arguments(self, pairs: int, piece: int) -> dict[str, Any]:
-        """Return the kernel's arguments for the targets: noise, or paths."""
+        """Return the kernel's arguments for the losses of the targets: noise draws, or the paths of the tree."""
         if isinstance(self._noise, Tree):
             return {"negatives": None, **self._noise.paths._asdict()}
         noise = self._noise.chosen(self._seed, piece, 0, pairs * self._samples)
@@ -281,7 +282,10 @@ def _is_sentences(tokens: Any) -> bool:
 
 
 def _table(classes: int, dim: int) -> NDArray[np.float32]:
-    """Return zeros, aligned to cache lines if they grow by at most a quarter. This saves 12% of an epoch at D = 100."""
+    """Return zeros, with rows aligned to cache lines unless this makes the array more than a quarter larger.
+
+    The alignment saves 12% of the time of an epoch at D = 100.
+    """
     pitch = -(-dim // _LINE) * _LINE
     if 4 * pitch > 5 * dim:
         return np.zeros((classes, dim), np.float32)
@@ -291,7 +295,7 @@ def _table(classes: int, dim: int) -> NDArray[np.float32]:
 
 
 def _initial_vectors(seed: int, classes: int, dim: int) -> NDArray[np.float32]:
-    """Return vectors drawn uniformly within 1 / (2 D)."""
+    """Return vectors drawn uniformly in +-1 / (2 D)."""
     found = np.empty(classes * dim, np.float32)
     for stream, start in enumerate(range(0, found.size, _TOKENS)):
         part = found[start : start + _TOKENS]
@@ -303,7 +307,7 @@ def _initial_vectors(seed: int, classes: int, dim: int) -> NDArray[np.float32]:
 
 
 def _pairs(text: Ints, windows: Ints, reach: int, start: int, stop: int) -> tuple[Ints, Ints, Ints]:
-    """Return the words among the tokens from start to stop, the offsets of their contexts, and the context words."""
+    """Return the words among the tokens start to stop - 1, the offsets of their contexts, and all context words."""
     first = max(0, start - reach)
     near = text[first : stop + reach]
     (ends,) = np.nonzero(near < 0)
@@ -320,7 +324,7 @@ def _pairs(text: Ints, windows: Ints, reach: int, start: int, stop: int) -> tupl
 
 
 def _kept(counts: Floats, threshold: float) -> Floats:
-    """Return each word's probability that a token is kept: sqrt(t / f) + t / f, at most 1."""
+    """Return for each word the probability that its tokens are kept: sqrt(t / f) + t / f, at most 1."""
     total = counts.sum()
     if not threshold or not total:
         return np.ones(counts.size)
