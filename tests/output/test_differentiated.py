@@ -136,18 +136,18 @@ X = drawn(2, 4, dtype=torch.float32)
             r"target: expected 0 to 6, or -100 \(ignored\), got 7 at \(1,\)",
         ),
         (lambda s: s.topk(X, 8), ValueError, "k: expected 1 to 7, got 8"),
-        (lambda s: type(s)(4, [], []), ValueError, r"blocks: expected one or more, each 1 or above, got \(\)"),
+        (lambda s: type(s)(4, [], []), ValueError, r"blocks: expected one or more integers, each 1 or above, got \(\)"),
         (
             lambda s: type(s)(4, [2, 0], [3, 1]),
             ValueError,
-            r"blocks: expected one or more, each 1 or above, got \(2, 0\)",
+            r"blocks: expected one or more integers, each 1 or above, got \(2, 0\)",
         ),
         (
             lambda s: type(s)(4, [2, 5], [4, 0]),
             ValueError,
-            r"widths: expected one or more, each 1 or above, got \(4, 0\)",
+            r"widths: expected one or more integers, each 1 or above, got \(4, 0\)",
         ),
-        (lambda s: type(s)(4, [2, 5], [4]), ValueError, r"widths: expected one per block, 2, got \(4,\)"),
+        (lambda s: type(s)(4, [2, 5], [4]), ValueError, r"widths: expected 2 numbers, one per block, got \(4,\)"),
         (
             lambda s: type(s)(4, [2, 5], [3, 2]),
             ValueError,

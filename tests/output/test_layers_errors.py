@@ -115,7 +115,7 @@ def test_nan_rows(name: str) -> None:
         (
             lambda: nn.ImportanceSampledSoftmax(5, Uniform(7), samples=4, most=3),
             ValueError,
-            "most: expected .*, got 3",
+            r"most: expected at least .* \(samples\), got 3",
         ),
         (
             lambda: nn.ImportanceSampledSoftmax(5, Uniform(7), samples=4, least_ess=-1),

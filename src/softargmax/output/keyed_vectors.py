@@ -84,7 +84,7 @@ class KeyedVectors:
     def __init__(self, vectors: ArrayLike, words: Iterable[str] | None = None) -> None:
         found = _numbers(vectors, "vectors")
         if found.ndim != 2 or not found.size:
-            raise ValueError(f"vectors: expected shape (K, D), with one word and dimension or more, got {found.shape}")
+            raise ValueError(f"vectors: expected shape (K, D) with K and D at least 1, got {found.shape}")
         self.vectors = found.astype(np.float32)
         self._name(words)
 

@@ -119,9 +119,9 @@ class DifferentiatedSoftmax(RankedLayer):
         sizes, slices = integers(blocks, "blocks"), integers(widths, "widths")
         for name, found in (("blocks", sizes), ("widths", slices)):
             if min(found, default=0) < 1:
-                raise ValueError(f"{name}: expected one or more, each 1 or above, got {found}")
+                raise ValueError(f"{name}: expected one or more integers, each 1 or above, got {found}")
         if len(sizes) != len(slices):
-            raise ValueError(f"widths: expected one per block, {len(sizes)}, got {slices}")
+            raise ValueError(f"widths: expected {len(sizes)} numbers, one per block, got {slices}")
         super().__init__(dim, sum(sizes), reduction=reduction, ignore_index=ignore_index, device=device)
         if sum(slices) != self.dim:
             raise ValueError(

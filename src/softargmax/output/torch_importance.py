@@ -117,7 +117,7 @@ class ImportanceSampledSoftmax(SamplingLayer):
         self.least_ess = between(least_ess, "least_ess", float("inf"))
         self.most = 16 * self.samples if most is None else integer(most, "most")
         if self.most < self.samples:
-            raise ValueError(f"most: expected at least samples, {self.samples}, got {self.most}")
+            raise ValueError(f"most: expected at least {self.samples} (samples), got {self.most}")
         self.ess, self.drawn = torch.empty(0), 0
 
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:

@@ -35,7 +35,7 @@ def children_of(values: Any) -> Integers:
     flat = children.reshape(-1)
     (places,) = np.nonzero(flat >= 0)
     if not np.array_equal(flat[places], np.arange(1, len(found))) or np.any(places >> 1 >= flat[places]):
-        may = f"each from 1 to {len(found) - 1} as a child once, in this order and after its parent"
+        may = f"each node from 1 to {len(found) - 1} as a child once, in increasing order and after its parent"
         raise ValueError(f"children: expected {may}; nodes are numbered level by level")
     if not np.array_equal(np.sort(~flat[flat < 0]), np.arange(len(found) + 1 if len(found) else 0)):
         raise ValueError(f"children: expected each class k from 0 to {len(found)} once, as ~k")
@@ -173,7 +173,7 @@ def nested(clusters: Iterable[Any], counts: Sequence[float] | None) -> Integers:
             here.add(~number, counts[number] if counts is not None and number < len(counts) else 0.0)
         else:
             if not here.trees:
-                raise ValueError("clusters: expected classes or clusters in each, got an empty one")
+                raise ValueError("clusters: expected classes or clusters in each cluster, got an empty cluster")
             root = forest.joined(here.trees, here.weights if here.has_clusters and counts is not None else None)
             stack.pop()
             if not stack:

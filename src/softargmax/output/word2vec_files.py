@@ -39,13 +39,13 @@ def read(path: str | os.PathLike[str], *, binary: bool) -> tuple[list[str], Vect
     numbers = head.split()
     if len(numbers) != 2 or not all(number.isdigit() for number in numbers):
         raise ValueError(
-            f"{name}: expected two numbers in the first line, of words and of dimensions, got {head[:40]!r}"
+            f"{name}: expected the numbers of words and of dimensions in the first line, got {head[:40]!r}"
         )
     count, dim = map(int, numbers)
     if not count or not dim:
         raise ValueError(f"{name}: expected at least one word and one dimension, got {count} and {dim}")
     if len(rest) < count * (dim * (4 if binary else 2) + 1):
-        raise ValueError(f"{name}: it ends before {count} words of {dim} dimensions, as its first line says")
+        raise ValueError(f"{name}: expected {count} words of {dim} dimensions, as its first line says, got fewer")
     return (_binary if binary else _text)(name, rest, count, dim)
 
 
@@ -53,11 +53,13 @@ def _text(name: str, data: bytes, count: int, dim: int) -> tuple[list[str], Vect
     words, vectors = [], np.empty((count, dim), np.float32)
     lines = data.rstrip().split(b"\n")
     if len(lines) != count:
-        raise ValueError(f"{name}: {len(lines)} words; its first line says {count}")
+        raise ValueError(f"{name}: expected {count} words, as its first line says, got {len(lines)}")
     for row, line in enumerate(lines):
         word, *cells = line.rstrip().split(b" ")
         if len(cells) != dim:
-            raise ValueError(f"{name}, line {row + 2}: {len(cells)} dimensions; its first line says {dim}")
+            raise ValueError(
+                f"{name}, line {row + 2}: expected {dim} dimensions, as the first line says, got {len(cells)}"
+            )
         try:
             vectors[row] = [float(cell) for cell in cells]
         except ValueError as error:
@@ -72,12 +74,16 @@ def _binary(name: str, data: bytes, count: int, dim: int) -> tuple[list[str], Ve
         space = data.find(b" ", start)
         end = space + 1 + 4 * dim
         if space < 0 or end > len(data):
-            raise ValueError(f"{name}: it ends in word {row + 1} of {count}")
+            raise ValueError(
+                f"{name}: expected {count} words, as its first line says, got an incomplete word {row + 1}"
+            )
         words.append(_decoded(data[start:space].lstrip(b"\n"), f"{name}, word {row + 1}"))
         vectors[row] = np.frombuffer(data, "<f4", dim, space + 1)
         start = end
     if data[start:].strip(b"\n"):
-        raise ValueError(f"{name}: {len(data) - start} bytes more than {count} words of {dim} dimensions")
+        raise ValueError(
+            f"{name}: expected {count} words of {dim} dimensions, got {len(data) - start} more bytes after them"
+        )
     return words, vectors
 
 

@@ -252,7 +252,7 @@ class WordVectors(KeyedVectors):
         if not _is_sentences(tokens):
             return tokens
         if self.words is None:
-            raise ValueError("tokens: expected numbers, as the model has no words (words=), got sentences")
+            raise ValueError("tokens: expected word numbers, because the model has no words (words=), got sentences")
         known = ([self._places[word] for word in line if word in self._places] for line in tokens)
         return np.array([number for line in known for number in (*line, -1)], np.int64)
 
