@@ -27,14 +27,14 @@ SANITIZED = [Path(__file__).parent / room for room in ("core", "native", "normal
 @pytest.fixture(params=BACKENDS, ids=str)
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     """Each backend in turn; its implementation is requested by name."""
-    request.param.array([0.0])  # skips where the library is not installed
+    request.param.array([0.0])  # skips the test if the library is not installed
     with request.param.using():
         yield request.param
 
 
 @pytest.fixture(params=[backend for backend in BACKENDS if backend.library != "jax"], ids=str)
 def quick(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """Each backend except JAX, which compiles every step again for every shape."""
+    """Each backend except JAX, which would compile every operation for every shape."""
     request.param.array([0.0])
     with request.param.using():
         yield request.param

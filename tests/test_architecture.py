@@ -1,4 +1,4 @@
-"""Tests of the house rules: imports, the state's recurrence, requirements on public names, tidiness."""
+"""The source follows the house rules for imports, the merge of states, public names and tidiness."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def level(part: str) -> int:
     return LEVELS.get(part, 2)
 
 
-# Files that still break a rule. The lists may only shrink: a file that follows the rule must leave its list.
+# Files that still break a rule. The lists may only shrink. A file that follows the rule must be removed from its list.
 IMPORT_THE_TOP_PACKAGE: set[str] = set()
 REACH_INSIDE_A_ROOM: set[str] = set()
 

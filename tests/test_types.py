@@ -1,4 +1,4 @@
-"""The stubs agree with the functions of the rooms; `make types` checks the programs under tests/types."""
+"""The type stubs agree with the functions that they declare. `make types` checks the programs under tests/types."""
 
 from __future__ import annotations
 

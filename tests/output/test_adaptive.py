@@ -1,4 +1,4 @@
-"""AdaptiveSoftmax: definition, comparison with torch's module, search, draws, arguments and cost."""
+"""AdaptiveSoftmax agrees with its definition and with torch's module; search, draws, arguments and cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ F64, filled, drawn = cases.F64, cases.filled, cases.drawn
 
 
 def by_hand(layer: Any, hidden: Any) -> Any:
-    """Return p of all ranks by the definition, in float64."""
+    """Return the probabilities of all ranks, computed by the definition in float64."""
 
     def softmax(h: Any, w: Any, b: Any) -> Any:
         e = torch.exp(h @ w.double().T + (0 if b is None else b.double()))

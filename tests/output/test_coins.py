@@ -1,4 +1,4 @@
-"""Binary logistic losses and scores of pairs: the compiled core equals definitions in torch."""
+"""Binary logistic losses and scores of pairs: the compiled core agrees with definitions in torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def problem(
     width: int = 5,
     wanted: tuple[str, ...] = NAMES,
 ) -> tuple[dict[str, Tensor], Any, Tensor]:
-    """Return h, weight, bias and shift (some with gradients), pairs, and signs."""
+    """Return random h, weight, bias and shift, some of which require gradients, and pairs and signs."""
     counts = torch.tensor([3, 0, 1, 6, 2])
     n = int(counts.sum())
     nodes = torch.tensor([0, 6, 2, 3, 0, 0, 5, 1, 2, 6, 4, 0])
@@ -99,7 +99,7 @@ def test_without_bias_or_shift(absent: str) -> None:
 
 
 def test_strided_and_overlapping_memory() -> None:
-    """Results are right for strided and overlapping tables, and for an expanded incoming gradient."""
+    """Results are right if a table is strided or overlaps itself, and if the incoming gradient is expanded."""
     numbers, pairs, signs = problem()
     wide = {name: x.detach() for name, x in numbers.items()}
     apart = {

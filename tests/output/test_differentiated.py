@@ -1,4 +1,4 @@
-"""DifferentiatedSoftmax: definition, blocks, draws, arguments and cost."""
+"""DifferentiatedSoftmax agrees with its definition; blocks, draws, arguments and cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHAPES = [([1], [4]), ([1, 1], [3, 1]), ([2, 5], [3, 1]), ([1, 20, 79], [2, 1, 1
 
 
 def by_hand(layer: Any, hidden: Any) -> Any:
-    """Return p of all ranks by the definition, in float64."""
+    """Return the probabilities of all ranks, computed by the definition in float64."""
     begin, z = 0, []
     for weight in layer.weights:
         z.append(hidden[:, begin : begin + weight.shape[1]].double() @ weight.double().T)

@@ -1,4 +1,4 @@
-"""HierarchicalSoftmax: distribution, search, draws and derivatives."""
+"""The distribution, search, draws and derivatives of HierarchicalSoftmax are right."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def drawn(*shape: int, dtype: Any = F64) -> Any:
 
 
 def by_products(layer: Any, hidden: Any) -> Any:
-    """Return p of all classes by the definition, class by class."""
+    """Return the probabilities of all classes, computed by the definition one class at a time."""
     p, tables = [], layer.tree.paths
     for k in range(layer.tree.classes):
         part = slice(tables.offsets[k], tables.offsets[k + 1])

@@ -1,4 +1,4 @@
-"""HierarchicalSoftmax as a module: bits, memory, checkpoints, transforms, errors."""
+"""HierarchicalSoftmax as a torch module: reproducible bits, memory, checkpoints, transforms, error messages."""
 
 from __future__ import annotations
 

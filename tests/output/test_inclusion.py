@@ -1,4 +1,4 @@
-"""Inclusion probabilities equal sums over all orders of draws, recursions and simulations."""
+"""Inclusion probabilities agree with sums over all orders of draws, with recursions and with simulations."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SMALL = {
 @pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("classes", [2, 3, 7, 10])
 def test_against_all_orders(kind: str, classes: int) -> None:
-    """The largest absolute error is 3e-15 and the largest relative error 1e-13, for pi down to 1e-307."""
+    """The absolute error is at most 3e-15, and the relative error at most 1e-13, for pi down to 1e-307."""
     q = SMALL[kind](classes)
     q /= q.sum()
     for n in range(classes + 1):

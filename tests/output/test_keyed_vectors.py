@@ -57,7 +57,7 @@ def test_gensims_files_are_read(tmp_path, binary):
 def test_word2vecs_own_files_are_read(tmp_path):
     (tmp_path / "t").write_bytes(b"2 3\r\nthe 1 -2.5 1e-3\r\nof 0 0 4\r\n\r\n")  # Windows line ends
     assert KeyedVectors.load(tmp_path / "t").words == ["the", "of"]
-    (tmp_path / "t").write_bytes(b"2 3\nthe 1 -2.5 1e-3 \nof 0 0 4 \n")  # word2vec ends each line with a space
+    (tmp_path / "t").write_bytes(b"2 3\nthe 1 -2.5 1e-3 \nof 0 0 4 \n")  # word2vec ends its lines with a space
     found = KeyedVectors.load(tmp_path / "t")
     assert found.words == ["the", "of"]
     assert found.vectors.tolist() == np.float32([[1, -2.5, 1e-3], [0, 0, 4]]).tolist()

@@ -1,4 +1,4 @@
-"""Every output layer: its distribution, log_prob_of, search, draws, reductions and edge cases."""
+"""Tests of every output layer: distribution, log_prob_of, search, draws, reductions and edge cases."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_reductions_and_ignored_rows(name: str) -> None:
     assert (hidden.grad[y == -100] == 0).all()
     assert hidden.grad.isfinite().all()
     if not getattr(layer, "shared", True):
-        return  # a row's negatives depend on its position
+        return  # negatives depend on the row's position
     whole = [parameter.grad for parameter in layer.parameters()]
     layer.zero_grad()
     layer(kept[y != -100], y[y != -100]).backward()

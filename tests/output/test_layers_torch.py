@@ -1,4 +1,4 @@
-"""Output layers as torch modules: derivatives, sparse gradients, transforms, bits, checkpoints."""
+"""Output layers as torch modules: derivatives, sparse gradients, transforms, reproducible bits, checkpoints."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ every = pytest.mark.parametrize("name", layers.LAYERS)
 
 
 def losses_of(layer: Any, y: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return the loss as a function of h and the parameters."""
+    """Return a layer's loss as a function of h and the parameters, and copies of the parameters."""
     names = [name for name, _ in layer.named_parameters()]
 
     def loss(h: Any, *values: Any) -> Any:

@@ -75,7 +75,7 @@ def is_sparse(i: Any) -> bool:
 
 
 def tensors(i: Any) -> Any:
-    """Return a record of tensors."""
+    """Return the same record with tensors in place of arrays."""
     torch = pytest.importorskip("torch")
     if isinstance(i, tuple):
         return type(i)(*map(tensors, i))

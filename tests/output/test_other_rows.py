@@ -20,7 +20,7 @@ BLOCKS = {1: ([100], [6]), 3: ([3, 20, 77], [3, 2, 1])}
 
 
 def drawn(number: int, dtype: Any) -> list[Any]:
-    """Return y, h, b and the W_i of the blocks."""
+    """Return random y, h, b, and the weight W_i of each block."""
     shapes = [(N, 6), (100,), *zip(*BLOCKS[number], strict=True)]
     y = torch.arange(N) * 7 % 100
     y[11] = -100
@@ -28,7 +28,7 @@ def drawn(number: int, dtype: Any) -> list[Any]:
 
 
 def found(y: Any, *given: Any, total: bool = False) -> list[Any]:
-    """Return the losses or their total, dh, db and every dW_i."""
+    """Return the losses or their sum, and the gradients dh, db and every dW_i."""
     h, bias, *weights = (x.clone().requires_grad_() for x in given)
     loss = blocks.block_losses(h, weights, bias, y, total=total)
     return [loss.detach(), *torch.autograd.grad(loss.sum(), (h, bias, *weights))]

@@ -1,4 +1,4 @@
-"""AdaptiveSoftmax and DifferentiatedSoftmax: the order of classes, losses by blocks, and their derivatives."""
+"""Tests of AdaptiveSoftmax and DifferentiatedSoftmax: the order of classes, losses in blocks, derivatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AdaptiveSoftmax and DifferentiatedSoftmax as modules: half precision, transforms, checkpoints."""
+"""AdaptiveSoftmax and DifferentiatedSoftmax as torch modules: half precision, transforms, checkpoints."""
 
 from __future__ import annotations
 

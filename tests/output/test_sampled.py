@@ -98,7 +98,7 @@ def test_target_sampling_is_a_softmax_over_the_targets_of_the_part() -> None:
     hidden, layer = drawn(N, D), at(nn.TargetSampledSoftmax(D, K))
     few = [0, 3, 8]
     wanted = torch.nn.functional.cross_entropy(scores(layer, hidden)[:, few], torch.tensor([0, 2, 1, 1]))
-    torch.testing.assert_close(layer(hidden, Y), wanted)  # by default, the distinct targets of the call
+    torch.testing.assert_close(layer(hidden, Y), wanted)  # the default candidates are the call's distinct targets
     layer.use([8, 3, 0, 3])
     torch.testing.assert_close(layer(hidden, Y), wanted)
     layer.use([1, 8, 0, 3])
@@ -108,7 +108,7 @@ def test_target_sampling_is_a_softmax_over_the_targets_of_the_part() -> None:
 
 
 def test_in_batch_negatives() -> None:
-    """A candidate has the weight 1 / (its expected count among the draws and the targets of other rows)."""
+    """A candidate's weight is the inverse of its expected count among the draws and the targets of other rows."""
     hidden, q, p = drawn(N, D), Unigram(layers.counts(K)), Unigram(np.arange(1, K + 1), power=1)
     layer = at(nn.SampledSoftmax(D, q, samples=4, in_batch=p, reduction="none")).eval()
     drawn_ones = q.draw(4, seed=0, stream=0, unique=True).index

@@ -1,4 +1,4 @@
-"""Samplers: distribution, draws with and without replacement, expected counts, errors."""
+"""Tests of samplers: distribution, draws with and without replacement, expected counts, error messages."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_sets_of_draws_have_the_expected_counts(case: str) -> None:
 def test_draws_depend_only_on_seed_stream_and_position(case: str, unique: bool) -> None:
     sampler = CASES[case][0]()
     support = int(np.count_nonzero(sampler.probabilities))
-    few, many = (support // 2, support) if unique else (10, 70_000)  # more than a chunk of random numbers
+    few, many = (support // 2, support) if unique else (10, 70_000)  # more than one chunk of random numbers
 
     def draw(n: int, seed: int = 1, stream: int = 2) -> list[int]:
         return list(sampler.draw(n, seed=seed, stream=stream, unique=unique).index)
@@ -222,7 +222,7 @@ def test_learned_state_dict_can_be_saved_by_torch(tmp_path: Any) -> None:
 
 
 def test_alias_table_has_the_masses_of_its_distribution() -> None:
-    """The largest relative error over 50,021 classes is 1e-12. With cumulative sums in float64 it would be 1e-9."""
+    """The largest relative error over 50,021 classes is 1e-12. Cumulative sums in float64 would make it 1e-9."""
     rng = np.random.default_rng(5)
     for weights in (rng.zipf(1.2, 50_021).clip(0, 10**7) ** 0.75, rng.integers(0, 3, 50), np.ones(9), np.array([0, 7])):
         q = weights / weights.sum()

@@ -1,4 +1,4 @@
-"""Trees over classes: depths, paths, optimal Huffman trees, clusters, halves and errors."""
+"""Tests of trees: depths, paths, optimal Huffman trees, trees of clusters and of vectors, error messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def entropy(counts: Any) -> float:
 
 
 def walked(tree: Tree) -> dict[int, list[tuple[int, int]]]:
-    """Return every class's path as (node, sign) pairs, by a walk from the root."""
+    """Return the path to every class as (node, sign) pairs, found by a walk from the root."""
     found: dict[int, list[tuple[int, int]]] = {}
     open_ones: list[tuple[int, list[tuple[int, int]]]] = [(0 if tree.nodes else ~0, [])]
     while open_ones:
@@ -176,7 +176,7 @@ def test_counts_determine_the_tree_above_clusters() -> None:
     single = Tree.from_clusters(np.arange(len(words())), counts=words())
     assert single.expected_depth(words()) == Tree.huffman(words()).expected_depth(words())
     deep: list[Any] = [0]
-    for k in range(1, 3000):  # deeper than Python's recursion limit
+    for k in range(1, 3000):  # nested deeper than Python's recursion limit
         deep = [deep, k]
     assert Tree.from_clusters(deep).depth == 2999
 

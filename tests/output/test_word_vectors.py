@@ -1,4 +1,4 @@
-"""Word vectors: pairs, subsampling, steps, reproducibility, and the quality of trained vectors.
+"""Tests of WordVectors: pairs, subsampling, training steps, reproducibility, and the quality of trained vectors.
 
 This file compares training steps with gradients of the torch modules. tests/native compares them with a definition.
 """

@@ -1,4 +1,4 @@
-"""Cut-offs of the adaptive softmax: a cost model of a training step, and the cut-offs that minimise it."""
+"""Cut-offs of the adaptive softmax that minimise the modelled cost of a training step."""
 
 from __future__ import annotations
 
@@ -139,9 +139,9 @@ def adaptive_cutoffs(
     Notes
     -----
     The head has the :math:`k_0` frequent classes and a token for each cluster. Cluster i has :math:`k_i` classes, whose
-    share in the counts is :math:`p_i`. So it is computed for a share :math:`p_i` of the rows: their projections and the
-    scores of its classes. The article's model has s = u = 0. But with small :math:`D_i` most of the time is spent on
-    exponentials, and with few rows on the optimiser.
+    share in the counts is :math:`p_i`. So a share :math:`p_i` of the rows needs it. For these rows, the cost is that of
+    a projection and of the scores of its classes. The article's model has s = u = 0. But with small :math:`D_i` most of
+    the time is spent on exponentials, and with few rows on the optimiser.
 
     The minimum is exact. A dynamic program over the ranks finds it in :math:`O(J K \log K)` time: as the first rank of
     a cluster increases, its best last rank never decreases. The reason is that k p, as a function of the first and the

@@ -108,7 +108,7 @@ class Learned(Sampler):
         Returns
         -------
         dict
-            "counts": (K,) float64, a copy.
+            The key "counts" has a copy of the running counts, (K,), float64.
         """
         return {"counts": self.counts}
 
@@ -118,7 +118,7 @@ class Learned(Sampler):
         Parameters
         ----------
         state : mapping
-            A result of `state_dict`; the array can be a tensor in CPU memory.
+            A result of `state_dict`. Its array can also be a tensor in CPU memory.
 
         Raises
         ------

@@ -28,9 +28,9 @@ class AliasTable(NamedTuple):
 def alias_table(probabilities: Floats) -> AliasTable:
     r"""Return the alias table of probabilities (K,) whose sum is 1.
 
-    Vose's construction fills the light buckets (K q < 1) in order from the excess of the current heavy bucket. When
-    that excess is used up, it continues with the next heavy bucket. With the cumulative sums D of the deficits and E of
-    the excesses:
+    A class with K q < 1 has a light bucket, and one with K q > 1 has a heavy bucket. Vose's construction fills the
+    light buckets in order from the excess of one heavy bucket. When this excess is used up, it continues with the next
+    heavy bucket. D are the cumulative sums of the light buckets' deficits, and E those of the heavy buckets' excesses:
 
     .. math:: \mathrm{alias}(i) = \min\{j : E_j > D_{i-1}\}, \qquad \mathrm{threshold}(j) = 1 - (D_i - E_j),
         \quad i = \min\{i : D_i \ge E_j\}

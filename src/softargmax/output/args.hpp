@@ -14,7 +14,7 @@ struct Table {
     std::int64_t pitch = 0, rows = 0;
 };
 
-// Scores <h, w> + b of pairs: out[p] is the score of row rows[p] of h and row nodes[p] of the table.
+// Scores <h, w> + b of pairs: out[p] is the score of row rows[p] of h and row nodes[p] of weight.
 struct DotsArgs {
     Table h, weight, bias;  // h has the type of the computation, float or double; the bias is optional
     std::int64_t width = kUnknown, pairs = kUnknown;
@@ -56,9 +56,9 @@ struct StepsArgs {
     Table vectors, weight;  // both float or both double
     std::int64_t width = kUnknown, rows = kUnknown, targets = kUnknown, batch = 0;
     const std::int64_t *inputs = nullptr, *starts = nullptr, *target = nullptr;
-    const std::int64_t* offsets = nullptr;  // where each class's path begins in `nodes`; null: negatives
+    const std::int64_t* offsets = nullptr;  // where each class's path begins in `nodes`; null without a tree
     std::int64_t classes = kUnknown, path_nodes = kUnknown,
-                 drawn = kUnknown;  // entries of offsets, nodes, negatives
+                 drawn = kUnknown;  // number of paths, nodes, negatives
     const std::int32_t* nodes = nullptr;
     const std::int8_t* signs = nullptr;
     const std::int64_t* negatives = nullptr;  // `samples` per target

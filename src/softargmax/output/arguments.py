@@ -1,4 +1,4 @@
-"""Arguments of the operations of the output layers, which operations.py defines."""
+"""Arguments of the operations that operations.py defines for the output layers."""
 
 from __future__ import annotations
 

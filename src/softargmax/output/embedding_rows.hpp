@@ -22,7 +22,7 @@ constexpr std::int64_t kAhead = 8;
 // Packs of a sum that are in registers at the same time. With 16 packs and sanitizers, this file compiles for a minute.
 constexpr int kSummed = kRegisterBytes == 64 && !SOFTARGMAX_SANITIZED ? 16 : 4;
 
-// <a, b>; prefetches the vector `next`, which has the length of b.
+// Returns <a, b>, and prefetches the vector `next`, which has the length of b.
 template <class T, class S>
 SOFTARGMAX_INLINE double inner(const T* a, const T* b, std::int64_t n, const S* next) {
     using V = Pack<T>;

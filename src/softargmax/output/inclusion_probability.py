@@ -1,12 +1,12 @@
-r"""Inclusion probabilities: the probability that a class is among n distinct draws, integrated to full precision.
+r"""Inclusion probabilities: the probability of each class to be among n distinct draws, by numerical integration.
 
-Give each class an independent exponential arrival time with rate q. The order of the arrivals is an order of draws from
-q without replacement, so the first n arrivals are n distinct draws. Class k arrives before time t with probability
-:math:`1 - e^{-q_k t}`, so
+Give each class an independent exponential arrival time with rate q. The order of the arrivals has the distribution of
+draws from q without replacement, so the first n arrivals are n distinct draws. Class k arrives before time t with
+probability :math:`1 - e^{-q_k t}`, so
 
 .. math:: \pi_k = \int_0^\infty q_k e^{-q_k t}\, P(N_{-k}(t) < n)\, dt,
 
-where N(t) is the number of arrivals before t, a sum of K independent Bernoulli variables, and N_{-k} is the same number
+Here N(t) is the number of arrivals before t, a sum of K independent Bernoulli variables, and N_{-k} is the same number
 without class k. The trapezoid rule computes the distribution of N from its characteristic function. For N_{-k}, the
 factor of class k is divided out of that function. The only error of the rule is the probability that N is beyond the
 rule's period. It is negligible by Bernstein's inequality.
@@ -101,7 +101,7 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
 
 
 class _Nodes(NamedTuple):
-    """Nodes and weights in log q for sums over classes: sum_k f(log q_k) = weight @ f(log_q).
+    """Nodes in log q and their weights, which give sums over all classes: sum_k f(log q_k) = weight @ f(log_q).
 
     The first `single.size` nodes are classes themselves. Then each cell of other classes has _DEGREE nodes.
     """
@@ -157,7 +157,7 @@ def _chebyshev(u: Floats) -> Iterator[Floats]:
 
 
 def _integral(nodes: _Nodes, n: int) -> Floats:
-    """Return pi at the nodes.
+    """Return the inclusion probabilities pi at the nodes.
 
     The variable of integration is x = log t, so dt = t dx. To the left of the panels N < n is certain, and that part of
     the integral is :math:`1 - e^{-q t}`.

@@ -42,7 +42,7 @@ def coin_losses(i: CoinLosses, loss: Any, slopes: Any, dh: Any) -> None:
 
 
 def node_sums(i: NodeSums, sums: Any, totals: Any) -> None:
-    """Write the sums of the visited nodes, and 0 for all other nodes."""
+    """Write the sums of the nodes in ``i.nodes``, and 0 for all other nodes."""
     found = visited_sums(i, totals=totals is not None)
     _scatter(sums, found.rows, found.sums)
     if totals is not None:

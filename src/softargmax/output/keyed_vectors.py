@@ -114,7 +114,7 @@ class KeyedVectors:
         return found
 
     def _place(self, word: Any) -> int:
-        """Return the index of a word, or check an index."""
+        """Return the number of a word. A number is checked and returned."""
         if isinstance(word, str):
             if self.words is None:
                 raise KeyError(f"word: expected a number from 0 to {len(self) - 1} (there are no words), got {word!r}")
@@ -253,7 +253,7 @@ def _numbers(values: Any, name: str) -> NDArray[Any]:
 
 
 def _as_list(words: Any) -> list[Any]:
-    """Return the words and vectors of an argument as a list.
+    """Return an argument as a list of words and vectors.
 
     A single word or vector becomes a list. A list of numbers is one vector if one of them is a float.
     """

@@ -37,7 +37,7 @@ from softargmax.output.arguments import (
 
 
 class WeightedSums(NamedTuple):
-    """Weighted sums of vectors, and the sums of their factors."""
+    """Weighted sums of vectors, and the sums of the factors (the weights)."""
 
     sums: Any
     totals: Any

@@ -1,4 +1,4 @@
-"""Random bits of the samplers: Philox with the counter (position, purpose, stream)."""
+"""Random numbers of the samplers, by Philox with the counter (position, purpose, stream)."""
 
 from __future__ import annotations
 

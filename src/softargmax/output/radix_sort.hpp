@@ -19,7 +19,7 @@ inline std::int64_t sort_places(const std::int64_t* index, std::int64_t count, s
     const int passes = (bits + kMostBits - 1) / kMostBits, digit = (bits + passes - 1) / passes;
     const std::uint64_t mask = (std::uint64_t{1} << digit) - 1;
     const auto size = static_cast<std::size_t>(count);
-    std::vector<std::uint64_t> items(size), next(size);  // upper half: the number; lower half: its position
+    std::vector<std::uint64_t> items(size), next(size);  // upper 32 bits: the number; lower 32: its position
     std::vector<std::uint32_t> ends(static_cast<std::size_t>(passes) << digit);
     for (std::size_t p = 0; p < size; ++p) {
         const auto number = static_cast<std::uint64_t>(index[p]);

@@ -76,7 +76,7 @@ def _weighted(table: Any, index: Any, factors: Any, row: Any, rows: int) -> tupl
 
 
 def sums_of(row: Any, x: Any, rows: int) -> Any:
-    """Return the sum of x, (P, ..), over the pairs of each row."""
+    """Return for each row the sum of x, (P, ..), over the row's pairs."""
     if is_torch(x):
         return x.new_zeros((rows, *x.shape[1:])).index_add(0, row, x)
     xp = namespace(x)

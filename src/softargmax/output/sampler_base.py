@@ -1,4 +1,4 @@
-"""Base class of the samplers of negatives: draws with and without replacement, expected counts, argument checks."""
+"""The base class of samplers, which draws negatives with or without replacement and returns their expected counts."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ class Sampler(ABC):
         return found if like is None else Negatives(*(to_library_of(one, like, "like") for one in found))
 
     def chosen(self, seed: int, stream: int, first: int, count: int) -> Ints:
-        """Return the draws at positions first, first + 1, .. of a stream, without checks of the arguments."""
+        """Return the draws at the positions first, first + 1, .. of a stream. The arguments are not checked."""
         return self._choose(philox_stream.numbers(seed, stream, first, count))
 
     def _number(self, n: Any, *, unique: bool) -> int:

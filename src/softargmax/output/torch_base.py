@@ -31,7 +31,7 @@ _SIZE = 1 << 23
 
 
 class TopK(NamedTuple):
-    """Result of `topk` of a layer: log-probabilities, largest first, and their classes.
+    """Result of a layer's `topk`: the largest log-probabilities in decreasing order, and their classes.
 
     Examples
     --------
@@ -219,7 +219,7 @@ class OutputLayer(nn.Module, ABC):
         return TopK(values, index)
 
     def _drawn(self, h: Tensor, source: seeds.Source) -> Tensor:
-        """Draw a class for every row; -1 for a row with NaN."""
+        """Return a class drawn for every row, or -1 if the row has NaN."""
         drawn = torch.empty(len(h), dtype=torch.int64, device=h.device)
         seed = int(source.seed) % seeds.SEEDS
         for part in blocks(len(h), self.classes):
@@ -284,14 +284,14 @@ def _masked(found: Tensor, y: Targets) -> Tensor:
 
 
 def restore_rows(found: Tensor, shape: tuple[int, ...], y: Targets) -> Tensor:
-    """Return one number per row, with 0 for the rows that were removed."""
+    """Return one number for each row of the input, with 0 for the rows that were removed."""
     if y.rows is not None:
         found = found.new_zeros(math.prod(shape)).index_put((y.rows,), found)
     return _masked(found, y).reshape(shape)
 
 
 def draw_columns(log_p: Tensor, seed: int, stream: Tensor) -> Tensor:
-    """Draw a column for every row; -1 for a row with NaN."""
+    """Return a column drawn for every row, or -1 if the row has NaN."""
     sound = ~log_p.isnan().any(1)
     found = categorical(torch.where(sound[:, None], log_p, 0), seed=seed, stream=stream)
     return torch.where(sound, found, -1)

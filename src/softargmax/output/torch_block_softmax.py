@@ -95,7 +95,7 @@ def _combined(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor
     mine = lse.gather(1, own)
     unseen = mine == -torch.inf  # the target's block has empty support
     more = logsumexp(torch.where(unseen, lse, lse - mine), keepdims=True)
-    more = torch.where(more == -torch.inf, 0, more)  # the support is empty
+    more = torch.where(more == -torch.inf, 0, more)  # the support of the row is empty
     return torch.where(unseen, more + torch.inf, loss + more)[:, 0]
 
 

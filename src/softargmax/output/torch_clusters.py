@@ -37,7 +37,7 @@ class Cluster(NamedTuple):
         return scores(h, self.projection, None)
 
     def log_p(self, h: Tensor) -> Tensor:
-        """Return the log-probabilities within the cluster."""
+        """Return the log-probabilities of the cluster's classes within the cluster."""
         found: Tensor = log_softmax(scores(self.projected(h), self.weight, self.bias))
         return found
 
@@ -50,7 +50,7 @@ class Clusters(NamedTuple):
     below: Sequence[Cluster]
 
     def head(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities of the frequent classes and of the tokens."""
+        """Return the head's log-probabilities, of the frequent classes and of the tokens."""
         found: Tensor = log_softmax(scores(h, self.weight, self.bias))
         return found[:, : found.shape[1] - len(self.below)], found[:, found.shape[1] - len(self.below) :]
 
@@ -63,7 +63,9 @@ def all_log_p(h: Tensor, clusters: Clusters) -> Tensor:
 
 
 def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
-    """Return the k most probable ranks of every row and their log-probabilities; NaN and -1 for a row with NaN.
+    """Return the k most probable ranks of every row and their log-probabilities.
+
+    A row with NaN has the ranks -1 and the log-probabilities NaN.
 
     Each row visits the clusters by decreasing probability of their tokens. No rank is more probable than its token. So
     the row stops at a token that is less probable than the k-th best rank found so far.
@@ -89,7 +91,7 @@ def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
 
 
 def descend(h: Tensor, clusters: Clusters, seed: int, stream: Tensor) -> Tensor:
-    """Draw a rank for every row; -1 for a row with NaN.
+    """Return a rank drawn for every row, or -1 if the row has NaN.
 
     The first draw is from the head. If it is a token, a second draw is from the token's cluster.
     """

@@ -1,4 +1,4 @@
-"""The differentiated softmax: one softmax over all classes, with shorter vectors for rarer classes."""
+"""The differentiated softmax: a softmax over all classes, with shorter vectors for rarer classes."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class DifferentiatedSoftmax(RankedLayer):
 
     At most 16 MiB of the scores (N, K) are in memory at once (32 MiB in float64).
 
-    Gradients, with :math:`dz = p - e_y` and its columns :math:`dz_{(i)}` of block i: :math:`dh_{(i)} = dz_{(i)} W_i`,
-    :math:`dW_i = dz_{(i)}^T h_{(i)}`, :math:`db = \sum dz`. They can be differentiated again.
+    Let :math:`dz = p - e_y`, and let :math:`dz_{(i)}` be its columns of block i. The gradients are :math:`dh_{(i)} =
+    dz_{(i)} W_i`, :math:`dW_i = dz_{(i)}^T h_{(i)}` and :math:`db = \sum dz`. They can be differentiated again.
 
     References
     ----------

@@ -135,7 +135,7 @@ class FullSoftmax(LinearLayer):
     inputs are converted to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of
     range raises IndexError; under tracing or on a device, the result of its row is NaN.
 
-    Gradients: with :math:`dz = p - e_y`, :math:`dh = dz\,W`, :math:`dW = dz^T h`, :math:`db = \sum dz`.
+    With :math:`dz = p - e_y`, the gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h` and :math:`db = \sum dz`.
 
     References
     ----------

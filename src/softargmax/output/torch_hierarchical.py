@@ -85,7 +85,7 @@ class HierarchicalSoftmax(OutputLayer):
     The loss needs memory for :math:`O(N d)` numbers, where d is the length of a path, in addition to the nodes on the
     paths. No array of shape (N, K) or (N, d, D) is stored.
 
-    Gradients, with :math:`x = \pm(\langle h, w_n\rangle + b_n)`: each pair of a row and a node on its path adds
+    Let :math:`x = \pm(\langle h, w_n\rangle + b_n)`. Each pair of a row and a node n on its path adds
     :math:`\mp\sigma(-x)\,w_n` to the gradient of h, and :math:`\mp\sigma(-x)\,h` to the gradient of :math:`w_n`. They
     can be differentiated again.
 

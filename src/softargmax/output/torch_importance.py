@@ -1,4 +1,4 @@
-"""Importance-sampled softmax: log Z is estimated from draws, and more draws can be added to reach a sample size."""
+"""Importance-sampled softmax: log Z is estimated from random draws of classes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ImportanceSampledSoftmax(SamplingLayer):
     .. math:: \text{loss} = \log \sum_{j \in S} r_j - s_y, \qquad r_j = \frac{e^{s_j}}{n\, q_j}, \qquad
         s_k = \langle h, w_k \rangle + b_k
 
-    where S are n draws from the sampler's distribution q, with replacement.
+    Here S are n draws from the sampler's distribution q, with replacement.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class ImportanceSampledSoftmax(SamplingLayer):
         If True, all rows of a call share their draws, and the scores are one matrix product. If False, each row has its
         own draws.
     seed, sparse : int, bool
-        Options of the draws and of the gradients to weight and bias, as in `SampledSoftmax`.
+        `seed` is the seed of the draws, and `sparse` selects sparse gradients to weight and bias, as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype
         Options of the scores and the loss, as in `FullSoftmax`.
 
@@ -74,12 +74,12 @@ class ImportanceSampledSoftmax(SamplingLayer):
     methods use the softmax over all classes.
 
     The sum over S is an unbiased estimate of Z. So the mean loss is below the loss of the full softmax, and tends to it
-    as n grows. The loss can be negative, since the target need not be among the draws. Once the model is too confident
+    as n grows. The loss can be negative, because the draws need not include the target. Once the model is too confident
     for n draws, training diverges: the scores of targets grow, this loss falls, and the true loss rises. With
     `softargmax train-words`, 32,768 classes and 1024 draws, this happens after 20 seconds. `SampledSoftmax` includes
     the target exactly and does not diverge this way.
 
-    Gradients: :math:`\sum_{j \in S} r_j s'_j / \sum_{j \in S} r_j - s'_y`, the estimator of Bengio & Senécal.
+    The gradient is :math:`\sum_{j \in S} r_j s'_j / \sum_{j \in S} r_j - s'_y`, the estimator of Bengio & Senécal.
 
     References
     ----------

@@ -30,7 +30,7 @@ class NCE(SamplingLayer):
     .. math:: \text{loss} = -\log \sigma(\Delta_y) - \sum_{j \in S} \log \sigma(-\Delta_j), \qquad
         \Delta_k = s_k - \log Z - \log E\,\#k, \qquad s_k = \langle h, w_k \rangle + b_k
 
-    where S are n draws of noise and :math:`E\,\#k = n q_k` is the expected count of class k among them.
+    Here S are n draws of noise, and :math:`E\,\#k = n q_k` is the expected count of class k among them.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class NCE(SamplingLayer):
         If True, all rows of a call share their noise, and its scores are one matrix product. If False, each row has its
         own noise.
     seed, sparse : int, bool
-        Seed of the draws, and sparse gradients to weight and bias, as in `SampledSoftmax`.
+        `seed` is the seed of the draws, and `sparse` selects sparse gradients to weight and bias, as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype
         Options of the scores and the loss, as in `FullSoftmax`.
 
@@ -85,8 +85,8 @@ class NCE(SamplingLayer):
     If negatives are passed to the call, n is their number, and :math:`E\,\#y` is the expected count of y in n draws of
     the sampler.
 
-    Gradients: :math:`\sigma(\Delta_y) - 1` to the target's score, :math:`\sigma(\Delta_j)` to the score of each noise
-    draw, and minus their sum to log Z.
+    The gradient with respect to the target's score is :math:`\sigma(\Delta_y) - 1`, and with respect to the score of
+    noise draw j :math:`\sigma(\Delta_j)`. The gradient with respect to log Z is minus the sum of both.
 
     References
     ----------
@@ -136,7 +136,10 @@ class NCE(SamplingLayer):
         self._init_log_z()
 
     def reset_parameters(self) -> None:
-        """Reset as `FullSoftmax` does, then set log Z, or the bias, so that scores of 0 are normalised."""
+        """Reset the parameters as `FullSoftmax` does, then log Z.
+
+        A learned log Z, or the bias if log Z is fixed, is set so that scores of 0 are normalised.
+        """
         super().reset_parameters()
         self._init_log_z()
 
@@ -174,7 +177,7 @@ class NCE(SamplingLayer):
 
 
 class NegativeSampling(SamplingLayer):
-    r"""The loss of word2vec: targets against negatives, without a correction for the negatives' probabilities.
+    r"""The loss of word2vec, which classifies targets against negatives and ignores the negatives' probabilities.
 
     .. math:: \text{loss} = -\log \sigma(s_y) - \sum_{j \in S} \log \sigma(-s_j), \qquad
         s_k = \langle h, w_k \rangle + b_k
@@ -193,7 +196,7 @@ class NegativeSampling(SamplingLayer):
         If True, all rows of a call share their negatives, and the scores are one matrix product. If False, each row has
         its own negatives.
     seed, sparse : int, bool
-        Seed of the draws, and sparse gradients to weight and bias, as in `SampledSoftmax`.
+        `seed` is the seed of the draws, and `sparse` selects sparse gradients to weight and bias, as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype
         Options of the scores and the loss, as in `FullSoftmax`.
 
@@ -219,7 +222,8 @@ class NegativeSampling(SamplingLayer):
 
     Draws of the target itself count as negatives, as in the reference by Mikolov et al.
 
-    Gradients: :math:`\sigma(s_y) - 1` to the target's score and :math:`\sigma(s_j)` to the score of each negative.
+    The gradient with respect to the target's score is :math:`\sigma(s_y) - 1`, and with respect to the score of
+    negative j :math:`\sigma(s_j)`.
 
     References
     ----------

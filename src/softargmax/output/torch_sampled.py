@@ -24,7 +24,7 @@ class SampledSoftmax(SamplingLayer):
     .. math:: \text{loss} = -\log \frac{e^{s_y}}{e^{s_y} + \sum_{j \in S,\, j \ne y} e^{s_j} / E\,\#j}, \qquad
         s_k = \langle h, w_k \rangle + b_k
 
-    where :math:`E\,\#j` is the expected count of class j among the negatives S.
+    Here :math:`E\,\#j` is the expected count of class j among the negatives S.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class SampledSoftmax(SamplingLayer):
     the loss of the full softmax. At finite n the gradient is biased. The closer the sampler is to the softmax itself,
     the smaller the bias.
 
-    Memory: :math:`O(N n + (N + n) D)` with shared negatives, :math:`O(N n)` otherwise.
+    The memory is :math:`O(N n + (N + n) D)` with shared negatives, and :math:`O(N n)` otherwise.
 
     The gradients are those of a softmax over y and S.
 

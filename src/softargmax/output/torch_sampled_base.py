@@ -124,7 +124,7 @@ class SamplingLayer(CandidateLayer):
         self.register_buffer("step", torch.zeros((), dtype=torch.int64, device=self.weight.device))
 
     def reset_parameters(self) -> None:
-        """Reset as `FullSoftmax` does, and set the step to 0."""
+        """Reset the parameters as `FullSoftmax` does, and set the step to 0."""
         super().reset_parameters()
         if "step" in self._buffers:  # absent during construction
             self.step.zero_()
@@ -147,7 +147,7 @@ class SamplingLayer(CandidateLayer):
         """Return the loss of every row, with the candidates `drawn` or, if None, with the draws of this step."""
 
     def _drawn_for(self, h: Tensor, y: Targets, n: int) -> Candidates:
-        """Return the first n draws of this step, shared or per row. A row's draws do not depend on other rows."""
+        """Return the first n draws of this step, for all rows or per row. A row's draws do not depend on other rows."""
         total = None if self.shared else y.total
         return Candidates(
             *draw_classes(self.sampler.number, self.seed, self.step, n, self.unique, total, y.rows, h.dtype)

@@ -1,4 +1,4 @@
-"""Torch operators for the draws of a sampler, which compiled graphs call.
+"""Torch operators by which compiled graphs draw from samplers.
 
 A graph can hold only numbers and tensors, so a number represents a sampler. The draws depend on the sampler, the seed
 and the step, which is a tensor. The draws of a sampler that learns also depend on the targets that it has observed.

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 def pairs_of(paths: Paths, target: Tensor, counted: Tensor, depth: int) -> tuple[Pairs, Tensor]:
-    """Return the pairs of rows and nodes with their signs, for rows that are not ignored.
+    """Return the pairs of a row and a node on its target's path, and their signs. Ignored rows have no pairs.
 
-    Under tracing and on devices, each row has as many places as the longest path. A sign of 0 marks an unused place.
+    Under tracing and on devices, each row has as many pairs as the longest path has nodes. A sign of 0 marks an unused
+    pair.
     """
     n = len(target)
     if readable(target):

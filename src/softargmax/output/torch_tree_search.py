@@ -24,7 +24,7 @@ _SLACK = 1e-5
 
 
 class Splits(NamedTuple):
-    """The arrays of the nodes: weight (nodes, D), bias (nodes,) or None, children (nodes, 2)."""
+    """The arrays of the tree's nodes: weight (nodes, D), bias (nodes,) or None, children (nodes, 2)."""
 
     weight: Tensor
     bias: Tensor | None
@@ -44,7 +44,9 @@ def sweep(z: Tensor, levels: Sequence[int], slots: Slots) -> Tensor:
 
 
 def likeliest(h: Tensor, splits: Splits, k: int) -> TopK:
-    """Return log p and the index of the k most probable classes of every row; NaN and -1 for a row with NaN.
+    """Return log p and the index of the k most probable classes of every row.
+
+    A row with NaN has log p NaN and the index -1.
 
     All rows are searched together, one level of the tree at a time. No class is more probable than a node above it. So
     only nodes are expanded whose log p reaches a lower bound of the k-th best log p.
@@ -108,11 +110,11 @@ def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor,
 
 
 def descend(h: Tensor, splits: Splits, depth: int, source: Source, *, compact: bool) -> Tensor:
-    """Draw a class for every row; -1 if a score on its path is NaN.
+    """Return a class drawn for every row, or -1 if a score on the path to it is NaN.
 
     At a node with score s, the path continues with the first child if log V - log(1 - V) < s, which has probability
-    sigma(s). At level d, V is column d of the row's random stream. `compact`: drop rows that have reached a class; this
-    depends on values and so cannot be traced.
+    sigma(s). At level d, V is column d of the row's random stream. If `compact`, rows that have reached a class are
+    dropped. This depends on values, so it cannot be traced.
     """
     drawn = [_descend(h[part], splits, depth, source, part, compact=compact) for part in blocks(len(h), 64 * depth)]
     return torch.cat(drawn) if drawn else torch.zeros(0, dtype=torch.int64, device=h.device)
@@ -136,7 +138,7 @@ def _descend(h: Tensor, splits: Splits, depth: int, source: Source, part: slice,
 
 
 def _logistic(h: Tensor, source: Source, stream: Any, columns: int) -> Tensor:
-    """Return log V - log(1 - V), (N, columns), with both V and 1 - V at full precision."""
+    """Return log V - log(1 - V) for random V, (N, columns). Both V and 1 - V have full precision."""
     draw = torch.zeros(1, dtype=torch.int64, device=h.device)
     high, low = philox.words(h, source.seed, stream, draw, columns)
 

@@ -102,7 +102,7 @@ class Tree(Nodes):
         Returns
         -------
         Tree
-            The first classes have the smaller depth.
+            If depths differ, the first classes have the smaller depth.
 
         Examples
         --------
@@ -162,8 +162,8 @@ class Tree(Nodes):
         Returns
         -------
         Tree
-            A cluster that holds only classes becomes a balanced subtree. Above the clusters the tree is a Huffman tree
-            of their counts, or balanced without counts.
+            A cluster that holds only classes becomes a balanced subtree. Above the clusters, the tree is a Huffman tree
+            of their counts, or a balanced tree if no counts are passed.
 
         Raises
         ------
@@ -242,7 +242,7 @@ class Tree(Nodes):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Tree:
-        """Return the tree that `state` describes.
+        """Restore a tree from the result of its `state`.
 
         Parameters
         ----------

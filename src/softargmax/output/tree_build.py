@@ -76,7 +76,10 @@ def clusters_of(values: Any) -> Any:
 
 
 def balanced(n: int) -> Integers:
-    """Return the complete tree. Node i has the children 2i + 1 and 2i + 2, and the first items are the least deep."""
+    """Return the complete binary tree, in which node i has the children 2i + 1 and 2i + 2.
+
+    The first items are the least deep.
+    """
     heap = np.arange(1, 2 * n - 1).reshape(-1, 2)
     children: Integers = np.where(heap < n - 1, heap, ~(heap - (n - 1)))
     return children
@@ -95,7 +98,7 @@ def huffman(counts: NDArray[Any]) -> Integers:
     item = node = 0
     for new in range(n - 1):
         total = 0
-        for side in (1, 0):  # the likelier child is the first one
+        for side in (1, 0):  # so that the first child has the larger count
             if item < n and (node == new or items[item] <= made[node]):
                 child, count, item = ~item, items[item], item + 1
             else:

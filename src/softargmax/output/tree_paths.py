@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Paths(NamedTuple):
-    """The paths from the root to all classes: `nodes[offsets[k]:offsets[k + 1]]` is the path to class k.
+    """The paths from the root to all classes. The path to class k has the nodes `nodes[offsets[k]:offsets[k + 1]]`.
 
     `signs` is +1 where the path continues with the node's first child, and -1 where it continues with the second.
 
@@ -89,7 +89,7 @@ class Nodes:
 
     @property
     def slots(self) -> Slots:
-        """The slots of the inner nodes and of the classes."""
+        """The place of each inner node and of each class below its parent."""
         return self._slots
 
     @property
@@ -145,7 +145,7 @@ class Nodes:
         return float(np.dot(p, self._depths) / np.sum(p))
 
     def state(self) -> dict[str, NDArray[np.int64]]:
-        """Return the arrays of the tree by name; `from_state` restores the tree.
+        """Return the arrays of the tree by name. `from_state` restores the tree from them.
 
         Returns
         -------

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from softargmax.output.philox_stream import Floats, Ints
 
 
-_TOKENS = 1 << 14  # tokens per call of the kernel
-_LINE = 16  # numbers per cache line
+_TOKENS = 1 << 14  # the number of tokens per call of the kernel
+_LINE = 16  # the number of float32 per cache line
 
 
 class WordVectors(KeyedVectors):
@@ -38,7 +38,7 @@ class WordVectors(KeyedVectors):
     .. math:: \text{loss} = \sum_{i}\ \sum_{0 < |j - i| \le b_i} -\log \sigma(\langle v_i, w_{j} \rangle)
         - \sum_{k \in S_{ij}} \log \sigma(-\langle v_i, w_k \rangle)
 
-    where :math:`v_i` is the vector of the i-th token, :math:`w_j` is the weight of the j-th token, and :math:`b_i` is
+    Here :math:`v_i` is the vector of the i-th token, :math:`w_j` is the weight of the j-th token, and :math:`b_i` is
     uniform on 1, .., window. S are the noise draws other than token j. With a tree, the binary losses of the nodes on
     the path to token j replace both terms.
 
