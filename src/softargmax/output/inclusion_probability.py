@@ -4,7 +4,7 @@ Give each class an independent exponential arrival time with rate q. The order o
 draws from q without replacement, so the first n arrivals are n distinct draws. Class k arrives before time t with
 probability :math:`1 - e^{-q_k t}`, so
 
-.. math:: \pi_k = \int_0^\infty q_k e^{-q_k t}\, P(N_{-k}(t) < n)\, dt,
+.. math:: \pi_k = \int_0^\infty q_k e^{-q_k t}\, P(N_{-k}(t) < n)\, dt.
 
 Here N(t) is the number of arrivals before t, a sum of K independent Bernoulli variables, and N_{-k} is the same number
 without class k. The trapezoid rule computes the distribution of N from its characteristic function. For N_{-k}, the

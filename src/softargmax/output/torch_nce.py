@@ -51,7 +51,7 @@ class NCE(SamplingLayer):
         If True, all rows of a call share their noise, and its scores are one matrix product. If False, each row has its
         own noise.
     seed, sparse : int, bool
-        `seed` is the seed of the draws, and `sparse` selects sparse gradients to weight and bias, as in `SampledSoftmax`.
+        The seed of the draws, and whether gradients to weight and bias are sparse; both as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype
         Options of the scores and the loss, as in `FullSoftmax`.
 
@@ -196,7 +196,7 @@ class NegativeSampling(SamplingLayer):
         If True, all rows of a call share their negatives, and the scores are one matrix product. If False, each row has
         its own negatives.
     seed, sparse : int, bool
-        `seed` is the seed of the draws, and `sparse` selects sparse gradients to weight and bias, as in `SampledSoftmax`.
+        The seed of the draws, and whether gradients to weight and bias are sparse; both as in `SampledSoftmax`.
     bias, weight, reduction, ignore_index, device, dtype
         Options of the scores and the loss, as in `FullSoftmax`.
 
