@@ -262,7 +262,7 @@ def test_only_the_command_imports_the_top_package(path: Path) -> None:
 
 
 def public_names(module: str) -> set[str]:
-    """Return the room's public names that one of its modules also has, as the same objects."""
+    """Return a room's public names that this module of the room also has, for the same objects."""
     found = importlib.import_module(module)
     room = importlib.import_module(".".join(module.split(".")[:2]))
     return {n for n in room.__all__ if getattr(found, n, None) is getattr(room, n)}

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from softargmax.output.philox_stream import Floats, Ints
 
 # Classes are grouped into cells of log q, of width _CELL. The nearest singularity of a factor of the characteristic
-# function is at q t = log 2, angle pi. If a cell near it has more than _FEW classes, the characteristic function is
-# below e^-32 there, so interpolation errors are negligible. Cells with at most _FEW classes are not interpolated.
+# function is at q t = log 2 and the angle pi. If a cell near this point has more than _FEW classes, the characteristic
+# function is below e^-32 there, so interpolation errors are negligible. Cells with at most _FEW classes are not
+# interpolated.
 _CELL = 0.5
 _FEW = 64
 _DEGREE = 16

@@ -38,8 +38,8 @@ template <class T, class S> void dots(const DotsArgs& args, const S* weight) {
     });
 }
 
-// Calls body(i) for every i below n. Item i has the positions from starts[i] to starts[i + 1] - 1. The threads share
-// pieces of the items with about equally many positions.
+// Calls body(i) for every i below n. Item i has the positions from starts[i] to starts[i + 1] - 1. The items are cut
+// into pieces with about equally many positions, which the threads share.
 constexpr std::int64_t kPieces = 8;
 template <class F> void each_with_places(int threads, const std::int64_t* starts, std::int64_t n, const F& body) {
     const std::int64_t pieces = threads > 1 ? threads * kPieces : 1, places = starts[n];

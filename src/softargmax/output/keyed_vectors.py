@@ -114,7 +114,7 @@ class KeyedVectors:
         return found
 
     def _place(self, word: Any) -> int:
-        """Return the number of a word. A number is checked and returned."""
+        """Return the number of a word. If `word` is a number, check and return it."""
         if isinstance(word, str):
             if self.words is None:
                 raise KeyError(f"word: expected a number from 0 to {len(self) - 1} (there are no words), got {word!r}")

@@ -94,8 +94,8 @@ class LogUniform(Sampler):
 
     Notes
     -----
-    `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. A draw needs 53 random
-    bits, which are u, and one exponential, for any K.
+    `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. For any K, a draw uses 53
+    random bits for u and computes one exponential.
 
     References
     ----------

@@ -202,7 +202,7 @@ class AdaptiveSoftmax(RankedLayer):
 
     @classmethod
     def from_torch(cls, module: nn.AdaptiveLogSoftmaxWithLoss, **options: Any) -> AdaptiveSoftmax:
-        """Return a layer with copies of the weights of torch's adaptive softmax, and with the same results.
+        """Return a layer that copies the weights of torch's adaptive softmax and gives the same results.
 
         Parameters
         ----------

@@ -37,7 +37,7 @@ class Cluster(NamedTuple):
         return scores(h, self.projection, None)
 
     def log_p(self, h: Tensor) -> Tensor:
-        """Return the log-probabilities of the cluster's classes within the cluster."""
+        """Return the log-probabilities of the cluster's classes, given the cluster."""
         found: Tensor = log_softmax(scores(self.projected(h), self.weight, self.bias))
         return found
 

@@ -193,7 +193,7 @@ class Tree(Nodes):
 
     @classmethod
     def from_hidden(cls, weights: ArrayLike, seed: int | None = None) -> Tree:
-        r"""Return the tree that splits the classes' vectors recursively into two similar halves.
+        r"""Return a tree that recursively splits the classes into two halves with similar vectors.
 
         .. math:: \min \sum_{k \in A} \lVert w_k - \bar w_A\rVert^2 + \sum_{k \in B} \lVert w_k - \bar w_B\rVert^2,
             \qquad |A| - |B| \in \{0, 1\}

@@ -78,7 +78,7 @@ def clusters_of(values: Any) -> Any:
 def balanced(n: int) -> Integers:
     """Return the complete binary tree, in which node i has the children 2i + 1 and 2i + 2.
 
-    The first items are the least deep.
+    If depths differ, the first items have the smaller depth.
     """
     heap = np.arange(1, 2 * n - 1).reshape(-1, 2)
     children: Integers = np.where(heap < n - 1, heap, ~(heap - (n - 1)))

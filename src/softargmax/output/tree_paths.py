@@ -122,7 +122,7 @@ class Nodes:
         Returns
         -------
         float
-            The mean depth, which is the number of inner products per loss.
+            The mean depth. It is also the mean number of inner products per loss.
 
         Raises
         ------

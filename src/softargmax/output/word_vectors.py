@@ -153,7 +153,7 @@ class WordVectors(KeyedVectors):
     def of_sentences(
         cls, sentences: Sequence[Sequence[str]], dim: int, *, min_count: int = 1, **options: Any
     ) -> WordVectors:
-        """Return an untrained model of the words in some sentences, sorted by decreasing frequency.
+        """Return an untrained model whose words are those of some sentences, sorted by decreasing frequency.
 
         Parameters
         ----------
