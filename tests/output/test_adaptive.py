@@ -1,4 +1,4 @@
-"""AdaptiveSoftmax agrees with its definition and with torch's module; search, draws, arguments and cost."""
+"""Tests of AdaptiveSoftmax: its definition, torch's module, search, draws, arguments and cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DifferentiatedSoftmax agrees with its definition; blocks, draws, arguments and cost."""
+"""Tests of DifferentiatedSoftmax: its definition, blocks, draws, arguments and cost."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_from_counts_makes_no_empty_block() -> None:
     assert layer.order[0] == 2
     layer = DifferentiatedSoftmax.from_counts(16, [1, 1, 1, 1, 1000], blocks=5)
     assert [len(weight) for weight in layer.weights] == [1, 1, 1, 1, 1]
-    layer = DifferentiatedSoftmax.from_counts(1024, np.ones(10), blocks=10)  # as floats, eight 0.1 sum to below 0.8
+    layer = DifferentiatedSoftmax.from_counts(1024, np.ones(10), blocks=10)  # the float sum of eight 0.1 is below 0.8
     assert [len(weight) for weight in layer.weights] == [1] * 10
 
 

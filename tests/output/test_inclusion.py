@@ -115,7 +115,7 @@ def test_interpolation_agrees_with_one_node_per_class(n: int, monkeypatch: pytes
     np.testing.assert_allclose(quick, inclusion_probabilities(q, n), rtol=1e-12)
 
 
-WORDS = np.maximum(1e7 / (np.arange(100_003) + 2.7) ** 1.1, 1.0).astype(int)  # few distinct counts, as of words
+WORDS = np.maximum(1e7 / (np.arange(100_003) + 2.7) ** 1.1, 1.0).astype(int)  # few distinct counts, like word counts
 
 
 @pytest.mark.parametrize("n", [2, 64, 1024, 50_000, 100_002])

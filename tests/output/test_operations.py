@@ -1,4 +1,4 @@
-"""The operations of the output layers: kernels agree with definitions, for arrays and tensors; opcheck."""
+"""The operations of the output layers agree with their definitions, for arrays and tensors, and pass opcheck."""
 
 from __future__ import annotations
 

@@ -95,7 +95,8 @@ template <class T> class Steps {
     T* change(int owner, std::int64_t row) const { return changes_ + (owner * batch_ + row) * args_.width; }
     double& loss(int owner, std::int64_t row) const { return losses_[owner * batch_ + row]; }
 
-    // Calls f(node, sign) for every target of a row: for the nodes on its path, or for the target and its negatives.
+    // Calls f(node, sign) for the nodes of every target of a row: the nodes on its path, or the target and its
+    // negatives.
     template <class F> SOFTARGMAX_INLINE void each_node(std::int64_t row, const F& f) const {
         for (std::int64_t t = args_.starts[row]; t < args_.starts[row + 1]; ++t) {
             const std::int64_t y = args_.target[t];

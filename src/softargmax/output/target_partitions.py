@@ -76,7 +76,7 @@ def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
     found: list[Partition] = []
     start = 0
     while start < y.size:
-        (fresh,) = np.nonzero(before[start:] < start)  # positions of classes that are new in a slice from `start`
+        (fresh,) = np.nonzero(before[start:] < start)  # where a class occurs for the first time since `start`
         stop = start + int(fresh[limit]) if fresh.size > limit else y.size
         found.append(Partition(start, stop, np.unique(y[start:stop])))
         start = stop

@@ -81,9 +81,9 @@ class AdaptiveSoftmax(RankedLayer):
     to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of range raises
     IndexError; under tracing or on a device, the result of its row is NaN.
 
-    Each cluster computes only the rows whose targets it holds. Under tracing or on a device, each cluster computes all
-    rows and ignores the targets of other clusters. At most 16 MiB of scores are in memory at once, of the head or of
-    one cluster. All parameters have a gradient; a cluster without targets has gradients of 0.
+    Each cluster processes only the rows whose targets it holds. Under tracing or on a device, each cluster processes
+    all rows and ignores the targets of other clusters. At most 16 MiB of scores are in memory at once, of the head or
+    of one cluster. All parameters have a gradient; a cluster without targets has gradients of 0.
 
     `topk` is exact. Each row visits the clusters by decreasing probability. No class is more probable than its cluster.
     So the row stops at a cluster that is less probable than the k-th best class found so far. `sample` draws from the

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Cluster(NamedTuple):
-    """The cluster of the ranks from begin to end - 1, with P (D_i, D), W (end - begin, D_i), and b or None."""
+    """The cluster of the ranks begin to end - 1: projection (D_i, D), weight (end - begin, D_i), bias or None."""
 
     begin: int
     end: int

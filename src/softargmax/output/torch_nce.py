@@ -86,7 +86,7 @@ class NCE(SamplingLayer):
     the sampler.
 
     The gradient with respect to the target's score is :math:`\sigma(\Delta_y) - 1`, and with respect to the score of
-    noise draw j :math:`\sigma(\Delta_j)`. The gradient with respect to log Z is minus the sum of both.
+    noise draw j :math:`\sigma(\Delta_j)`. The gradient with respect to log Z is minus the sum of all these gradients.
 
     References
     ----------

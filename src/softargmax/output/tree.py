@@ -63,8 +63,8 @@ class Tree(Nodes):
     A tree is immutable: its arrays are read-only. Two trees with the same children are equal. A tree can be copied and
     pickled, and `state` returns arrays for storing it. The constructors build the common trees:
 
-    - `balanced`: all classes equally deep, depths :math:`\lfloor\log_2 K\rfloor` and :math:`\lceil\log_2 K\rceil`;
-    - `huffman`: the smallest expected depth for the counts of the classes;
+    - `balanced`: all classes have the depth :math:`\lfloor\log_2 K\rfloor` or :math:`\lceil\log_2 K\rceil`;
+    - `huffman`: the expected depth for the counts of the classes is minimal;
     - `from_clusters`: the classes of each given cluster form a subtree;
     - `from_hidden`: classes with similar vectors in a trained layer share a subtree.
 
