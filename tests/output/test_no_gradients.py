@@ -52,8 +52,7 @@ for name in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def shares() -> tuple[dict[str, list[float]], str]:
-    """Return each layer's peak memory without and with gradients, in multiples of its weights, and the script's
-    output."""
+    """Return each layer's peak memory without and with gradients, in multiples of its weights, and all output."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, *LAYERS], capture_output=True, text=True, check=False)
     return {name: peaks for name, *peaks in map(json.loads, done.stdout.splitlines())}, done.stderr
 
