@@ -191,21 +191,23 @@ template <class T> class Steps {
           loss_(scratch(kResult).get<double>(args.rows)) {}
 
     void run() {
-        parallel_for(std::min(args_.threads, kOwners), kOwners, [&](std::int64_t begin, std::int64_t end) {
+        const auto train = [&](int thread, int team) {  // the threads wait for each other, so they must run together
+            const int begin = kOwners * thread / team, end = kOwners * (thread + 1) / team;
             const auto is_mine = [&](std::int64_t i) { return begin <= owner_of(i) && owner_of(i) < end; };
             std::int64_t halves = 0;
             for (std::int64_t first = 0; first < args_.rows; first += batch_) {
                 const std::int64_t last = std::min(args_.rows, first + batch_);
                 const double share = static_cast<double>(first) / static_cast<double>(args_.rows);
                 const T rate = static_cast<T>(args_.rate + (args_.last_rate - args_.rate) * share);
-                for (std::int64_t row = first; row < last; ++row)
-                    update_nodes(first, row, static_cast<int>(begin), static_cast<int>(end), rate);
+                for (std::int64_t row = first; row < last; ++row) update_nodes(first, row, begin, end, rate);
                 wait_for_all(end - begin, ++halves);
                 for (std::int64_t row = first; row < last; ++row)
                     if (is_mine(args_.inputs[row])) change_row(first, row);
                 wait_for_all(end - begin, ++halves);
             }
-        });
+        };
+        if (args_.threads <= 1) train(0, 1);
+        else on_team(std::min(args_.threads, kOwners), train);
         for (std::int64_t row = 0; row < args_.rows; ++row) args_.loss += loss_[row];
     }
 };

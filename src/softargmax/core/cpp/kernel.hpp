@@ -105,6 +105,23 @@ class FloatEnvironment {
     FloatEnvironment& operator=(const FloatEnvironment&) = delete;
 };
 
+// body(i, team) on each thread i of a team of at most `threads` threads, all at the same time. An exception of a body
+// (a tile may find no memory) is thrown here after all have finished; inside OpenMP it would end the process.
+template <class Body> void on_team(int threads, const Body& body) {
+    std::atomic<bool> failed{false};
+    std::exception_ptr failure;
+#pragma omp parallel num_threads(threads)
+    {
+        const FloatEnvironment environment;
+        try {
+            body(omp_get_thread_num(), omp_get_num_threads());
+        } catch (...) {
+            if (!failed.exchange(true)) failure = std::current_exception();
+        }
+    }
+    if (failure) std::rethrow_exception(failure);
+}
+
 // The share of one thread of a team: the pieces from `next` to `end`.
 struct alignas(64) Share {
     std::atomic<std::int64_t> next{0};
@@ -113,9 +130,7 @@ struct alignas(64) Share {
 constexpr int kPieces = 8;  // of a thread's share
 
 // body(begin, end) over disjoint ranges that cover 0 to n. A thread takes the pieces of its own share in order, so that
-// its data stay in its cache, and then pieces of other shares: a thread that loses its core delays one piece. An
-// exception of a body (a tile may find no memory) is thrown here after all have finished; inside OpenMP it would end
-// the process.
+// its data stay in its cache, and then pieces of other shares: a thread that loses its core delays one piece.
 template <class Body> void parallel_for(int threads, std::int64_t n, const Body& body) {
     // the kernel has already set its floating-point environment
     if (threads <= 1 || n <= 1) return body(std::int64_t{0}, n);
@@ -126,31 +141,23 @@ template <class Body> void parallel_for(int threads, std::int64_t n, const Body&
         shares[i].next = pieces * i / wanted;
         shares[i].end = pieces * (i + 1) / wanted;
     }
-    std::atomic<bool> failed{false};
-    std::exception_ptr failure;
-#pragma omp parallel num_threads(wanted)
-    {
-        const FloatEnvironment environment;
-        const int own = omp_get_thread_num();
-        try {
-            for (int k = 0; k < wanted; ++k) {
-                Share& share = shares[(own + k) % wanted];
-                for (std::int64_t piece; (piece = share.next++) < share.end;)
-                    body(n * piece / pieces, n * (piece + 1) / pieces);
-            }
-        } catch (...) {
-            if (!failed.exchange(true)) failure = std::current_exception();
+    on_team(wanted, [&](int own, int) {
+        for (int k = 0; k < wanted; ++k) {
+            Share& share = shares[(own + k) % wanted];
+            for (std::int64_t piece; (piece = share.next++) < share.end;)
+                body(n * piece / pieces, n * (piece + 1) / pieces);
         }
-    }
-    if (failure) std::rethrow_exception(failure);
+    });
 }
 
 // Calls body(i) for every i below n on the next free thread. It suits work of unequal size.
 template <class Body> void parallel_each(int threads, std::int64_t n, const Body& body) {
     std::atomic<std::int64_t> next{0};
-    parallel_for(threads, std::min<std::int64_t>(n, threads), [&](std::int64_t, std::int64_t) {
+    const auto take = [&](int, int) {
         for (std::int64_t i; (i = next++) < n;) body(i);
-    });
+    };
+    if (threads <= 1 || n <= 1) take(0, 1);
+    else on_team(static_cast<int>(std::min<std::int64_t>(n, threads)), take);
 }
 
 }  // namespace softargmax
