@@ -101,7 +101,7 @@ def windowed(length: int, window: int) -> Promise:
 
 
 def capped(length: int, cap: float) -> Promise:
-    """Return the case of a soft-cap, and a bias for every head."""
+    """Return the case of attention with both a soft-cap and a bias for every head."""
     bias = normal(8, length, length)
     sides: dict[str, Attention] = {
         "softargmax": lambda q, k, v: sa.attention(q, k, v, softcap=cap, bias=bias),

@@ -1,4 +1,4 @@
-"""The lines on which bench.compare measures two installs, and the process that runs them for one install.
+"""The calls that bench.compare times on two installs, and the process that runs them for one install.
 
 Lines use only public names, so that they run on any commit. They cover every room, small and large inputs, arrays and
 tensors, with and without gradients. Lines on a few numbers measure the overhead of a call.

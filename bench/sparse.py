@@ -44,7 +44,7 @@ def both(function: Map, leaf: Tensor, g: Tensor) -> Callable[[], object]:
 
 
 def of_map(name: str, ours: Map, theirs: Map, hinted: Map, z: Tensor) -> Iterator[Promise]:
-    """Yield a map alone against our softmax, and with its backward pass."""
+    """Yield two cases of a map: forward with our softmax as a further peer, and forward with backward."""
     read, out, leaf, g = z.nbytes, torch.empty_like(z), z.clone().requires_grad_(), torch.randn(z.shape)
     sides = {"softargmax": lambda: ours(z), "entmax": lambda: theirs(z), "entmax, k": lambda: hinted(z)}
     yield Promise(name, sides, {"entmax": 30, "entmax, k": 6}, 2 * read, rounds=7)

@@ -1,8 +1,8 @@
 // Checks the exp of the kernels on every float32 of its domain, of both signs. Prints one line of JSON per beta.
 //
-// The kernels compute 2^e e^(beta x), where e keeps the value a normal number; softmax later undoes e exactly. Here
-// this value is compared with the C library's exp of beta x in double. exp_check.py compiles and runs this program for
-// each instruction set, and compares the sums of the bits.
+// The kernels compute 2^k exp(beta x), where k keeps the value within the normal numbers; softmax later undoes the
+// factor 2^k exactly. Here this value is compared with the C library's exp of beta x in double. exp_check.py
+// compiles and runs this program for each instruction set, and compares the sums of the bits.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>

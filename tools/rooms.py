@@ -3,7 +3,8 @@
     python tools/rooms.py            write
     python tools/rooms.py --check    exit with 1 if the page and the files differ
 
-`kind` says what a file is in the shape that every room has. tests/test_rooms.py refuses a file without a place in it.
+All rooms have the same kinds of files; `kind` returns the kind of a file. tests/test_rooms.py refuses a file of no
+kind.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ class State(NamedTuple, Generic[A]):
     def fold(self, scores: _Numbers[A], values: _Numbers[A] | None = None, axis: int = -1) -> State[A]:
         """Return the state with a block of scores added."""
     def merge(self, *others: State[A]) -> State[A]:
-        """Return the state of the scores of this state and all others, merged from left to right."""
+        """Merge this state with others, from left to right. The result describes the scores of all of them."""
     def finalize(self) -> _Finalized[A]:
         """Return the results: output = o / l, the softmax-weighted mean of the values, and lse = m + log l."""
 

@@ -19,7 +19,8 @@ def written(path, text):
 
 
 def flowers(path, mark=",", **changed):
-    """Write the iris data with two numeric columns (the sepals), some of them changed by functions."""
+    """Write the iris data with two numeric columns, the sepals' length and width. Functions change the cells of a
+    column."""
     data = load_iris()
     columns = {"length": data.data[:, 0], "width": data.data[:, 1]}
     columns |= {name: [change(i, x) for i, x in enumerate(columns[name])] for name, change in changed.items()}

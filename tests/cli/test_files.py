@@ -61,7 +61,7 @@ def test_output_files_of_every_format(run, tmp_path, kind, dtype, source):
         found = np.loadtxt(tmp_path / f"p{kind}", delimiter={".csv": ",", ".tsv": "\t", ".txt": None}[kind]).astype(
             wide
         )
-    assert found.tobytes() == expected.tobytes()  # numbers written as text read back unchanged
+    assert found.tobytes() == expected.tobytes()  # reading the written text gives the same numbers
 
 
 @pytest.mark.parametrize("text", ["1\n2\n-3\n", "1 2 -3\n", "1,2,-3"])

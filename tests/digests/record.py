@@ -68,7 +68,7 @@ def computed(room: str, *, kernels: bool = False) -> Digests:
     from tests.digests.digest import digest
 
     torch.set_num_threads(1)
-    torch.set_deterministic_debug_mode("error")  # as use_deterministic_algorithms, which imports for a second
+    torch.set_deterministic_debug_mode("error")  # as `use_deterministic_algorithms` does, whose imports take a second
     found: Digests = {}
     names = set()
     with warnings.catch_warnings(), np.errstate(all="ignore"):

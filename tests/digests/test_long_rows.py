@@ -1,4 +1,4 @@
-"""Digests of rows of several blocks, one for each room.
+"""One digest for each room, computed from rows of several blocks.
 
 A row of more than 4096 scores is folded block by block. A merge of two states that is off by one ulp changes each of
 these digests, also in the rooms that use states through another room. Error bounds do not see one ulp.

@@ -68,7 +68,7 @@ def worst(
 
 
 def core_tanh(u: Any) -> Any:
-    """Return the compiled core's tanh: the maximum of rows of one score with a soft-cap of 1."""
+    """Return the compiled core's tanh, by calling a kernel with a soft-cap of 1 on rows of one score."""
     rows = np.ascontiguousarray(u, np.float64).reshape(-1, 1)
     options = LossOptions(np.zeros(u.size, np.int64), None, None, None, UNIT, -100, 0.0, 0.0, 1.0)
     m, r, _ = cross_entropy(CrossEntropy(rows, options, (1,), 1, False, rows.dtype)).states.T

@@ -140,7 +140,8 @@ def _natural(m: F64, log_l: Pair, beta: Beta, wide: bool) -> Truth:
 
 
 def _narrow(d: Pair, beta: Beta, at: NDArray[np.int64]) -> tuple[Truth, Truth, Pair]:
-    x = np.ldexp(d[0] * beta[0], beta[2])  # d has a relative error of at most 2^-53: 1e-14 where e^x is not 0
+    # The relative error of d is at most 2^-53. So that of e^x is at most 1e-14 where e^x is not 0.
+    x = np.ldexp(d[0] * beta[0], beta[2])
     e = np.exp(x)
     np.put_along_axis(e, at, 0.0, -1)
     rest = e.sum(axis=-1, keepdims=True)

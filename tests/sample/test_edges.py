@@ -151,7 +151,7 @@ def test_log_probabilities(dtype: str) -> None:
 
 
 def test_parameters_per_row(quick: Backend) -> None:
-    """A batch with one parameter per row gives the draws of each row alone with its parameter."""
+    """In a batch with one parameter per row, each row has the draws that it has in a call of its own."""
     z = np.random.default_rng(2).standard_normal((6, 50)).astype("float32") * 2
     options = {
         "temperature": [0.0, 0.5, 1.0, 2.0, np.inf, 1.0],

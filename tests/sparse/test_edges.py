@@ -68,7 +68,8 @@ each = pytest.mark.parametrize("row", ROWS + HUGE, ids=lambda row: row.name)
 
 
 def orders(row: Row, alphas: tuple[float, ...]) -> list[float]:
-    """Return the orders at which a row has its listed p. Below order 1 a score 1e38 below the maximum has p > 0."""
+    """Return the orders at which a row has its listed p. At orders below 1 every finite score has p > 0, even at a
+    distance of 1e38 from the maximum."""
     return [alpha for alpha in alphas if alpha >= 1 or row.name not in FAR]
 
 

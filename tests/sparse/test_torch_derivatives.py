@@ -114,7 +114,7 @@ def test_second_derivatives_to_alpha_do_not_blow_up_towards_1() -> None:
 
 
 def of_p(p: np.ndarray, alpha: float, g: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """Return dz = s g', the derivative with respect to alpha, -<s g', w'>, and the largest w, from p and g."""
+    """From p and g, return dz = s g'; the derivative with respect to alpha, -<s g', w'>; and the largest w."""
     with mpmath.workdps(400):
         a = mpmath.mpf(alpha) - 1
         p, g = ([mpmath.mpf(float(x)) for x in values] for values in (p, g))

@@ -13,9 +13,9 @@ struct Learned {
 };
 
 // Arguments of the forward pass. Every entry of the batch has `heads` heads of queries and `groups` heads of keys and
-// values. heads / groups adjacent heads of queries share a head of keys and values. The `row` strides of an operand
-// belong to the batch axes, the heads, and the queries or keys, in this order. Its `col` stride belongs to the last
-// axis.
+// values. Each head of keys and values serves (heads / groups) adjacent heads of queries. The `row` strides of an
+// operand belong to the batch axes, the heads, and the queries or keys, in this order. Its `col` stride belongs to
+// the last axis.
 struct Args {
     Shape batch;
     std::int64_t heads = 0, groups = 0, queries = 0, keys = 0, width = 0, values = 0;

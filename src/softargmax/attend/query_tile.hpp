@@ -171,7 +171,7 @@ PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& n
     return fold_in_place(z + all.begin, all.end - all.begin, top);
 }
 
-// True if a product in the range `in` is -inf although neither mask nor bias hides its key.
+// True if some product in the given range is -inf, although neither the mask nor the bias hides its key.
 template <class T> bool overflown(const Shared& head, std::int64_t row, std::int64_t begin, Range in, const T* z) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     const Args& args = head.args;

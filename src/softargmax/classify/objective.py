@@ -120,7 +120,7 @@ class Objective:
         return np.where(found > 0, found, 1.0)
 
     def _block(self, x: Any, weight: Array) -> Array:
-        """Return the sum of w (x, 1)(x, 1)^T plus the penalty. Without an intercept, the entry of b is 1."""
+        """Return the sum of w (x, 1)(x, 1)^T plus the penalty. The last diagonal entry is 1 without an intercept."""
         weighed = (
             sparse.diags_array(weight.astype(x.dtype)) @ x
             if sparse.issparse(x)
@@ -140,7 +140,10 @@ class Objective:
             yield Block(_rows(self.X, part), self.target[part], weight)
 
     def _rows_to_a_block(self) -> int:
-        """Return the rows per block: as many as fit the cache, or more if adding up gradients would take most time."""
+        """Return the number of rows per block.
+
+        A block fits the cache, unless adding up gradients would then take most of the time.
+        """
         stored = self.X.nnz // max(1, len(self.target)) if sparse.issparse(self.X) else self.features
         held = BLOCK // max(stored, self.classes, 1)
         worth = 16 * self.classes * self.features // (self.classes + stored + 1)

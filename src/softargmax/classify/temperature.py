@@ -47,8 +47,8 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
     Parameters
     ----------
     estimator : estimator, optional
-        A classifier with `decision_function` or `predict_proba`; by default a `SoftmaxRegression`. Wrap a fitted
-        classifier in `sklearn.frozen.FrozenEstimator`, and pass rows to `fit` that it was not fitted to.
+        A classifier with `decision_function` or `predict_proba`; by default a `SoftmaxRegression`. To keep a fitted
+        classifier, wrap it in `sklearn.frozen.FrozenEstimator`. Then pass `fit` rows that the classifier has not seen.
     method : {"temperature", "vector"}
         "vector" fits :math:`w \circ z + b`, a weight and a bias per class, in place of z / T.
     cv : int or splitter, optional

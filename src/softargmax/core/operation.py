@@ -39,7 +39,8 @@
 The first array decides the library and the device. A field may itself be a record (`of: Softmax`). A vjp operation
 receives the arguments of its forward operation in this way. Names are unique.
 
-What a framework needs is derived from the record when its first array arrives: `torch_operation.py` does so for torch.
+What a framework needs is derived from the record when the framework's first array arrives: `torch_operation.py` does so
+for torch.
 """
 
 from __future__ import annotations

@@ -86,7 +86,10 @@ def magnitude(rows: Rows, z: Any, scale: Scale) -> tuple[Any, Any, Any]:
 
 
 def below(x: Any, top: Any, scale: Scale, hi: Any, lo: Any, reach: float) -> tuple[Any, Any]:
-    """|beta| (x - top) as a pair, whose second part may be 0 below -reach. At beta = inf only ties stay above -inf."""
+    """Return |beta| (x - top) as a sum of two numbers. The second may be 0 where the first is below -reach.
+
+    At beta = inf only ties stay above -inf.
+    """
     if scale is UNIT:
         return difference(x, top)
     # If |beta| < 1, x - top may overflow although beta (x - top) is finite; x / 4 - top / 4 cannot overflow.

@@ -185,7 +185,7 @@ class State(NamedTuple):
         return state
 
     def merge(self, *others: State) -> State:
-        """Return the state of the scores of this state and all others, merged from left to right.
+        """Merge this state with others, from left to right. The result describes the scores of all of them.
 
         Parameters
         ----------

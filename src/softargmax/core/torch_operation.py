@@ -200,7 +200,7 @@ class TorchOperation:
             self._implement(device)
 
     def _implement(self, device: str) -> None:
-        """Register the kernel of a device with torch's dispatcher; it is imported at the first call."""
+        """Register the kernel of a device with torch's dispatcher. Its module is imported at the first call."""
 
         def launcher() -> Any:
             if device not in self.launch:

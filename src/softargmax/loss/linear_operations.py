@@ -39,7 +39,7 @@ OF_LAYER = {"h": "h", "w": "w", "bias": "b"}
 
 
 def gradient_letters(names: Collection[str]) -> str:
-    """Return the letters ("h", "w", "b") of the arrays of a layer with these names."""
+    """Return the letters for arrays of a layer, from the names of the arrays: "h", "w" and "b" for the bias."""
     return "".join(letter for name, letter in OF_LAYER.items() if name in names)
 
 

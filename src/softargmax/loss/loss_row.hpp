@@ -86,7 +86,7 @@ inline double loss_of(const Row& row, Scale beta, const Args& args) {
 struct Slope {
     Smoothing share;
     Twofold gain{}, scale{};
-    Twofold own{}, lse{};  // (1 - e) sum w t, and 2 c lse; tau is own and (e / n) sum w
+    Twofold own{}, lse{};  // own = (1 - e) sum w t; 2 c lse; tau = own + (e / n) sum w
     Twofold w{};
     Twofold own_mass{}, each_mass{};  // scale (1 - e) and scale e / n
     Twofold p{}, others_p{};  // for a score at the maximum, and for all other scores

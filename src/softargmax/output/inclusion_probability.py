@@ -104,7 +104,7 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
 class _Nodes(NamedTuple):
     """Nodes in log q and their weights, which give sums over all classes: sum_k f(log q_k) = weight @ f(log_q).
 
-    The first `single.size` nodes are classes themselves. Then each cell of other classes has _DEGREE nodes.
+    The first `single.size` nodes are classes themselves. After them, each cell of other classes has _DEGREE nodes.
     """
 
     log_q: Floats

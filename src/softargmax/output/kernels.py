@@ -59,7 +59,7 @@ def _scatter(to: Any, rows: Any, x: Any) -> None:
 
 
 class Visited(NamedTuple):
-    """The distinct nodes of some pairs, increasing, and the sums of each node in the dtype of the factors."""
+    """Return the distinct nodes of the pairs, increasing, and one sum per node, in the dtype of the factors."""
 
     rows: Any
     sums: Any

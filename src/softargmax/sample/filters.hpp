@@ -232,8 +232,9 @@ template <class T> class Filters {
         thread_local std::vector<Pick<T>> all;
         return all;
     }
-    // Finds the k largest of the row: collects scores above the smallest of the best so far, and reduces them to k when
-    // they are many (64 x 128256, k = 50: a few hundred per row). Returns whether the row contains a NaN.
+    // Finds the k largest scores of the row. A score is collected if it is above the k-th largest so far. When many are
+    // collected, they are reduced to k (64 x 128256, k = 50: a few hundred per row). Returns whether the row contains a
+    // NaN.
     bool gather_top(std::int64_t k) {
         using V = Pack<T>;
         std::vector<Pick<T>>& all = picks();

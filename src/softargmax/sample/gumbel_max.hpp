@@ -1,8 +1,8 @@
 // Gumbel-max: arg max of beta z + g, with noise computed only where it can matter.
 //
 // The upper random words of 64 columns bound their noise. A column is skipped if its score plus the bound does not
-// reach the best so far. The expected number of other columns is O(log K); their noise is computed in double. If no
-// column can reach the best even with the largest possible noise, no words are computed.
+// reach the best so far. The expected number of columns that are not skipped is O(log K). Their noise is computed in
+// double. If no column can reach the best even with the largest possible noise, no words are computed.
 #pragma once
 
 #include "core/cpp/philox.hpp"

@@ -74,7 +74,7 @@ class DrawsWithLogprob(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """The arguments of noise with z's shape and this dtype."""
+    """The arguments of an operation that returns noise. The noise has z's shape and the dtype `dtype`."""
 
     z: Array
     seed: Seed

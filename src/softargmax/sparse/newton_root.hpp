@@ -298,8 +298,8 @@ inline double middle(double low, double high) {
     return x;
 }
 // Returns o, the smallest score with p > 0. `in_support(x)` is true if the p of the scores above x, with q = 0, sum to
-// less than 1. `o` is where the search ended: the result is a neighbour of it, or is found by bisection between a score
-// outside the support and one in it (the maximum `top` is in it).
+// less than 1. The argument `o` is where the search ended. The result is close to it, or a bisection finds it between a
+// score outside the support and the maximum `top`, which is in the support.
 template <class From, class InSupport> double smallest_in_support(double o, double top, From& from,
                                                                   InSupport in_support) {
     double low = -kInf, high = o;

@@ -18,7 +18,8 @@ MAX_STEPS, TRACED_STEPS = 300, 24
 def search_shift(d: Any, e: Any, a: Any) -> Any:
     """Return lambda >= 0 with sum [1 + a (d + e - lambda)]_+^(1/a) = 1, for a <= 1. Newton's method starts at 0.
 
-    Below order 1 lambda may be in the thousands. So steps are measured relative to 1 - a lambda, the v of the maximum.
+    At orders below 1, lambda may be in the thousands. So steps are relative to the v of the maximum, which is 1 - a *
+    lambda.
     """
     xp = namespace(d)
     n = _sum(xp.astype(d > -INF, d.dtype))

@@ -44,7 +44,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Until:
-    """When training ends: after this many steps, passes over the text or seconds, whichever comes first."""
+    """The limits of training, in steps, passes over the text and seconds. The first one reached ends it."""
 
     steps: int | None = None
     epochs: float | None = None

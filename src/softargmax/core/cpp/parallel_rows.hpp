@@ -257,8 +257,8 @@ template <class Row, class G> class RowsOfGroup {
     }
 };
 
-// All rows, with their blocks split among threads. Row and the result of `lift` must be types of this namespace:
-// std::vector<double> would be one function shared by all instruction sets.
+// All rows, with their blocks split among threads. Row and the result of `lift` must be types of this namespace. The
+// functions of std::vector<double> would exist once for all instruction sets.
 template <class Row, class G, class Frame> class RowsByBlock {
     const Frame& frame_;
     const std::int64_t groups_ = frame_.groups.total, blocks_ = blocks_of(frame_.args);

@@ -85,7 +85,7 @@ template <class T> struct One {
     SOFTARGMAX_INLINE void store(T* p) const { std::memcpy(p, &r, kRegisterBytes); }
     // Loads n lanes from memory and sets the others to `fill`; n may be negative or more than kLanes.
     // A full load skips the mask, which is slow even if all lanes pass: the gradient of sparsemax takes 12.3 ms with
-    // masks alone, 7.0 ms with this branch. (GCC 12 fails on this branch before the baseline's loop.)
+    // masks alone, 7.0 ms with this branch. (In the baseline, GCC 12 fails to compile this branch.)
     static SOFTARGMAX_INLINE One load_part(const T* p, std::int64_t n, T fill) {
         if constexpr (kHasMasks)
             if (n >= kLanes) return load(p);

@@ -28,7 +28,8 @@ struct Tensors {
     PyTypeObject* parameter = nullptr;  // torch.nn.Parameter, which is treated as a tensor
     Describe describe = nullptr;
     PyObject* is_neg = nullptr;  // Tensor.is_neg
-    PyObject* is_wrapped = nullptr;  // true for functorch's wrappers; describing one throws, which takes 7 ms
+    // True for functorch's wrappers. To ask one for its memory raises an error, which takes 7 ms.
+    PyObject* is_wrapped = nullptr;
     PyObject* grad_mode = nullptr;  // torch.is_grad_enabled
     PyObject* requires_grad = nullptr;  // the name of the attribute
 
@@ -165,7 +166,7 @@ struct NumPy {
     nb::tuple shape_of(nb::handle x) const { return nb::borrow<nb::tuple>(answered(PyObject_GetAttr(x.ptr(), shape))); }
 };
 
-// An array of floats that needs no conversion, of NumPy or torch, and its dtype and sizes.
+// A NumPy array or tensor of floats that needs no conversion, with its dtype and sizes.
 class Described {
     static constexpr std::int32_t kDims = 8;  // NumPy arrays of more dimensions are not described
     nb::handle x_;
