@@ -1,5 +1,5 @@
-// The gradients of attention from its output and lse (design section 8). Scores are recomputed for about 100 queries
-// and one block of keys at a time.
+// The gradients of attention from its output and lse (docs/design.md, Formulas). Scores are recomputed for about 100
+// queries and one block of keys at a time.
 //
 //     p = e^(S - lse)      dS = p (do v^T - delta), times the soft-cap's slope      delta = <do, o> - dlse
 //     dq = scale dS k      dk = dS^T (scale q)      dv = p^T do

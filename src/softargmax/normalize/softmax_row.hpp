@@ -1,6 +1,6 @@
-// Softmax and its derivatives (design section 8). The first part has the formulas for one row, or one block of a row,
-// in contiguous memory. The second part has the passes over rows: the first pass folds blocks into a state, the second
-// applies the state to the blocks.
+// Softmax and its derivatives (docs/design.md, Formulas). The first part has the formulas for one row, or one block of
+// a row, in contiguous memory. The second part has the passes over rows: the first pass folds blocks into a state, the
+// second applies the state to the blocks.
 #pragma once
 
 #include "core/cpp/parallel_rows.hpp"
