@@ -149,7 +149,7 @@ def test_checkpoint_restores_the_tree() -> None:
         with pytest.raises(RuntimeError, match="size mismatch for weight"):
             hierarchical.HierarchicalSoftmax(dim, Tree.balanced(k)).load_state_dict(layer.state_dict())
     broken = {**layer.state_dict(), "tree_children": torch.zeros(39, 2, dtype=torch.int64)}
-    with pytest.raises(RuntimeError, match="tree_children: children: expected each from 1 to 38"):
+    with pytest.raises(RuntimeError, match="tree_children: children: expected each node from 1 to 38"):
         twin.load_state_dict(broken)
     assert twin.tree == layer.tree
 

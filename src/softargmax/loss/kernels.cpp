@@ -4,7 +4,7 @@
 // is the softmax of the blocks minus the target. Targets that are classes, without label smoothing and soft-cap, need
 // nothing else (`plain`). Other losses are computed in double, since p minus a smoothed target cancels. If the target
 // has more than one class, each block is read once more for its sums.
-#include <vector>
+#include <memory>
 
 #include "core/cpp/parallel_rows.hpp"
 #include "loss/last_layer.hpp"
@@ -288,22 +288,20 @@ void reduce(const Args& args) {
 
 // The loss of each row and the factor of its gradient, of which the arguments name groups.
 struct RowNumbers {
-    std::vector<double> losses, seeds;
+    std::unique_ptr<double[]> losses, seeds;
     explicit RowNumbers(Args& args, bool gradients) {
         const std::int64_t rows = args.rows.total, groups = args.loss ? args.loss.count : rows;
-        const std::int64_t seeds_there = args.g ? args.g.count : groups;
+        const std::int64_t count = args.g ? args.g.count : groups;
         args.each = rows / groups;
-        args.each_of_seed = rows / seeds_there;
-        losses.resize(static_cast<std::size_t>(args.loss ? rows : 0));
-        seeds.resize(static_cast<std::size_t>(gradients ? seeds_there : 0));
-        std::int64_t begin = 0;
-        for (double& seed : seeds) {
-            const double g = args.g ? reinterpret_cast<const double*>(args.g.data)[begin / args.each_of_seed] : 1;
-            seed = g / together(args, begin, begin + args.each_of_seed);
-            begin += args.each_of_seed;
+        args.each_of_seed = rows / count;
+        if (args.loss) losses.reset(new double[static_cast<std::size_t>(rows)]());
+        if (gradients) seeds.reset(new double[static_cast<std::size_t>(count)]);
+        for (std::int64_t k = 0; gradients && k < count; ++k) {
+            const double g = args.g ? reinterpret_cast<const double*>(args.g.data)[k] : 1;
+            seeds[k] = g / together(args, k * args.each_of_seed, (k + 1) * args.each_of_seed);
         }
-        args.losses = args.loss ? losses.data() : nullptr;
-        args.seeds = seeds.data();
+        args.losses = losses.get();
+        args.seeds = seeds.get();
     }
 };
 void run_rows(const Args& args) {

@@ -5,7 +5,7 @@
 // The scores of a part become dz in place. A row of dh has the same bits in every batch; dW and db add up part by part.
 #pragma once
 
-#include <vector>
+#include <memory>
 
 #include "loss/loss_row.hpp"
 
@@ -28,8 +28,12 @@ struct Matrix2D : Factor2D {
 template <class T> class LastLayer {
     LinearArgs& args_;
     Matrix2D h_, w_;
-    std::vector<T> finite_h_, finite_w_, bias_, ones_;
-    std::vector<std::int64_t> late_;  // classes whose bias is not finite
+    // Not std::vector, whose functions would exist once for all instruction sets.
+    using Numbers = std::unique_ptr<T[]>;
+    Numbers finite_h_, finite_w_, bias_, finite_bias_, ones_;
+    bool late_ = false;  // true if some biases are not finite
+
+    static Numbers numbers(std::int64_t count) { return Numbers(new T[static_cast<std::size_t>(count)]); }
 
     static Matrix2D matrix(T* data, std::int64_t rows, std::int64_t cols) {
         return {{reinterpret_cast<char*>(data), kTypeOf<T>, cols, 1}, rows, cols};
@@ -37,17 +41,17 @@ template <class T> class LastLayer {
     static bool is_finite(T x) { return x - x == 0; }
 
     // The matrix with 0 in place of NaN and infinities.
-    static void make_finite(Matrix2D& x, std::vector<T>& to) {
-        if (!to.empty()) return;
-        to.resize(static_cast<std::size_t>(x.rows * x.cols));
+    static void make_finite(Matrix2D& x, Numbers& to) {
+        if (to) return;
+        to = numbers(x.rows * x.cols);
         with_type(x.type, x.data, [&](auto* base) {
             for (std::int64_t i = 0; i < x.rows; ++i)
                 for (std::int64_t j = 0; j < x.cols; ++j) {
                     const T value = convert<T>(base[i * x.row + j * x.col]);
-                    to[static_cast<std::size_t>(i * x.cols + j)] = is_finite(value) ? value : T{0};
+                    to[i * x.cols + j] = is_finite(value) ? value : T{0};
                 }
         });
-        x = matrix(to.data(), x.rows, x.cols);
+        x = matrix(to.get(), x.rows, x.cols);
     }
     void product(const Matrix2D& a, const Matrix2D& b, char* out, bool adds, bool sparse,
                  const T* bias = nullptr) const {
@@ -64,27 +68,24 @@ template <class T> class LastLayer {
     explicit LastLayer(LinearArgs& args)
         : args_(args), h_{args.h, args.rows.total, args.width}, w_{args.w, args.cols.total, args.width} {
         if (!args.bias.data) return;
-        bias_.resize(static_cast<std::size_t>(w_.rows));
+        bias_ = numbers(w_.rows);
+        finite_bias_ = numbers(w_.rows);
         with_type(args.bias.type, args.bias.data, [&](auto* base) {
-            for (std::int64_t k = 0; k < w_.rows; ++k)
-                bias_[static_cast<std::size_t>(k)] = convert<T>(base[k * args.bias.row]);
+            for (std::int64_t k = 0; k < w_.rows; ++k) {
+                const T value = bias_[k] = convert<T>(base[k * args.bias.row]);
+                finite_bias_[k] = is_finite(value) ? value : T{0};
+                late_ = late_ || !is_finite(value);
+            }
         });
-        for (std::int64_t k = 0; k < w_.rows; ++k)
-            if (!is_finite(bias_[static_cast<std::size_t>(k)])) late_.push_back(k);
     }
 
     // Nonfinite biases are added last, and not to infinite scores: a class with a bias of -inf is outside the support.
     void scores(std::int64_t begin, std::int64_t end, T* z) {
-        std::vector<T> bias = late_.empty() ? std::vector<T>() : bias_;
-        for (std::int64_t k : late_) bias[static_cast<std::size_t>(k)] = 0;
-        product(h_.part(begin, end), w_.transposed(), reinterpret_cast<char*>(z), false, false,
-                bias_.empty()   ? nullptr
-                : late_.empty() ? bias_.data()
-                                : bias.data());
-        for (std::int64_t i = 0; i < end - begin; ++i)
-            for (std::int64_t k : late_) {
+        product(h_.part(begin, end), w_.transposed(), reinterpret_cast<char*>(z), false, false, finite_bias_.get());
+        for (std::int64_t i = 0; late_ && i < end - begin; ++i)
+            for (std::int64_t k = 0; k < w_.rows; ++k) {
                 T& score = z[i * w_.rows + k];
-                if (!std::isinf(score)) score += bias_[static_cast<std::size_t>(k)];
+                if (!is_finite(bias_[k]) && !std::isinf(score)) score += bias_[k];
             }
     }
 
@@ -105,8 +106,11 @@ template <class T> class LastLayer {
         if (args_.dh) product(dz, w_, row_of(args_.dh, begin, args_.width), false, true);
         if (args_.dw) product(dz.transposed(), h_.part(begin, end), args_.dw, begin > 0, true);
         if (!args_.db) return;
-        ones_.resize(static_cast<std::size_t>(end - begin), 1);
-        product(matrix(ones_.data(), 1, end - begin), dz, args_.db, begin > 0, false);
+        if (!ones_) {  // the first part is the largest
+            ones_ = numbers(end - begin);
+            std::fill_n(ones_.get(), end - begin, T{1});
+        }
+        product(matrix(ones_.get(), 1, end - begin), dz, args_.db, begin > 0, false);
     }
 };
 
