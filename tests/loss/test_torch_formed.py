@@ -245,3 +245,17 @@ def test_a_row_has_the_same_gradient_in_every_part() -> None:
         own = h[row : row + 1].detach().requires_grad_()
         loss = s.linear_cross_entropy(own, w, y[row : row + 1], bias=b, reduction="sum")
         assert torch.equal(torch.autograd.grad(loss, own)[0][0], whole[row])
+
+
+def test_nonfinite_inputs_reach_the_losses_of_every_part() -> None:
+    """A NaN in h and an infinite class vector show in the same losses, whether gradients are computed too or not."""
+    (h, w, _), y = layer()
+    with torch.no_grad():
+        w[5, 0] = float("inf")
+        h[[10, 300, 600], 1] = float("nan")
+        alone = s.linear_cross_entropy(h, w, y, reduction="none")
+        beside_gradients = s.linear_cross_entropy_and_gradient(h, w, y, reduction="none").loss
+        truth = torch.nn.functional.cross_entropy(h.double() @ w.double().T, y, reduction="none")
+    assert torch.equal(alone.isfinite(), truth.isfinite())
+    assert torch.equal(alone.nan_to_num(), beside_gradients.nan_to_num())
+    assert torch.equal(alone.isnan(), beside_gradients.isnan())

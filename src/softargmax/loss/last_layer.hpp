@@ -27,7 +27,8 @@ struct Matrix2D : Factor2D {
 
 template <class T> class LastLayer {
     LinearArgs& args_;
-    Matrix2D h_, w_;
+    const Matrix2D h_, w_;
+    Matrix2D h_of_dw_ = h_, w_of_dh_ = w_;  // with 0 in place of NaN and infinities, once some are found
     // Not std::vector, whose functions would exist once for all instruction sets.
     using Numbers = std::unique_ptr<T[]>;
     Numbers finite_h_, finite_w_, bias_, finite_bias_, ones_;
@@ -89,22 +90,22 @@ template <class T> class LastLayer {
             }
     }
 
-    // Replaces nonfinite entries of h and W, before the scores become dz. The entries of dz that they meet are 0 or
-    // NaN anyway; so the bits of a row do not depend on other rows. A nonfinite entry of W makes all scores of its
-    // class nonfinite, and one of h all scores of its row. So if one row and one column of scores are finite, there are
-    // none, and W need not be read (a third of the time of its product with 3 rows).
+    // Replaces nonfinite entries of h and W for the gradients, before the scores become dz. The entries of dz that they
+    // meet are 0 or NaN anyway; so the bits of a row do not depend on other rows. A nonfinite entry of W makes all
+    // scores of its class nonfinite, and one of h all scores of its row. So if one row and one column of scores are
+    // finite, there are none, and W need not be read (a third of the time of its product with 3 rows).
     void finite_layer(std::int64_t rows, const T* z) {
         bool w = true, h = true;
         for (std::int64_t k = 0; k < w_.rows; ++k) w &= is_finite(z[k]);
         for (std::int64_t i = 0; w_.rows > 0 && i < rows; ++i) h &= is_finite(z[i * w_.rows]);
-        if (!w) make_finite(w_, finite_w_);
-        if (!h) make_finite(h_, finite_h_);
+        if (!w) make_finite(w_of_dh_, finite_w_);
+        if (!h) make_finite(h_of_dw_, finite_h_);
     }
 
     void add_gradients(std::int64_t begin, std::int64_t end, T* z) {
         const Matrix2D dz = matrix(z, end - begin, w_.rows);
-        if (args_.dh) product(dz, w_, row_of(args_.dh, begin, args_.width), false, true);
-        if (args_.dw) product(dz.transposed(), h_.part(begin, end), args_.dw, begin > 0, true);
+        if (args_.dh) product(dz, w_of_dh_, row_of(args_.dh, begin, args_.width), false, true);
+        if (args_.dw) product(dz.transposed(), h_of_dw_.part(begin, end), args_.dw, begin > 0, true);
         if (!args_.db) return;
         if (!ones_) {  // the first part is the largest
             ones_ = numbers(end - begin);
