@@ -28,14 +28,8 @@ struct GroupedField {
     }
     template <class J> void put(Plan& plan, CallOf<J>& call, const HeldArray& x) const {
         if (!x) return;
-        std::int64_t count = 1;
-        bool dense = true;
-        for (std::size_t d = x.shape.size(); d-- > 0;) {
-            dense = dense && (x.shape[d] == 1 || x.stride[d] == count);
-            count *= x.shape[d];
-        }
-        const std::int64_t rows = plan.rows();
-        if ((!dense && count > 0) || (count == 0 ? rows != 0 : rows % count != 0))
+        const std::int64_t count = size_of(x), rows = plan.rows();
+        if (!is_contiguous(x) || (count == 0 ? rows != 0 : rows % count != 0))
             throw nb::value_error((std::string(name) + ": expected numbers of groups of the rows").c_str());
         call.job.*to = {x.data, x.type, count};
         // Without rows no kernel runs; the loss of each group is 0.
@@ -92,20 +86,18 @@ struct Layer {
 void put_gradient(const char* name, const HeldArray& x, const Layer& layer, Dims shape, char* LinearArgs::* to,
                   LinearArgs& job) {
     if (!x || x.shape != shape) return;
-    std::int64_t count = 1;
-    bool dense = true;
-    for (std::size_t d = shape.size(); d-- > 0;) {
-        dense = dense && (shape[d] == 1 || x.stride[d] == count);
-        count *= shape[d];
-    }
-    if (!dense && count > 0) throw nb::value_error((std::string(name) + ": not contiguous").c_str());
+    if (!is_contiguous(x)) throw nb::value_error((std::string(name) + ": not contiguous").c_str());
     must_be(name, x, {layer.scores.type});
     job.*to = x.data;
     // Without rows no kernel runs, and the gradients are 0.
     if (layer.h.shape[0] == 0)
-        std::memset(x.data, 0, static_cast<std::size_t>(count * kTypeBytes[static_cast<int>(x.type)]));
+        std::memset(x.data, 0, static_cast<std::size_t>(size_of(x) * kTypeBytes[static_cast<int>(x.type)]));
 }
 
+// An argument that is no field of the kernel's struct.
+struct Named {
+    const char* name;
+};
 template <class... Field> void bind_linear(nb::module_& module, const char* name, const char* text, Field... fields) {
     module.def(name,
                [=](nb::handle h, nb::handle w, nb::handle bias, Handle<Field>... inputs, nb::handle dh_, nb::handle dw_,
@@ -123,7 +115,8 @@ template <class... Field> void bind_linear(nb::module_& module, const char* name
         return call.run(plan, unless_wrong_class<run_linear, LinearArgs>);
     },
                "h"_a, "w"_a, "bias"_a.none(), nb::arg(fields.name).none()..., "dh"_a, "dw"_a, "db"_a, text);
-    module.attr("ARGUMENTS")[name] = nb::make_tuple("h", "w", "bias", fields.name..., "dh", "dw", "db");
+    list_arguments(module, name, Named{"h"}, Named{"w"}, Named{"bias"}, fields..., Named{"dh"}, Named{"dw"},
+                   Named{"db"});
 }
 
 }  // namespace

@@ -93,17 +93,13 @@ def linear_cross_entropy(
     >>> float(softargmax.linear_cross_entropy(h, w, [2]))  # the scores are 1, 2, 8
     0.003384...
     """
-    i = common_layer(h, w, bias, target, options) if exact is False else None
-    shape: tuple[int, ...] = ()
-    if i is None:
-        layer, i = record(h, w, bias, target, options, exact=exact)
-        shape = layer.shape[:-1]
+    common = common_layer(h, w, bias, target, options) if exact is False else None
+    layer, i = common or record(h, w, bias, target, options, exact=exact)
     if not i.kept:
         i = i._replace(
             forms=gradient_letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if trained(x)])
         )
-    loss = operations.linear_cross_entropy.first(i)
-    return as_number(namespace(loss).reshape(loss, shape) if i.kept else loss)
+    return as_number(like_rows(operations.linear_cross_entropy.first(i), layer, i.kept))
 
 
 @takes(LinearKeywords)

@@ -191,7 +191,8 @@ template <class T> class Steps {
           loss_(scratch(kResult).get<double>(args.rows)) {}
 
     void run() {
-        const auto train = [&](int thread, int team) {  // the threads wait for each other, so they must run together
+        // The threads wait for each other, so they must run at the same time.
+        on_team(std::min(args_.threads, kOwners), [&](int thread, int team) {
             const int begin = kOwners * thread / team, end = kOwners * (thread + 1) / team;
             const auto is_mine = [&](std::int64_t i) { return begin <= owner_of(i) && owner_of(i) < end; };
             std::int64_t halves = 0;
@@ -205,9 +206,7 @@ template <class T> class Steps {
                     if (is_mine(args_.inputs[row])) change_row(first, row);
                 wait_for_all(end - begin, ++halves);
             }
-        };
-        if (args_.threads <= 1) train(0, 1);
-        else on_team(std::min(args_.threads, kOwners), train);
+        });
         for (std::int64_t row = 0; row < args_.rows; ++row) args_.loss += loss_[row];
     }
 };

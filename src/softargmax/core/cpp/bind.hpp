@@ -116,18 +116,28 @@ inline void must_be(const char* name, const View& x, std::initializer_list<Type>
         if (x.type == t) return;
     throw nb::type_error((std::string(name) + ": this operation does not take its dtype").c_str());
 }
+inline std::int64_t size_of(const View& x) {
+    std::int64_t size = 1;
+    for (std::int64_t n : x.shape) size *= n;
+    return size;
+}
+// True for memory in C order without gaps, and for arrays without elements.
+inline bool is_contiguous(const View& x) {
+    std::int64_t count = 1;
+    bool contiguous = true;
+    for (std::size_t d = x.shape.size(); d-- > 0;) {
+        contiguous = contiguous && (x.shape[d] == 1 || x.stride[d] == count);
+        count *= x.shape[d];
+    }
+    return contiguous || count == 0;
+}
 // `count` contiguous numbers of a type. Kernels get only the address of the numbers, so the count is checked here.
 template <class T> T* numbers(const char* name, const View& x, std::int64_t count) {
     if (!x) return nullptr;
-    std::int64_t size = 1, stride = 1;
     constexpr bool real = std::is_same_v<std::remove_const_t<T>, double>;
-    bool dense = x.type == (real ? Type::f64 : Type::i64);
-    for (std::size_t d = x.shape.size(); d-- > 0;) {
-        dense = dense && (x.shape[d] == 1 || x.stride[d] == stride);
-        stride *= x.shape[d];
-        size *= x.shape[d];
-    }
-    if ((!dense && size > 0) || size != count)
+    const std::int64_t size = size_of(x);
+    const bool usable = x.type == (real ? Type::f64 : Type::i64) && is_contiguous(x);
+    if ((!usable && size > 0) || size != count)
         throw nb::value_error(
             (std::string(name) + ": expected " + std::to_string(count) + " contiguous " + (real ? "float64" : "int64"))
                 .c_str());
@@ -137,8 +147,7 @@ template <class T> T* numbers(const char* name, const View& x, std::int64_t coun
 // Any number of contiguous integers; none for None.
 struct Integers : HeldArray {
     std::int64_t count;
-    Integers(const char* name, nb::handle x) : HeldArray(x), count(x.is_none() ? 0 : 1) {
-        for (std::int64_t n : shape) count *= n;
+    Integers(const char* name, nb::handle x) : HeldArray(x), count(x.is_none() ? 0 : size_of(*this)) {
         numbers<const std::int64_t>(name, *this, count);
     }
     const std::int64_t* begin() const { return reinterpret_cast<const std::int64_t*>(data); }

@@ -108,6 +108,7 @@ class FloatEnvironment {
 // body(i, team) on each thread i of a team of at most `threads` threads, all at the same time. An exception of a body
 // (a tile may find no memory) is thrown here after all have finished; inside OpenMP it would end the process.
 template <class Body> void on_team(int threads, const Body& body) {
+    if (threads <= 1) return body(0, 1);  // the kernel has already set its floating-point environment
     std::atomic<bool> failed{false};
     std::exception_ptr failure;
 #pragma omp parallel num_threads(threads)
@@ -132,7 +133,6 @@ constexpr int kPieces = 8;  // of a thread's share
 // body(begin, end) over disjoint ranges that cover 0 to n. A thread takes the pieces of its own share in order, so that
 // its data stay in its cache, and then pieces of other shares: a thread that loses its core delays one piece.
 template <class Body> void parallel_for(int threads, std::int64_t n, const Body& body) {
-    // the kernel has already set its floating-point environment
     if (threads <= 1 || n <= 1) return body(std::int64_t{0}, n);
     const int wanted = n < threads ? static_cast<int>(n) : threads;
     const std::int64_t pieces = std::min<std::int64_t>(n, std::int64_t{kPieces} * wanted);
@@ -153,11 +153,9 @@ template <class Body> void parallel_for(int threads, std::int64_t n, const Body&
 // Calls body(i) for every i below n on the next free thread. It suits work of unequal size.
 template <class Body> void parallel_each(int threads, std::int64_t n, const Body& body) {
     std::atomic<std::int64_t> next{0};
-    const auto take = [&](int, int) {
+    on_team(static_cast<int>(std::min<std::int64_t>(n, threads)), [&](int, int) {
         for (std::int64_t i; (i = next++) < n;) body(i);
-    };
-    if (threads <= 1 || n <= 1) take(0, 1);
-    else on_team(static_cast<int>(std::min<std::int64_t>(n, threads)), take);
+    });
 }
 
 }  // namespace softargmax
