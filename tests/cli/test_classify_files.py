@@ -161,7 +161,7 @@ def test_files_as_other_programs_write_them(run, tmp_path):
         (["None,1", "null,2"] * 4, "4 rows are empty"),
         (["a,1e200", "b,2"] * 4, "expected at most 1e+100, got 1e+200"),
         ([*(["a,1", "b,2"] * 20), "a,7x"], "row 41: '7x' is not a number, unlike 40 other rows"),
-        (["v,1", "w,2"] * 4, "a name that no probability column"),
+        (["v,1", "w,2"] * 4, "a name that no probability column (p_CLASS) has"),
     ],
 )
 def test_unusual_columns(run, tmp_path, rows, message):
