@@ -28,6 +28,7 @@ def options(w: World) -> Options:
         "bias of keys": {"bias": w.array(scores(BATCH, 1, 1, KEYS, salt="bias", size=1.0))},
         "softcap": {"softcap": 2.0},
         "sink": {"sink": w.array(scores(HEADS, salt="sink", size=1.0))},
+        "slopes": {"slopes": w.array(0.1 + uniform(HEADS, salt="slopes"))},
         "alpha 1.5": {"alpha": 1.5},
         "alpha per head": {"alpha": w.array(1.0 + uniform(HEADS, 1, salt="alpha"))},
         "dropout": {"dropout": 0.25, "seed": 3},
@@ -37,7 +38,7 @@ def options(w: World) -> Options:
 
 PLACES = "scale", "causal", "window", "softcap"
 SEQUENCES = *PLACES, "sink", "alpha 1.5"
-PARTS = *PLACES, "scale per head", "mask", "bias", "bias of keys", "key_lengths"
+PARTS = *PLACES, "scale per head", "mask", "bias", "bias of keys", "slopes", "key_lengths"
 SOFTMAX = *PARTS, "sink", "dropout"
 STATS = *PARTS, "sink", "alpha 1.5", "alpha per head"
 

@@ -74,6 +74,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "softmax_with_lse": (sa.softmax_with_lse, (*FAMILY, "dtype")),
     "logsumexp": (sa.logsumexp, (*FAMILY, "temperature inf", "where rows", "keepdims", "weights", "dtype")),
     "entropy": (sa.entropy, FAMILY),
+    "renyi_entropy 0.7": (partial(sa.renyi_entropy, order=0.7), (*FAMILY, "keepdims")),
+    "renyi_entropy 2": (partial(sa.renyi_entropy, order=2.0), FAMILY),
+    "spatial_soft_argmax": (partial(sa.spatial_soft_argmax, axis=-1), ("axes", "temperature", "temperature 0", "where")),
     "softmax_jacobian": (sa.softmax_jacobian, ("axis", "temperature", "temperature per row", "temperature 0", "base")),
     "soft_argmax": (sa.soft_argmax, tuple(x for x in FAMILY if x not in {"base", "temperature -2"})),
     "logcumsumexp": (
@@ -153,7 +156,7 @@ def over_layouts() -> Iterator[Case]:
 def derivatives() -> Iterator[Case]:
     """Yield second derivatives, forward mode and vmap for the options that affect derivatives."""
     for name in ("softmax", "log_softmax", "softmin", "softmax_with_lse", "logsumexp", "entropy", "soft_argmax",
-                 "logcumsumexp"):  # fmt: skip
+                 "logcumsumexp", "renyi_entropy 0.7", "renyi_entropy 2"):  # fmt: skip
         function, labels = FUNCTIONS[name]
         for w in TORCH[:3]:
             z = w.array(scores(ROWS, COLUMNS))
@@ -201,6 +204,8 @@ def others() -> Iterator[Case]:
             for label, keywords in both(chosen(given, "temperature", "temperature per row", "where")):
                 what = titled("soft_argmax", f"values {columns}" + (f", {label}" if label else ""))
                 yield Case(what, variant(w), partial(run, sa.soft_argmax, z, values, **keywords))
+        orders = w.array(np.array([[0.0], [0.5], [1.0], [np.inf]]))
+        yield Case(titled("renyi_entropy", "order per row"), variant(w), partial(run, sa.renyi_entropy, z, orders))
         yield from segments(w, run)
     z = scores(4, 9) + 1j * scores(4, 9, salt="imaginary")
     for label, keywords in alone({"axis": {"axis": 0}, "keepdims": {"keepdims": True}}):
