@@ -76,7 +76,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "entropy": (sa.entropy, FAMILY),
     "renyi_entropy 0.7": (partial(sa.renyi_entropy, order=0.7), (*FAMILY, "keepdims")),
     "renyi_entropy 2": (partial(sa.renyi_entropy, order=2.0), FAMILY),
-    "spatial_soft_argmax": (partial(sa.spatial_soft_argmax, axis=-1), ("axes", "temperature", "temperature 0", "where")),
+    "spatial_soft_argmax": (
+        partial(sa.spatial_soft_argmax, axis=-1),
+        ("axes", "temperature", "temperature 0", "where"),
+    ),
     "softmax_jacobian": (sa.softmax_jacobian, ("axis", "temperature", "temperature per row", "temperature 0", "base")),
     "soft_argmax": (sa.soft_argmax, tuple(x for x in FAMILY if x not in {"base", "temperature -2"})),
     "logcumsumexp": (
