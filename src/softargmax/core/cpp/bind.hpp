@@ -175,11 +175,18 @@ inline int quota_threads() {
     }
     return known;
 }
+// Finds the OpenMP that torch has loaded. It is looked for a few times, since torch may be half imported; a search that
+// finds none takes 30 us.
+inline void watch_for_torch() {
+    static int searches = 8;
+    if (searches == 0 || !PyDict_GetItemString(PyImport_GetModuleDict(), "torch")) return;
+    searches = find_openmp() ? 0 : searches - 1;
+}
 // The number of threads of a large call. The caller holds the GIL.
 inline int threads_now() {
-    if (forked()) return 1;
+    watch_for_torch();
     if (requested_threads() > 0) return std::min(requested_threads(), most_threads());
-    return std::min(omp_get_max_threads(), quota_threads());
+    return std::min(default_threads(), quota_threads());
 }
 
 // Results of at least this size do not stay in the caches along with their scores, so they are written past the caches.

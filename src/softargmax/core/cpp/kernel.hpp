@@ -8,8 +8,6 @@
 // instruction set at a time and sees no dispatch.
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -20,8 +18,6 @@
 #endif
 
 #ifndef SOFTARGMAX_ISA_NAME
-#include <pthread.h>
-
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -74,11 +70,17 @@ struct RowArgs {
 
 // ---- threads --------------------------------------------------------------------------------------------------
 //
-// Threads come from OpenMP's pool. torch's CPU wheel brings the same library under the same name, so both share one
-// pool. The number is requested by num_threads clauses; no global setting is changed.
+// Threads come from a pool of the library (threads.cpp), which sleeps between calls.
 
-// Smaller work stays on the calling thread: starting a team takes 1.5 to 5 us, and 2^15 scores about 10 us.
+// Smaller work stays on the calling thread: waking a thread takes 5 to 50 us, and 2^15 scores about 10 us.
 constexpr std::int64_t kParallel = 1 << 15;
+
+// Calls work(context) on the calling thread, and on those of up to `threads` - 1 further threads that are free. `work`
+// returns when it finds no work left. Returns when all have finished.
+void run_on_threads(int threads, void (*work)(void*), void* context);
+// Calls work(context) on `threads` threads that all run, for work whose threads wait for each other. It starts threads,
+// which takes 20 us each.
+void run_together(int threads, void (*work)(void*), void* context);
 
 // Sets rounding to nearest with subnormals kept, whatever the caller has set (torch.set_flush_denormal, for example).
 class FloatEnvironment {
@@ -105,22 +107,31 @@ class FloatEnvironment {
     FloatEnvironment& operator=(const FloatEnvironment&) = delete;
 };
 
-// body(i, team) on each thread i of a team of at most `threads` threads, all at the same time. An exception of a body
-// (a tile may find no memory) is thrown here after all have finished; inside OpenMP it would end the process.
-template <class Body> void on_team(int threads, const Body& body) {
-    if (threads <= 1) return body(0, 1);  // the kernel has already set its floating-point environment
-    std::atomic<bool> failed{false};
-    std::exception_ptr failure;
-#pragma omp parallel num_threads(threads)
-    {
+// Calls body() on several threads by `run`. An exception of a body (a tile may find no memory) is thrown here after all
+// have finished.
+template <class Body> void on_threads(decltype(run_on_threads)& run, int threads, const Body& body) {
+    struct Call {
+        const Body& body;
+        std::atomic<bool> failed{false};
+        std::exception_ptr failure{};
+    } call{body};
+    run(threads, [](void* context) {
+        Call& to = *static_cast<Call*>(context);
         const FloatEnvironment environment;
         try {
-            body(omp_get_thread_num(), omp_get_num_threads());
+            to.body();
         } catch (...) {
-            if (!failed.exchange(true)) failure = std::current_exception();
+            if (!to.failed.exchange(true)) to.failure = std::current_exception();
         }
-    }
-    if (failure) std::rethrow_exception(failure);
+    }, &call);
+    if (call.failure) std::rethrow_exception(call.failure);
+}
+
+// Calls body(i, team) on each thread i of a team of `threads` threads, all at the same time.
+template <class Body> void on_team(int threads, const Body& body) {
+    if (threads <= 1) return body(0, 1);  // the kernel has already set its floating-point environment
+    std::atomic<int> next{0};
+    on_threads(run_together, threads, [&] { body(next++, threads); });
 }
 
 // The share of one thread of a team: the pieces from `next` to `end`.
@@ -141,7 +152,9 @@ template <class Body> void parallel_for(int threads, std::int64_t n, const Body&
         shares[i].next = pieces * i / wanted;
         shares[i].end = pieces * (i + 1) / wanted;
     }
-    on_team(wanted, [&](int own, int) {
+    std::atomic<int> joined{0};
+    on_threads(run_on_threads, wanted, [&] {
+        const int own = joined++;
         for (int k = 0; k < wanted; ++k) {
             Share& share = shares[(own + k) % wanted];
             for (std::int64_t piece; (piece = share.next++) < share.end;)
@@ -153,9 +166,11 @@ template <class Body> void parallel_for(int threads, std::int64_t n, const Body&
 // Calls body(i) for every i below n on the next free thread. It suits work of unequal size.
 template <class Body> void parallel_each(int threads, std::int64_t n, const Body& body) {
     std::atomic<std::int64_t> next{0};
-    on_team(static_cast<int>(std::min<std::int64_t>(n, threads)), [&](int, int) {
+    const auto work = [&] {
         for (std::int64_t i; (i = next++) < n;) body(i);
-    });
+    };
+    if (threads <= 1 || n <= 1) return work();
+    on_threads(run_on_threads, static_cast<int>(std::min<std::int64_t>(n, threads)), work);
 }
 
 }  // namespace softargmax
@@ -216,21 +231,17 @@ inline std::size_t chosen_isa() {
 
 // ---- the number of threads ------------------------------------------------------------------------------------
 
-inline int& requested_threads() {
-    static int threads = 0;  // 0: OpenMP's default (OMP_NUM_THREADS, torch.set_num_threads)
-    return threads;
-}
-// True in a forked child. A child has no thread pool, but OpenMP assumes that the parent's pool still exists and would
-// wait for it forever. So a child runs on one thread.
-inline bool& forked() {
-    static bool value = false;
-    return value;
-}
-// OpenMP ends the process if it cannot start the requested threads.
-inline int most_threads() { return std::max(64, 4 * omp_get_num_procs()); }
-inline void watch_forks() {
-    pthread_atfork(nullptr, nullptr, [] { forked() = true; });
-}
+// The number that set_num_threads requests; 0 for the default.
+int& requested_threads();
+// The default: that of OpenMP if another library has loaded it (so torch.set_num_threads counts), or else
+// OMP_NUM_THREADS, or else the number of processors that this process may run on.
+int default_threads();
+// The largest number that may be requested.
+int most_threads();
+// Uses OpenMP's threads from now on, if another library has loaded GCC's OpenMP. Returns true if so.
+bool find_openmp();
+// Makes the pool, and one for every forked child. Called once.
+void start_threads();
 
 // ---- stores -----------------------------------------------------------------------------------------------------
 

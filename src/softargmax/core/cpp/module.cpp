@@ -108,13 +108,13 @@ SOFTARGMAX_EACH_ROOM(SOFTARGMAX_DECLARE_ROOM)
 
 NB_MODULE(_native, module) {
     using namespace softargmax;
-    watch_forks();
+    start_threads();
     chosen_isa();  // an invalid SOFTARGMAX_ISA raises at import, not at the first call
     Pool::instance();  // an invalid SOFTARGMAX_POOL_MIB raises at import, too
     SOFTARGMAX_EACH_ROOM(SOFTARGMAX_BIND_ROOM)
 
     module.def("set_num_threads", [](int n) { requested_threads() = n; }, "n"_a,
-               "Set the number of threads; 0 for OpenMP's default");
+               "Set the number of threads; 0 for the default");
     module.def("get_num_threads", [] { return threads_now(); });
     module.def("multiply_adds", [](std::int64_t rounds) {
         const nb::gil_scoped_release release;
