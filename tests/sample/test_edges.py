@@ -206,7 +206,11 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
         r"temperature: expected a number from 0 on, infinity included, got nan in row \(1,\)",
     ),
     *(
-        ({name: sign * 10**400}, ValueError, f"{name}: expected a number of float64, got an integer beyond its range")
+        (
+            {name: sign * 10**400},
+            ValueError,
+            f"{name}: expected a number in the range of float64, got an integer outside it",
+        )
         for name in FILTERS
         for sign in (1, -1)
     ),
@@ -225,7 +229,7 @@ WRONG_DRAWS: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"seed": np.random.default_rng(0)},
         TypeError,
-        r"seed: expected an integer from 0 to 2\^64 - 1, got Generator\(PCG64\) .*; give a generator as generator=",
+        r"seed: expected an integer from 0 to 2\^64 - 1, got Generator\(PCG64\) .*; pass a generator as generator=",
     ),
     ({"seed": None, "generator": "default"}, TypeError, "generator: expected a numpy.random.Generator, .*got str"),
     ({"axis": (0, 1)}, TypeError, r"axis: expected one integer, got \(0, 1\)"),

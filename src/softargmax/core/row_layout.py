@@ -1,4 +1,4 @@
-"""Layout of rows for the reference implementations: any axes are moved to one last axis."""
+"""Row layout of the reference implementations: the axes of a row become one last axis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Rows:
         self.length = math.prod(z.shape[i] for i in axes)
 
     def lay(self, array: Any) -> Any:
-        """An array of z's shape, or one that broadcasts to it, as rows."""
+        """Convert an array that broadcasts to z's shape to rows."""
         array = self.xp.broadcast_to(array, self.shape)
         return self.xp.reshape(self.xp.permute_dims(array, self.order), (*self.outer, self.length))
 
@@ -34,7 +34,7 @@ class Rows:
         return self.xp.reshape(array, (*array.shape[: len(self.outer)], 1))
 
     def restore(self, rows: Any) -> Any:
-        """Rows as an array of z's shape; the inverse of `lay`."""
+        """Convert rows to an array of z's shape; the inverse of `lay`."""
         rows = self.xp.reshape(rows[..., : self.length], tuple(self.shape[i] for i in self.order))
         return self.xp.permute_dims(rows, tuple(self.order.index(i) for i in range(len(self.order))))
 
@@ -52,15 +52,15 @@ class Rows:
         return total(w)
 
     def spread(self, row: Any) -> Any:
-        """A number per row in a shape that broadcasts with the scores."""
+        """Return one number per row in a shape that broadcasts with the rows' scores."""
         return row
 
     def pad(self, x: Any) -> Any:
-        """The rows; rows of length 0 become rows of one -inf."""
+        """Pad rows of length 0 to rows of one -inf."""
         return x if self.length else with_identity(x)
 
     def pad_with(self, x: Any, value: float) -> Any:
-        """An array laid out like the scores; rows of length 0 become rows of one `value`."""
+        """Pad an array laid out like the scores: rows of length 0 become rows of one `value`."""
         if self.length:
             return x
         return self.xp.full((*x.shape[:-1], 1), value, dtype=x.dtype, device=device_of(x))
@@ -88,7 +88,7 @@ def magnitude(rows: Rows, z: Any, scale: Scale) -> tuple[Any, Any, Any]:
 def below(x: Any, top: Any, scale: Scale, hi: Any, lo: Any, reach: float) -> tuple[Any, Any]:
     """Return |beta| (x - top) as a sum of two numbers. The second may be 0 where the first is below -reach.
 
-    At beta = inf only ties stay above -inf.
+    At beta = inf, only scores equal to top stay above -inf.
     """
     if scale is UNIT:
         return difference(x, top)
@@ -99,7 +99,7 @@ def below(x: Any, top: Any, scale: Scale, hi: Any, lo: Any, reach: float) -> tup
 
 
 def _times(hi: Any, lo: Any, d: Any, e: Any, reach: float) -> tuple[Any, Any]:
-    """(hi + lo) (d + e) as a pair for d <= 0 <= hi; at hi = inf only d = 0 stays in the support."""
+    """(hi + lo) (d + e) as a pair, for d <= 0 <= hi. At hi = inf, only entries with d = 0 stay in the support."""
     xp = namespace(d)
     frozen = hi == INF
     out = (d == -INF) | (frozen & (d < 0.0))

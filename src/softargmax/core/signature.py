@@ -1,4 +1,4 @@
-"""Decorators for public functions: TypeErrors with the function's own names, signatures with shared options."""
+"""Decorators for public functions: TypeErrors that name the arguments, and signatures that show shared options."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _OUR_NAMES = {
     "y": ("target",),
     "z": ("h", "values"),
 }
-"""Names that SciPy, torch, Hugging Face and FlashAttention use: ours. Of several, the one the function has is shown."""
+"""Argument names of SciPy, torch, Hugging Face and FlashAttention, with our names. Errors show the first that fits."""
 
 
 def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
@@ -79,7 +79,7 @@ def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
     """Decorate a public function whose **options are a TypedDict. Unknown options are refused, and the signature shows
     all options.
 
-    `defaults` holds the options whose default is not None.
+    `defaults` contains the default of each option whose default is not None.
     """
     hints = get_type_hints(keywords)
     shown = [
@@ -121,7 +121,7 @@ def _mismatch(function: Callable[..., Any], arguments: Sequence[Any], options: M
         name = type(arguments[0]).__name__
     if own and own[0].name == "self":
         own, count = own[1:], count - 1
-    more = [x for x in own if x.kind is x.VAR_KEYWORD]  # a layer's options, which its base class accepts and checks
+    more = [x for x in own if x.kind is x.VAR_KEYWORD]  # a layer's **options, which its base class checks
     own = [x for x in own if x not in more]
     positional = [x.name for x in own if x.kind in _BY_POSITION]
     named = [x.name for x in own if x.kind is not x.POSITIONAL_ONLY]
@@ -144,10 +144,10 @@ def _mismatch(function: Callable[..., Any], arguments: Sequence[Any], options: M
 def _suggestion(wrong: str, positional: Sequence[str], named: Sequence[str]) -> str:
     """The part of the message that says what to use instead of an unknown name."""
     if wrong in positional:
-        return f"{wrong} goes by position"
+        return f"pass {wrong} by position"
     every = {*positional, *named}
     near = difflib.get_close_matches(wrong, sorted(every), 1)
     found = next((x for x in (*_OUR_NAMES.get(wrong, ()), *near) if x in every), None)
     if found is None:
         return f"it takes {', '.join((*positional, *(x for x in named if x not in positional)))}"
-    return f"use {found}" if found in named else f"{found} goes by position"
+    return f"use {found}" if found in named else f"pass {found} by position"

@@ -16,7 +16,8 @@ from softargmax.core.torch_private import wrapped
 if TYPE_CHECKING:
     import numpy as np
 
-# NumPy uses huge pages from this size on, in bytes. torch does not, and faulting in 16 MiB of 4 KiB pages takes 6 ms.
+# The smallest size, in bytes, for which NumPy requests huge pages. torch requests none, and the page faults of 16 MiB
+# in pages of 4 KiB take 6 ms.
 _LARGE = 4 << 20
 _POOLED = _native.POOLED
 _ORDINARY = (Tensor, torch.nn.Parameter)
@@ -24,7 +25,7 @@ _CODES = {getattr(torch, name): code for name, code in TYPES.items()}
 
 
 def view(tensor: Tensor) -> View:
-    """A tensor in CPU memory in the form that the compiled core takes with torch before 2.10."""
+    """A tensor in CPU memory as a tuple, the form that the compiled core needs with torch before 2.10."""
     return tensor.data_ptr(), _CODES[tensor.dtype], tensor.shape, tensor.stride()
 
 
