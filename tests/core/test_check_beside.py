@@ -256,9 +256,7 @@ def test_values_in_strict_arrays_are_checked() -> None:
         ValueError, match=r"^weights: expected 0 or positive numbers, got some negative; signed_logsumexp accepts them"
     ):
         softargmax.logsumexp(z, weights=strict.asarray([1.0, -1.0, 1.0, 1.0]))
-    with pytest.raises(
-        ValueError, match=r"^temperature: expected any number except NaN, got nan in row \(1,\)"
-    ):
+    with pytest.raises(ValueError, match=r"^temperature: expected any number except NaN, got nan in row \(1,\)"):
         softargmax.softmax(z, temperature=strict.asarray([1.0, np.nan, 1.0]))
 
 

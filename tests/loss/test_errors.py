@@ -69,8 +69,10 @@ TARGETS: list[tuple[Any, type[Exception], str]] = [
     (
         [[0, 1], [1, 0]],
         ValueError,
-        r"target: expected the rows' shape, \(2,\), got \(2, 2\); "
-        r"pass one-hot targets and other probabilities as floats$",
+        (
+            r"target: expected the rows' shape, \(2,\), got \(2, 2\); "
+            r"pass one-hot targets and other probabilities as floats$"
+        ),
     ),
     (np.array([200, 0], "uint8"), IndexError, r"target: expected 0 to 1, or -100 \(ignored\), got 200 at \(0,\)"),
 ]
@@ -105,7 +107,9 @@ def test_class_axis_as_in_torch() -> None:
     z, y = rng.standard_normal((2, 5, 7)), rng.integers(0, 5, (2, 7))
     for function in (s.cross_entropy, s.cross_entropy_terms, s.sparsemax_loss, s.selected_log_softmax):
         with pytest.raises(
-            ValueError, match=r"expected the rows' shape, \(2, 5\), got \(2, 7\); use axis=1 if the classes are along axis 1, as in torch"
+            ValueError,
+            match=r"expected the rows' shape, \(2, 5\), got \(2, 7\); "
+            r"use axis=1 if the classes are along axis 1, as in torch",
         ):
             function(z, y)
     torch = pytest.importorskip("torch")

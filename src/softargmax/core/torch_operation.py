@@ -1,7 +1,7 @@
 """Derive from an operation's record what torch needs: an operator, an autograd Function, a fast path.
 
-- torch.compile, torch.export and opcheck use the operator in `torch.ops` (schema, kernels by device, fake tensors, vmap,
-  autograd). Torch's dispatcher chooses the device's kernel.
+- torch.compile, torch.export and opcheck use the operator in `torch.ops` (schema, kernels by device, fake tensors,
+  vmap, autograd). Torch's dispatcher chooses the device's kernel.
 - Eager calls that record a derivative call the Function, which functorch's transforms require.
 - Eager calls that record no derivative call the kernel directly. This saves the time of the Function (5 us) and of the
   dispatcher (3 us).
