@@ -1,11 +1,11 @@
-// Kernels: functions that are compiled once per instruction set, their arguments (plain data, no Python and no
-// vectors), and the threads that they run on.
+// Kernels: functions that are compiled once per instruction set, their arguments (plain data without Python objects and
+// vector types), and the threads that they run on.
 //
 //     SOFTARGMAX_KERNEL(room, run, const Args)
 //
 // declares softargmax::v4::room::run(const softargmax::room::Args&), the same for every other instruction set, and
 // softargmax::room::run, which calls the one for the instruction set in use. A kernel's source file is compiled for one
-// instruction set at a time and sees no dispatch.
+// instruction set at a time and contains no dispatch.
 #pragma once
 
 #include <omp.h>
@@ -60,24 +60,25 @@ struct Operand {
 };
 
 // `rows` rows of `cols` scores. Every operand is a pointer with one stride per dimension of the rows and of the
-// columns. So a kernel treats all axes, tuples of axes and strides alike.
+// columns. So kernels need no separate code for any axis, tuple of axes or strides.
 struct RowArgs {
     Shape rows, cols;
-    // Segments: there are `segments` times `heads` rows; segment s holds the scores from offsets[s] to offsets[s + 1].
+    // Segments: there are `segments` times `heads` rows. Segment s has the scores from offsets[s] to offsets[s + 1].
     const std::int64_t* offsets = nullptr;
     std::int64_t segments = 0, heads = 1;
     Operand z, other, where, weights, out;
-    Operand hi, lo;  // beta, double
+    Operand hi, lo;  // beta = hi + lo, in double
     int threads = 1;
     bool streaming = false;  // true if non-temporal stores pay on this processor for a result of this size
 };
 
 // ---- threads --------------------------------------------------------------------------------------------------
 //
-// Threads come from OpenMP's pool. torch's CPU wheel brings the same library under the same name, so both share one
-// pool. The number is requested by num_threads clauses; no global setting is changed.
+// Threads come from OpenMP's pool. torch's CPU wheel contains the same library under the same name, so torch and
+// softargmax share one pool. num_threads clauses request the number of threads. No global setting is changed.
 
-// Smaller work stays on the calling thread: starting a team takes 1.5 to 5 us, and 2^15 scores about 10 us.
+// Fewer scores stay on the calling thread: starting a team takes 1.5 to 5 us, and a kernel takes about 10 us for 2^15
+// scores.
 constexpr std::int64_t kParallel = 1 << 15;
 
 // Sets rounding to nearest with subnormals kept, whatever the caller has set (torch.set_flush_denormal, for example).
@@ -105,8 +106,9 @@ class FloatEnvironment {
     FloatEnvironment& operator=(const FloatEnvironment&) = delete;
 };
 
-// body(i, team) on each thread i of a team of at most `threads` threads, all at the same time. An exception of a body
-// (a tile may find no memory) is thrown here after all have finished; inside OpenMP it would end the process.
+// Calls body(i, team) on each thread i of a team of at most `threads` threads, on all threads at the same time. If a
+// body throws, for example because there is no memory for a tile, the exception is rethrown here after all bodies have
+// returned. An exception that leaves an OpenMP region would end the process.
 template <class Body> void on_team(int threads, const Body& body) {
     if (threads <= 1) return body(0, 1);  // the kernel has already set its floating-point environment
     std::atomic<bool> failed{false};
@@ -123,15 +125,16 @@ template <class Body> void on_team(int threads, const Body& body) {
     if (failure) std::rethrow_exception(failure);
 }
 
-// The share of one thread of a team: the pieces from `next` to `end`.
+// The share of one thread of a team: its pieces from `next` to `end`.
 struct alignas(64) Share {
     std::atomic<std::int64_t> next{0};
     std::int64_t end = 0;
 };
-constexpr int kPieces = 8;  // of a thread's share
+constexpr int kPieces = 8;  // number of pieces in a thread's share
 
-// body(begin, end) over disjoint ranges that cover 0 to n. A thread takes the pieces of its own share in order, so that
-// its data stay in its cache, and then pieces of other shares: a thread that loses its core delays one piece.
+// Calls body(begin, end) for disjoint ranges that cover 0 to n. A thread takes the pieces of its own share in order, so
+// that its data stay in its cache. Then it takes pieces of other shares, so that a thread that loses its core delays
+// only one piece.
 template <class Body> void parallel_for(int threads, std::int64_t n, const Body& body) {
     if (threads <= 1 || n <= 1) return body(std::int64_t{0}, n);
     const int wanted = n < threads ? static_cast<int>(n) : threads;
@@ -150,7 +153,7 @@ template <class Body> void parallel_for(int threads, std::int64_t n, const Body&
     });
 }
 
-// Calls body(i) for every i below n on the next free thread. It suits work of unequal size.
+// Calls body(i) for every i below n, each on the next free thread. This suits calls of unequal length.
 template <class Body> void parallel_each(int threads, std::int64_t n, const Body& body) {
     std::atomic<std::int64_t> next{0};
     on_team(static_cast<int>(std::min<std::int64_t>(n, threads)), [&](int, int) {
@@ -226,7 +229,7 @@ inline bool& forked() {
     static bool value = false;
     return value;
 }
-// OpenMP ends the process if it cannot start the requested threads.
+// The largest number of threads that is requested. OpenMP ends the process if it cannot start the requested threads.
 inline int most_threads() { return std::max(64, 4 * omp_get_num_procs()); }
 inline void watch_forks() {
     pthread_atfork(nullptr, nullptr, [] { forked() = true; });
@@ -234,8 +237,9 @@ inline void watch_forks() {
 
 // ---- stores -----------------------------------------------------------------------------------------------------
 
-// True if results larger than the caches should be written past them. Measured on 512 x 32768 float32: plain stores
-// take 3.2 ms and these 2.6 ms on Zen 5, but 5.1 ms and 9.3 ms on Zen 4. So this is true only on Zen 5 (family 0x1A).
+// True if results larger than the caches should be written past the caches, which is only so on Zen 5 (family 0x1A).
+// For 512 x 32768 float32 on Zen 5, plain stores take 3.2 ms and stores past the caches 2.6 ms. On Zen 4 they take
+// 5.1 ms and 9.3 ms.
 inline bool streaming_pays() {
 #if defined(__x86_64__)
     static const bool pays = [] {
@@ -273,7 +277,8 @@ inline bool streaming_pays() {
 
 namespace softargmax::core {
 
-// A matrix product, out = A B + bias, or out + A B. out is float64 if A or B is, else float32; its rows are contiguous.
+// A matrix product: out = A B + bias, or out += A B. `out` is float64 if A or B is float64, and float32 otherwise. The
+// rows of `out` are contiguous.
 struct Factor2D {
     char* data = nullptr;
     Type type = Type::f32;
@@ -283,10 +288,10 @@ struct ProductArgs {
     Factor2D a, b;
     std::int64_t rows = 0, cols = 0, depth = 0;
     char* out = nullptr;
-    std::int64_t pitch = 0;  // from one row of `out` to the next, in elements
+    std::int64_t pitch = 0;  // distance from one row of `out` to the next, in elements
     const char* bias = nullptr;  // `cols` numbers of out's type
     bool adds = false;
-    bool sparse = false;  // true if A has many zeros and B is finite: tiles of zeros are skipped
+    bool sparse = false;  // true if A has many zeros and B is finite; then tiles of zeros are skipped
     int threads = 1;
 };
 
