@@ -103,7 +103,7 @@ class Result:
         return [side for side in self.timings if side != OURS]
 
     def limits(self, machine: Limits) -> dict[str, float]:
-        """Return the smallest possible seconds per call by `memory` and by `arithmetic`, each if its use is known."""
+        """Return the smallest possible seconds per call for each known limit, `memory` and `arithmetic`."""
         seconds = {}
         if self.bytes:
             # A copy of n bytes moves 2 n bytes: n are read and n are written. `bytes` counts the bytes moved.

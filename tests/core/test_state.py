@@ -177,22 +177,22 @@ def _tensor() -> Any:
         (
             lambda: State.empty(()).fold(np.ones((3, 4))),
             ValueError,
-            "scores: expected the state's rows, (), without axis -1, got (3,) of shape (3, 4)",
+            "scores: expected the state's shape, (), once axis -1 is removed, got (3,) from shape (3, 4)",
         ),
         (
             lambda: State.empty((2,)).fold(np.ones(4)),
             ValueError,
-            "scores: expected the state's rows, (2,), without axis -1, got () of shape (4,)",
+            "scores: expected the state's shape, (2,), once axis -1 is removed, got () from shape (4,)",
         ),
         (
             lambda: State.empty((2, 4)).fold(np.ones((2, 3, 4))),
             ValueError,
-            "scores: expected the state's rows, (2, 4), without axis -1, got (2, 3) of shape (2, 3, 4)",
+            "scores: expected the state's shape, (2, 4), once axis -1 is removed, got (2, 3) from shape (2, 3, 4)",
         ),
         (
             lambda: State.empty((2,)).fold(np.ones((1, 0))),
             ValueError,
-            "scores: expected the state's rows, (2,), without axis -1, got (1,) of shape (1, 0)",
+            "scores: expected the state's shape, (2,), once axis -1 is removed, got (1,) from shape (1, 0)",
         ),
         (
             lambda: State.empty(()).fold(np.array([1j])),

@@ -32,7 +32,7 @@ def is_torch(z: Any) -> bool:
 
 
 def kind_of(z: Any) -> str:
-    """The kind of an array (`as_array` converts other objects to one)."""
+    """The kind of an array. Use `as_array` first for objects that are not arrays."""
     kind = _kinds.get(type(z))
     if kind is None:
         if isinstance(z, NUMPY):
@@ -78,7 +78,7 @@ def working_dtype(z: Any, xp: Any) -> Any:
 
 
 def strided(tensor: Any) -> bool:
-    """True if every element of a tensor is in memory: not sparse, not nested."""
+    """True if a tensor is dense in memory, that is, neither sparse nor nested."""
     return tensor.layout is sys.modules["torch"].strided and not tensor.is_nested
 
 
@@ -96,7 +96,7 @@ def frozen(array: Any) -> Any:
 
 
 def jax_of(array: Any) -> Any:
-    """The JAX module if the array is a JAX array, else None."""
+    """The JAX module for a JAX array, and None for other arrays."""
     jax = sys.modules.get("jax")
     return jax if jax is not None and isinstance(array, jax.Array) else None
 
@@ -105,7 +105,7 @@ def jax_of(array: Any) -> Any:
 
 
 def as_array(z: Any, name: str = "z") -> Any:
-    """Return an array unchanged; convert numbers, sequences and subclasses of ndarray to a plain NumPy array."""
+    """Return an array unchanged. Convert numbers, sequences and subclasses of ndarray to a plain NumPy array."""
     if type(z) in _kinds or is_torch(z):
         return z
     _check_is_array(z)
@@ -122,7 +122,7 @@ def as_array(z: Any, name: str = "z") -> Any:
 
 
 class StandInError(TypeError):
-    """Raised for an object in place of a tensor, such as a `torch.fx` proxy. `public` catches it and calls torch."""
+    """An argument stands for a tensor, such as a `torch.fx` proxy. `public` catches this error and calls torch."""
 
     def __init__(self, argument: Any) -> None:
         super().__init__(f"expected an array, got {type(argument).__name__}, an object in place of a tensor")
@@ -146,7 +146,7 @@ def refuse_lazy(z: Any, name: str) -> None:
 
 
 def array_of(values: Any, name: str) -> Any:
-    """Return `as_array(values)`. A list of tensors that NumPy cannot convert raises an error that says so."""
+    """Return `as_array(values)`, with a clear error for a list of tensors that NumPy cannot convert."""
     try:
         return as_array(values, name)
     except RuntimeError as error:
@@ -160,7 +160,7 @@ def _unstacked(values: Any, name: str) -> TypeError:
 
 
 def dense(z: Any, name: str) -> Any:
-    """Return the array unchanged; raise for sparse and nested tensors."""
+    """Return the array unchanged. Raise TypeError for sparse and nested tensors."""
     if is_torch(z) and not strided(z):
         what = "a nested tensor" if z.is_nested else f"a tensor of layout {z.layout}"
         raise TypeError(f"{name}: expected a dense tensor, of layout torch.strided, got {what}")
@@ -168,7 +168,7 @@ def dense(z: Any, name: str) -> Any:
 
 
 def like(values: Any, z: Any, name: str) -> Any:
-    """An argument as an array of z's kind on z's device; numbers, sequences and NumPy arrays are converted."""
+    """Return an argument as an array of z's kind on z's device. Numbers, sequences and NumPy arrays are converted."""
     if kind_of(z) == "numpy":
         values = array_of(values, name)
     elif isinstance(values, NUMPY) or not (is_torch(values) or hasattr(values, "__array_namespace__")):
@@ -179,7 +179,7 @@ def like(values: Any, z: Any, name: str) -> Any:
     if is_torch(z) and values.device != z.device:
         if values.ndim or not values.is_cpu:
             raise ValueError(f"{name}: expected an array on {z.device}, got one on {values.device}")
-        values = values.to(z.device)  # as in torch, which accepts 0-d CPU tensors here
+        values = values.to(z.device)  # torch, too, combines a 0-d CPU tensor with tensors on a device
     return dense(values, name)
 
 
@@ -195,7 +195,7 @@ def _converted(values: Any, z: Any, name: str) -> Any:
         found = xp.asarray(values, device=device_of(z))
         if typed or dtype_name(found.dtype) not in FLOATS:
             return found
-        # Plain numbers become float64, whatever the library's default is.
+        # Python numbers become float64, even if the library's default is float32.
         return xp.asarray(values, dtype=working_dtype(z, xp), device=device_of(z))
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         wrong = isinstance(error, TypeError) or not isinstance(values, (Number, Sequence))
@@ -233,7 +233,7 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
 
 
 def one_axis(axis: Any, ndim: int) -> int:
-    """A single axis as a non-negative integer; a tuple or None is refused."""
+    """Return a single axis as a non-negative integer. Raise TypeError for a tuple or None."""
     if axis is None or isinstance(axis, (tuple, list)):
         raise TypeError(f"axis: expected one integer, got {axis!r}")
     return (*axes_of(axis, ndim), 0)[0]
@@ -252,7 +252,7 @@ def kept_shape(shape: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def last(x: Any, axis: int) -> Any:
-    """x with the given axis moved to the end. `moveaxis` is not used, as torch cannot vmap it."""
+    """x with the given axis moved to the end. `moveaxis` is not used, because torch cannot vmap it."""
     if axis == x.ndim - 1:
         return x
     return namespace(x).permute_dims(x, (*(k for k in range(x.ndim) if k != axis), axis))
@@ -268,7 +268,7 @@ def back(x: Any, axis: int) -> Any:
 
 
 def squeezed(row: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
-    """One number per row, without the reduced axes unless `keepdims`. A single NumPy row gives a scalar."""
+    """Remove the reduced axes of numbers per row, unless `keepdims`. For a single row of NumPy, return a scalar."""
     if keepdims:
         return as_number(row)
     if type(row) is np.ndarray:
@@ -280,7 +280,7 @@ def squeezed(row: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
 
 
 def is_strict(z: Any) -> bool:
-    """True if z is an array of array-api-strict, whose memory is NumPy's."""
+    """True if z is an array of array-api-strict, which stores its values in a NumPy array."""
     return type(z).__module__.startswith("array_api_strict")
 
 
@@ -316,7 +316,7 @@ def followed(array: Any) -> bool:
 
 
 def differentiated(*arrays: Any) -> bool:
-    """True if results computed from any of these arrays may be differentiated; None and numbers are ignored.
+    """True if results computed from any of these arrays may be differentiated. None and numbers are ignored.
 
     If a transform or forward mode is active, the result is True for any tensor, even one that the transform does not
     act on.

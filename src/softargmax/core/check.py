@@ -3,7 +3,7 @@
 out_argument.py checks `out=`, targets.py checks classes, and offsets.py checks segments.
 
 Errors name the argument, what was expected and what was passed. Values are checked only in CPU memory (`readable`).
-Under tracing or on a device, an invalid value makes its row's result NaN instead.
+Under tracing or on a device, an invalid value makes the result of its row NaN.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
 
 
 def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
-    """Two arrays of scores broadcast to one shape and dtype; errors call the second one `name`."""
+    """Broadcast two arrays of scores to one shape and dtype. Errors call the second array `name`."""
     is_array = kind_of(a) == "numpy" or hasattr(b, "dtype")
     b, xp = scores(like(b, a, name), name), namespace(a)
     b = b if is_array else xp.astype(b, a.dtype, copy=False)
@@ -115,7 +115,7 @@ def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
 
 
 def _wider(a: Any, b: Any) -> Any:
-    """The floating dtype that both promote to. For float16 with bfloat16, which NumPy cannot promote, it is float32."""
+    """The floating dtype that both arrays promote to: float32 for float16 with bfloat16, which NumPy cannot promote."""
     xp = namespace(a)
     mixed = {dtype_name(x.dtype) for x in (a, b)} == HALVES
     return xp.float32 if mixed else xp.result_type(a.dtype, b.dtype)
@@ -138,7 +138,7 @@ def mask(where: Any, z: Any, shape: tuple[int, ...] | None = None) -> Any:
 
 
 def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = False) -> Any:
-    """Weights as floats that broadcast with z; negative weights are allowed only if `signed`."""
+    """Check weights, and return floats that broadcast with z. Negative weights are allowed only if `signed`."""
     weights = scores(like(weights, z, name), name)
     if not broadcasts(weights.shape, z.shape):
         raise ValueError(
@@ -150,7 +150,7 @@ def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = Fa
 
 
 def weighted(z: Any, weights: Any, *, signed: bool = False) -> tuple[Any, Any]:
-    """The checked scores and weights. A float64 array of weights promotes float32 scores; lists and integers do not."""
+    """The checked scores and weights. Float64 weights promote float32 scores. Weights as lists or integers do not."""
     if weights is None:
         return z, None
     typed = dtype_name(getattr(weights, "dtype", None)) in FLOATS
@@ -204,7 +204,7 @@ def positive(value: Any, name: str, *, infinite: bool = False) -> float:
 
 
 def number(value: Any, name: str) -> float:
-    """Return a real number as a float; raise ValueError if float64 cannot hold it."""
+    """Return a real number as a float; raise ValueError if it is outside the range of float64."""
     try:
         return float(value)
     except OverflowError:  # the value is not shown: it may have thousands of digits
@@ -240,7 +240,7 @@ def flag(value: Any, name: str) -> bool:
 
 
 def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
-    """Check that a value is one of the choices, which are strings."""
+    """Check that a value is one of the strings in `choices`, and return it."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
     return str(value)
@@ -310,7 +310,7 @@ def place(row: int, rows: tuple[int, ...]) -> tuple[int, ...]:
 def per_row(
     values: Any, z: Any, axes: tuple[int, ...], name: str, rows_name: str = "the rows", *, whole: bool = False
 ) -> Any:
-    """An array with one number per row, in working precision: z's number of dimensions, with 1 for the reduced axes.
+    """Return an array with one number per row, in working precision, with the reduced axes of z kept as 1.
 
     With `whole`, integers get the library's default integer dtype instead of the working precision.
     """

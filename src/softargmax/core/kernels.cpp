@@ -48,9 +48,9 @@ namespace {
 template <class T> constexpr std::int64_t kBlockSize = (std::int64_t{512} << 10) / sizeof(T);
 constexpr std::int64_t kRowsAtOnce = kFewPanels * kPanelRows;
 
-// The largest number of pieces per thread, and the smallest numbers of multiply-adds (kPieceWork) and of elements of C
-// (kPieceSize) that a piece should have. Smaller pieces spend too much time on packing: for 96 x 512 with depth 32768
-// on two threads, 4 pieces take 14.2 ms, 8 take 19.0 ms and 16 take 19.4 ms. Packing a number takes as long as kPacking
+// kPiecesPerThread is the largest number of pieces per thread. A piece should have at least kPieceWork multiply-adds
+// and kPieceSize elements of C, because smaller pieces spend too much time on packing: for 96 x 512 with depth 32768 on
+// two threads, 4 pieces take 14.2 ms, 8 take 19.0 ms and 16 take 19.4 ms. Packing a number takes as long as kPacking
 // multiply-adds.
 constexpr double kPiecesPerThread = 8, kPieceWork = 1 << 23, kPieceSize = 12800, kPacking = 17;
 

@@ -52,7 +52,7 @@ def reduced(rows: Any, count: Any, dtype: Any, *, kept: int, mean: bool) -> Any:
 
 
 def _sum(rows: Any, dtype: Any, kept: int) -> Any:
-    """The sum of one number per row, without rounding errors if the result is float64.
+    """The sum of one number per row, a compensated sum if the result is float64.
 
     For narrower results a plain sum suffices, because the rows have more digits than the result.
     """

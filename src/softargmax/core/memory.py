@@ -41,7 +41,7 @@ class Memory(NamedTuple):
         return self.view is same
 
     def like_code(self, of: str, dtype: str) -> str:
-        """Code that allocates memory laid out like an array. For small tensors it is inline, as a call takes 0.2 us."""
+        """Code that allocates memory laid out like an array. For small tensors it is inline: a call takes 0.2 us."""
         made = f"_like({of}, {dtype})"
         small = f"_small_like({of}) if {dtype} is {of}.dtype and {of}.nbytes < {SMALL} else {made}"
         return small if self.small_like else made

@@ -120,7 +120,7 @@ State = tuple[Array, Array, Array]
 def fold(z: Any, axes: tuple[int, ...], scale: Any, where: Any = None, state: State | None = None) -> State:
     """Fold a piece of each row into the rows' state, or into an empty state, and return the new state.
 
-    The state has the same bits as that of the whole rows if every piece but the last is a multiple of `BLOCK` long.
+    If the length of every piece but the last is a multiple of `BLOCK`, the bits are those of a fold of the whole rows.
     """
     rows = row_shape(z.shape, axes)
     m, r, low = (np.full(rows, -np.inf), np.full(rows, -1.0), np.zeros(rows)) if state is None else map(np.copy, state)

@@ -77,7 +77,7 @@ def _count(index: Any, num_segments: Any) -> int:
 
 
 def _checked_list(offsets: Any, z: Any, name: str, of: str) -> Any:
-    """Check offsets in a list of integers. As an array, their values may be unreadable or their dtype too small."""
+    """Check a list of integers before its conversion: the array may be unreadable, or its dtype too small."""
     if not isinstance(offsets, (list, tuple, range)) or not offsets or not isinstance(offsets[0], (int, np.integer)):
         return offsets
     try:

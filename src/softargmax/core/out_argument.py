@@ -18,7 +18,7 @@ def output(out: Any, z: Any, dtype: Any, where: Any = None, scale: Any = ()) -> 
     """
     kind = kind_of(z)
     if kind not in ("numpy", "torch", "torch-device") and not is_strict(z):
-        raise TypeError(f"out: expected None for {type(z).__name__}, which cannot be written, got {type(out).__name__}")
+        raise TypeError(f"out: expected None, as {type(z).__name__} cannot be written into, got {type(out).__name__}")
     if isinstance(out, np.ma.MaskedArray):
         raise TypeError("out: expected a plain array, got a masked array; pass its data")
     wanted = np.ndarray if kind == "numpy" else type(as_array(z)) if not is_torch(z) else None

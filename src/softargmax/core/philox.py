@@ -1,6 +1,7 @@
 """Philox4x32-10 in array-API integers.
 
-Words of 32 bits are multiplied in halves of 16 bits, so that no product exceeds 32 bits. JAX may not have more.
+Words of 32 bits are multiplied in halves of 16 bits, so that no product exceeds 32 bits. JAX may have no wider
+integers.
 
 Salmon, Moraes, Dror & Shaw (2011), Parallel random numbers: as easy as 1, 2, 3. The counter's layout is described in
 `philox.hpp`.

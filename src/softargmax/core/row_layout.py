@@ -92,7 +92,7 @@ def below(x: Any, top: Any, scale: Scale, hi: Any, lo: Any, reach: float) -> tup
     """
     if scale is UNIT:
         return difference(x, top)
-    # If |beta| < 1, x - top may overflow although beta (x - top) is finite; x / 4 - top / 4 cannot overflow.
+    # If |beta| < 1, x - top may overflow although beta (x - top) is finite. x / 4 - top / 4 cannot overflow.
     xp = namespace(x)
     quarter = xp.where(hi < 1.0, xp.full_like(hi, 0.25), 1.0)
     return _times(hi / quarter, lo / quarter, *difference(x * quarter, top * quarter), reach)

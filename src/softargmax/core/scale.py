@@ -1,6 +1,6 @@
 """The scale beta = ln(base) / temperature, kept as the unevaluated sum hi + lo.
 
-With 1/T rounded to one float, the error in float64 is 248 ulp at z = -2000 and T = 3.7. The pair takes no measurable
+With 1/T rounded to one number, the error in float64 is 248 ulp at z = -2000 and T = 3.7. The pair takes no measurable
 time.
 
 For base > 1, hi is 0 at T = inf, +-inf at T = +-0, and negative for T < 0. For base = 1, hi is 0.

@@ -13,7 +13,7 @@ SEEDS = 1 << 64
 
 
 class Source(NamedTuple):
-    """A 64-bit seed, an int or a 0-d tensor, and one integer `stream` per row; None stands for the rows' indices."""
+    """A 64-bit seed, as an int or 0-d tensor, and a stream, one integer per row. None stands for the rows' indices."""
 
     seed: Any
     stream: Any
@@ -81,7 +81,7 @@ def _no_generator(generator: Any) -> TypeError:
 
 
 def stream_of(z: Any, rows: tuple[int, ...], stream: Any) -> Any:
-    """The rows' streams as a flat array of 64-bit integers, or narrower ones if z's library has no int64."""
+    """The rows' streams as a flat array of 64-bit integers, or of narrower integers if z's library has no int64."""
     stream = like(stream, z, "stream")
     if dtype_name(stream.dtype) not in INTEGERS - {"bool"}:
         raise TypeError(f"stream: expected integers, one per row, got dtype {stream.dtype}")

@@ -50,7 +50,7 @@ class State(NamedTuple):
     Parameters
     ----------
     m : array, shape (...)
-        The largest score of each row, -inf for an empty one.
+        The largest score of each row, -inf for an empty row.
     r : array, shape (...)
         l - 1, the sum of exp(z_i - m) without the maximum's own term; -1 for an empty row.
     o : array, shape (..., D), or None
@@ -62,7 +62,7 @@ class State(NamedTuple):
     equally. A NaN makes the results of its row NaN.
 
     A state has no temperature. Fold the scaled scores beta z, for example z / T. Then lse is the logarithm of
-    softmax's denominator. The smooth maximum that `logsumexp` returns is lse / beta, here lse times T.
+    softmax's denominator. The smooth maximum that `logsumexp` returns is lse / beta, which is lse times T here.
 
     Examples
     --------
@@ -166,8 +166,8 @@ class State(NamedTuple):
         rows, length = tuple(z.shape[:-1]), z.shape[-1]
         if rows != tuple(self.m.shape):
             raise ValueError(
-                f"scores: expected the state's rows, {tuple(self.m.shape)}, without axis {axis}, "
-                f"got {rows} of shape {tuple(scores.shape)}"
+                f"scores: expected the state's shape, {tuple(self.m.shape)}, once axis {axis} is removed, "
+                f"got {rows} from shape {tuple(scores.shape)}"
             )
         if values is not None and self.o is not None:
             values = _real(arrays.like(values, self.m, "values"), "values")

@@ -26,7 +26,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     -----
     The decomposed program runs without softargmax, in ONNX, AOTInductor or ExecuTorch. It has the same results for edge
     rows as the functions. Its last digits and its speed are those of the definitions, which compute in float64.
-    Entmax, also inside attention, becomes some 3000 operators, because its search is unrolled. The operators by which
+    Entmax, also inside attention, becomes about 3000 operators, because its search is unrolled. The operators by which
     layers draw classes during training have no decomposition.
 
     Examples

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 for _some in (torch.empty(0), nn.Parameter(torch.empty(0))):
-    namespace(_some)  # cached now, as torch.compile cannot trace the look-up of a namespace
+    namespace(_some)  # cached now, because torch.compile cannot trace the look-up of a namespace
 
 
 def keep(module: nn.Module, name: str, value: Any) -> None:
@@ -64,7 +64,7 @@ def class_axis(z: Tensor) -> int:
 
 
 def known(value: Any, name: str) -> Any:
-    """Return an option for checks at construction. Of an array only the dtype is checked, and 1 is returned."""
+    """Return an option for checks at construction. An array's dtype is checked, and 1 is returned in its place."""
     if not isinstance(value, (Real, str, bytes, type(None))):
         check.scores(value, name)
         return 1.0

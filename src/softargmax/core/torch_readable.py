@@ -40,7 +40,8 @@ def by_definition(
     """The gradients of <g, f(inputs)> for the wanted inputs, inside a backward; differentiable with `again`.
 
     They are gradients with respect to aliases of the inputs. Gradients with respect to the inputs themselves would run
-    the inputs' hooks twice. If one input is computed from another (tied weights), a part would be counted twice.
+    the inputs' hooks twice. If one input is computed from another (tied weights), a part of the gradient would be
+    counted twice.
     """
     with torch.enable_grad():
         aliases = [x.view_as(x) if needed else x for x, needed in zip(inputs, wanted, strict=True)]

@@ -44,7 +44,7 @@ def defined_vjp(of: Any, i: Any, _r: Any, g: Any, wanted: Wanted) -> Gradients:
 def transposed(of: Any, i: Any, r: Any, t: Tangents) -> Any:
     """The tangents of the results: the transpose of the vjp, which is linear in the incoming gradient.
 
-    `torch.func.jvp` is not used, as it cannot be called inside a jvp.
+    `torch.func.jvp` is not used, because it cannot be called inside a jvp.
     """
     operation, names = of.operation, list(t)
     fields = [field for field in operation.fields if field not in operation.constant]

@@ -234,7 +234,7 @@ template <class J> struct CallOf {
         return kernel(job);
     }
     std::int64_t segment_work = 0;
-    std::int64_t passes = 1;  // over the scores; a call with more passes uses threads for smaller arrays
+    std::int64_t passes = 1;  // number of passes over the scores, a factor of the work of a call
 };
 
 // ---- fields ---------------------------------------------------------------------------------------------------
@@ -411,7 +411,7 @@ struct AxesField {
 };
 inline AxesField axes(const char* name) { return {name}; }
 
-// A contiguous float64 or int64 array with `each` numbers per row. If T is const, the array is read; if not, written.
+// A contiguous float64 or int64 array with `each` numbers per row. A const T is read, and any other T is written.
 template <class Base, class T> struct DenseField {
     using Value = HeldArray;
     const char* name;

@@ -70,8 +70,8 @@ template <class T> SOFTARGMAX_INLINE Twofold inverse_of(const State& s, const Pe
     const Twofold q = inverse(times(Twofold{peak.e, peak.e_low}, sum_l(s))), both = two_sum(q.hi, q.lo);
     return {both.hi * Reach<T>::lower, both.lo * Reach<T>::lower};
 }
-// For gains below `gain`, gain 2^-lift may be subnormal. So the terms are not scaled up by 2^lift, and terms more than
-// `reach` below the maximum, which may be subnormal, are omitted. They are below every result (e^-86 2^-30,
+// For gains below `gain`, gain 2^-lift may be subnormal. So the terms are not scaled up by 2^lift. Terms more than
+// `reach` below the maximum may then be subnormal, and are omitted. They are below every result (e^-86 2^-30,
 // e^-700 2^-300).
 template <class T> struct Small {
     static constexpr double gain = sizeof(T) == 4 ? 0x1p-30 : 0x1p-300, reach = sizeof(T) == 4 ? 86 : 700;
@@ -101,8 +101,8 @@ template <class T> void softmax_finite(const T* z, std::int64_t n, const State& 
 
 // ---- log_softmax: beta z - lse ----------------------------------------------------------------------------------
 
-// Computes beta (z - m) - log l. Both terms have the same sign, so no digits cancel. So the loss of a confident row,
-// log1p(r), is accurate even if it is very small.
+// Computes beta (z - m) - log l. Both terms have the same sign, so no digits cancel. This makes the loss of a
+// confident row, log1p(r), accurate even if it is very small.
 template <bool Unit, class T> struct LogOf {
     using V = Pack<T>;
     V top, hi, lo, out_of_support = V::all(-std::numeric_limits<T>::infinity());
@@ -145,8 +145,8 @@ template <Log log, class T> void apply_limit(const T* z, std::int64_t n, const S
     });
 }
 
-// softmax or log_softmax of a block of a row, from the state of the whole row. softmax is multiplied by a gain, and
-// probabilities of at most `smallest` become 0.
+// Computes softmax or log_softmax of a block of a row from the state of the whole row. The softmax is multiplied by
+// `gain`, and probabilities of at most `smallest` become 0.
 template <Log log, class T>
 void apply(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to, Twofold gain = {1, 0},
            double smallest = 0) {
@@ -178,8 +178,8 @@ extern template void apply<Log::no>(const double*, std::int64_t, const State&, S
 
 // ---- the soft-cap: s tanh(z / s), between -s and s, and its slope 1 - tanh^2 ----------------------------------
 
-// With x = -2 |u| and q = e^x:  tanh |u| = (1 - q) / (1 + q),  1 - tanh^2 = 4 q / (1 + q)^2. If x is small, q - 1 is
-// computed without cancellation, from t(x / 4) = e^(x / 4) - 1 by t(2 x) = t(x) (2 + t(x)).
+// With u = z / s, x = -2 |u| and q = e^x:  tanh |u| = (1 - q) / (1 + q),  1 - tanh^2 = 4 q / (1 + q)^2. If x is small,
+// q - 1 is computed without cancellation, from t(x / 4) = e^(x / 4) - 1 by t(2 x) = t(x) (2 + t(x)).
 template <class T> class Softcap {
     using V = Pack<T>;
     Terms<true, T> terms_{Peak<T>(0, Scale{}), Scale{}};

@@ -3,9 +3,9 @@
 //
 //     SOFTARGMAX_KERNEL(room, run, const Args)
 //
-// declares softargmax::v4::room::run(const softargmax::room::Args&), the same for every other instruction set, and
-// softargmax::room::run, which calls the one for the instruction set in use. A kernel's source file is compiled for one
-// instruction set at a time and contains no dispatch.
+// declares softargmax::v4::room::run(const softargmax::room::Args&) and the same function for every other instruction
+// set. It defines softargmax::room::run, which calls the function of the instruction set in use. A kernel's source file
+// is compiled for one instruction set at a time and contains no dispatch.
 #pragma once
 
 #include <omp.h>
@@ -60,7 +60,7 @@ struct Operand {
 };
 
 // `rows` rows of `cols` scores. Every operand is a pointer with one stride per dimension of the rows and of the
-// columns. So kernels need no separate code for any axis, tuple of axes or strides.
+// columns. So a kernel has the same code for all axes, tuples of axes and strides.
 struct RowArgs {
     Shape rows, cols;
     // Segments: there are `segments` times `heads` rows. Segment s has the scores from offsets[s] to offsets[s + 1].
@@ -69,7 +69,7 @@ struct RowArgs {
     Operand z, other, where, weights, out;
     Operand hi, lo;  // beta = hi + lo, in double
     int threads = 1;
-    bool streaming = false;  // true if non-temporal stores pay on this processor for a result of this size
+    bool streaming = false;  // true if non-temporal stores are faster for a result of this size
 };
 
 // ---- threads --------------------------------------------------------------------------------------------------
@@ -77,11 +77,12 @@ struct RowArgs {
 // Threads come from OpenMP's pool. torch's CPU wheel contains the same library under the same name, so torch and
 // softargmax share one pool. num_threads clauses request the number of threads. No global setting is changed.
 
-// Fewer scores stay on the calling thread: starting a team takes 1.5 to 5 us, and a kernel takes about 10 us for 2^15
-// scores.
+// The number of scores from which a call uses several threads. Starting a team of threads takes 1.5 to 5 us, and a
+// kernel takes about 10 us for 2^15 scores.
 constexpr std::int64_t kParallel = 1 << 15;
 
-// Sets rounding to nearest with subnormals kept, whatever the caller has set (torch.set_flush_denormal, for example).
+// Sets rounding to nearest, and keeps subnormals. The caller may have set other modes, for example by
+// torch.set_flush_denormal.
 class FloatEnvironment {
 #if defined(__x86_64__)
     unsigned saved_ = _mm_getcsr();
@@ -237,9 +238,9 @@ inline void watch_forks() {
 
 // ---- stores -----------------------------------------------------------------------------------------------------
 
-// True if results larger than the caches should be written past the caches, which is only so on Zen 5 (family 0x1A).
-// For 512 x 32768 float32 on Zen 5, plain stores take 3.2 ms and stores past the caches 2.6 ms. On Zen 4 they take
-// 5.1 ms and 9.3 ms.
+// True if results larger than the caches should be written past the caches. This is the case on Zen 5 (family 0x1A)
+// only. For 512 x 32768 float32 on Zen 5, plain stores take 3.2 ms and stores past the caches 2.6 ms. On Zen 4 they
+// take 5.1 ms and 9.3 ms.
 inline bool streaming_pays() {
 #if defined(__x86_64__)
     static const bool pays = [] {

@@ -3,7 +3,7 @@
 // An array is passed as a NumPy array, as a tensor whose memory torch describes in C, or as a tuple (address, type,
 // shape, strides in elements) for memory of other libraries. Passing a tuple takes a tenth of the time of a DLPack
 // capsule. A uint16 array is read as the bits of bfloat16. An ml_dtypes bfloat16 array is accepted directly. Shapes and
-// the values of offsets are checked here, because memory safety depends on them. core/check.py checks all other things.
+// the values of offsets are checked here, because memory safety depends on them. core/check.py makes all other checks.
 #include <nanobind/stl/string.h>
 
 #include <atomic>
@@ -48,7 +48,7 @@ void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bo
     core::product(job);
 }
 
-// True if all entries of a row are finite; NaN and infinities have all exponent bits set.
+// True if all entries of a row are finite. In NaN and infinities, all bits of the exponent are set.
 template <class U> bool is_finite(const View& x, std::int64_t row, U exponent) {
     const U* at = reinterpret_cast<const U*>(x.data) + row * x.stride[0];
     bool finite = true;
@@ -151,9 +151,9 @@ NB_MODULE(_native, module) {
                [](nb::handle z, nb::handle axis, nb::handle target) {
         return CommonCall(z, axis).axes_of_classes(target);
     }, "z"_a.none(), "axis"_a.none(), "target"_a.none(),
-               "`plain_axes`, but None unless target is an int64 array in CPU memory with one class per row of z");
+               "`plain_axes` if target is an int64 array in CPU memory with one class per row of z, else None");
     module.def("axes_at_once", [](nb::handle z, nb::handle axis) { return CommonCall(z, axis, true).axes(); },
-               "z"_a.none(), "axis"_a.none(), "`plain_axes`, but None if a kernel may not run `at_once`");
+               "z"_a.none(), "axis"_a.none(), "`plain_axes` if a kernel may run `at_once`, else None");
     module.def("memory", &memory, "bytes"_a, "Allocate memory for a large result, from the pool");
     module.attr("POOLED") = kPooled;
     module.def("want_huge_pages", [](std::uintptr_t address, std::size_t bytes) {

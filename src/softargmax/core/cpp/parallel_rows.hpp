@@ -49,7 +49,7 @@ inline RowScale scale_of(const RowArgs& args, std::int64_t row) {
     return s;
 }
 
-// The contents of z: scores or probabilities. With both_scores, `other` contains scores too. Scores are multiplied by
+// The contents of z: scores or probabilities. With both_scores, `other` also contains scores. Scores are multiplied by
 // beta, and are -inf outside of `where`.
 enum class Reads { scores, both_scores, probabilities };
 

@@ -1,4 +1,4 @@
-// Vectors of 64 bytes and their operations: a kernel written in them gives the same bits on every machine.
+// Vectors of 64 bytes and their operations. A kernel written with them gives the same bits on every machine.
 //
 // `One` is a native register of the instruction set. A `Pack` has 16 floats or 8 doubles: one 512-bit, two 256-bit or
 // four 128-bit registers contain the same lanes in the same order. Each operation is one correctly rounded IEEE
@@ -35,8 +35,8 @@
 #define SOFTARGMAX_INLINE inline __attribute__((always_inline))
 #define SOFTARGMAX_LAMBDA __attribute__((always_inline))
 #endif
-// The baseline calls the C library for every fma. So functions with many fma are not inlined there. This reduces the
-// compile time of the kernels in sparse/ from 67 s to 36 s.
+// The baseline calls the C library for every fma. So functions with many fma calls are not inlined there. This reduces
+// the compile time of the kernels in sparse/ from 67 s to 36 s.
 #define SOFTARGMAX_CALLED __attribute__((noinline))
 #if defined(__x86_64__) && !defined(__FMA__)
 #define SOFTARGMAX_FORMULA SOFTARGMAX_CALLED
@@ -282,7 +282,7 @@ SOFTARGMAX_INLINE One<double> power_of_two(One<double> km) {
     return {(Register<double>)((IntRegister<double>)km.r << 52)};
 }
 
-// v = 2^k f with sqrt(1/2) <= f < sqrt(2), for positive normal v; k is returned as a number.
+// v = 2^k f with sqrt(1/2) <= f < sqrt(2), for positive normal v. k is a floating-point number.
 template <class V> struct Binary {
     V k, f;
 };

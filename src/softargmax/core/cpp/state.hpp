@@ -17,9 +17,9 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-// m is the maximum score. The sum does not contain the maximum's own term, 1, so r = l - 1. So the tail of a confident
-// row, for example 1e-18, survives every merge, and lse = beta m + log1p(r). l - 1 is kept as the unevaluated sum
-// r + low, because rows of 10^6 scores have hundreds of merges, and each merge would add a rounding error.
+// m is the maximum score. The sum l - 1 does not contain the maximum's own term, 1. This way the tail of a confident
+// row, for example 1e-18, survives every merge, and lse = beta m + log1p(l - 1). The sum is kept as r + low,
+// unevaluated, because rows of 10^6 scores have hundreds of merges, and each merge would add a rounding error.
 //
 // The empty state is {}: m = -inf, r = -1. If m = +inf, then r + 1 entries are +inf. If r is NaN, the row has a NaN.
 struct State {

@@ -12,7 +12,7 @@ namespace nb = nanobind;
 
 namespace softargmax {
 
-// A new reference from a call of Python's C API; throws if the call set an exception.
+// Takes the new reference that a call of Python's C API returned. Throws if the call set an exception.
 inline nb::object answered(PyObject* answer) {
     if (!answer) nb::raise_python_error();
     return nb::steal(answer);
@@ -28,7 +28,7 @@ struct Tensors {
     PyTypeObject* parameter = nullptr;  // torch.nn.Parameter, which is treated as a tensor
     Describe describe = nullptr;
     PyObject* is_neg = nullptr;  // Tensor.is_neg
-    // A function that is true for functorch's wrappers. To describe a wrapper raises an error, which takes 7 ms.
+    // A function that is true for functorch's wrappers. Describing a wrapper raises an error, which takes 7 ms.
     PyObject* is_wrapped = nullptr;
     PyObject* grad_mode = nullptr;  // torch.is_grad_enabled
     PyObject* requires_grad = nullptr;  // the name of this attribute
@@ -72,7 +72,7 @@ struct Tensors {
         return is_false(is_wrapped, x) && described_outside_transforms(x, memory);
     }
     // `described` for use when no transform is active. It omits the check for wrappers, which takes 63 ns. Wrappers of
-    // a transform that has ended can still arrive. To describe them fails, so the result is false.
+    // a transform that has ended can still arrive. Describing them fails, so the result is false.
     bool described_outside_transforms(nb::handle x, nb::dlpack::dltensor& memory) const {
         if (describe(x.ptr(), &memory) == 0) return true;
         PyErr_Clear();
@@ -263,7 +263,7 @@ class CommonCall {
         if (!common_ || beyond || axis < -n || axis >= n) return nb::none();
         return nb::make_tuple(axis < 0 ? axis + n : axis);
     }
-    // `axes`, but None unless `target` is an int64 array in CPU memory, of z's library and with one class per row.
+    // `axes` if `target` is an int64 array in CPU memory, of z's library and with one class per row. None otherwise.
     nb::object axes_of_classes(nb::handle target) const {
         const nb::object axes = this->axes();
         if (axes.is_none()) return axes;

@@ -112,7 +112,7 @@ template <class T> constexpr Type kTypeOf = sizeof(T) == 4 ? Type::f32 : Type::f
 
 // ---- offsets --------------------------------------------------------------------------------------------------
 
-// The offset of the i-th index of a shape in row-major order, in elements of memory.
+// The offset in memory, in elements, of the i-th element of a shape in row-major order.
 SOFTARGMAX_INLINE std::int64_t offset_of(std::int64_t i, const Shape& shape, const std::int64_t* stride) {
     if (shape.dims == 1) return i * stride[0];
     std::int64_t offset = 0;
