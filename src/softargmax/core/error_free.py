@@ -42,11 +42,11 @@ def difference(x: Any, m: Any) -> tuple[Any, Any]:
     """
     xp = namespace(x)
     inf = float("inf")
-    out = (x == -inf) | ((m == inf) & (x < inf))
-    skip = out | (x == inf)
+    outside = (x == -inf) | ((m == inf) & (x < inf))
+    skip = outside | (x == inf)
     d, e = two_sum(xp.where(skip, 0.0, x), -xp.where(skip, 0.0, m))
     e = xp.where(d == -inf, 0.0, e)  # the difference of two huge numbers overflowed, and exp(d) is 0
-    return xp.where(out, -inf, d), e
+    return xp.where(outside, -inf, d), e
 
 
 def row_sum(x: Any, axes: tuple[int, ...]) -> Any:

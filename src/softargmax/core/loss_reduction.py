@@ -16,19 +16,19 @@ def counts(target: Any, ignore_index: int, weight: Any = None, axis: int = -1) -
 
     `weight` broadcasts with the scores, and its classes are along `axis`.
     """
-    xp, kind = namespace(target), working_dtype(target, namespace(target))
+    xp, weight_dtype = namespace(target), working_dtype(target, namespace(target))
     ignored = target == ignore_index
     if weight is None or not weight.shape[axis]:
-        return xp.astype(~ignored, kind)
+        return xp.astype(~ignored, weight_dtype)
     classes = weight.shape[axis]
-    place = xp.clip(xp.where(ignored, 0, target), 0, classes - 1)
+    index = xp.clip(xp.where(ignored, 0, target), 0, classes - 1)
     if math.prod(weight.shape) == classes:
-        of_class = xp.take(xp.astype(xp.reshape(weight, (-1,)), kind), xp.reshape(place, (-1,)), axis=0)
+        of_class = xp.take(xp.astype(xp.reshape(weight, (-1,)), weight_dtype), xp.reshape(index, (-1,)), axis=0)
         return xp.where(ignored, 0.0, xp.reshape(of_class, tuple(target.shape)))
     # Each row has its own class weights, for example under vmap.
-    along = tuple(classes if i == axis % weight.ndim else 1 for i in range(weight.ndim))
-    own = xp.reshape(xp.arange(classes, dtype=place.dtype, device=device_of(place)), along)
-    chosen = xp.where(own == xp.expand_dims(place, axis=axis), xp.astype(weight, kind), 0.0)
+    class_shape = tuple(classes if i == axis % weight.ndim else 1 for i in range(weight.ndim))
+    class_ids = xp.reshape(xp.arange(classes, dtype=index.dtype, device=device_of(index)), class_shape)
+    chosen = xp.where(class_ids == xp.expand_dims(index, axis=axis), xp.astype(weight, weight_dtype), 0.0)
     return xp.where(ignored, 0.0, xp.sum(chosen, axis=axis))
 
 

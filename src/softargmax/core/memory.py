@@ -1,4 +1,4 @@
-"""How arrays are passed to native kernels, and how results are allocated, for NumPy (torch: torch_memory.py)."""
+"""Passing arrays to native kernels and allocating results, for NumPy (torch: torch_memory.py)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL = 1 << 20
 
 
 class Memory(NamedTuple):
-    """How the arrays of one library are passed to kernels, and how results are allocated."""
+    """Functions that pass the arrays of one library to kernels and allocate results."""
 
     view: Callable[[Any], Any]
     """Convert an array to a form that the compiled core accepts; `same` if the core accepts the array itself."""

@@ -75,15 +75,18 @@ Integers = Annotated[Any, INTEGERS]
 Rowwise = Annotated[Any, ROWWISE]
 """A float for all rows, or an array with one number per row: float64 if the library has it, int64 for counts."""
 Beta = Annotated[Scale, BETA]
-"""beta = hi + lo: two floats or two arrays. Gradients go to hi."""
+"""beta = hi + lo: two floats or two arrays. Its gradient is the gradient of hi."""
 Seed = Annotated[Any, SEED]
-"""64 random bits: an int or a 0-d int64 tensor; one per row under vmap. Compiled graphs draw a tensor at each call."""
+"""64 random bits: an int or a 0-d int64 tensor, or one per row under vmap.
+
+A compiled graph draws a new tensor at each call.
+"""
 DType = Annotated[Any, DTYPE]
 """A floating dtype of the arrays' library."""
 Axes = Annotated[tuple[int, ...], AXES]
 
 Leading = Annotated[int, LEADING]
-"""A number of leading dimensions; vmap adds one."""
+"""A number of leading dimensions. vmap adds 1."""
 
 A = TypeVar("A", bound=tuple[Any, ...])
 R = TypeVar("R", bound=tuple[Any, ...])

@@ -101,11 +101,11 @@ def below(x: Any, top: Any, scale: Scale, hi: Any, lo: Any, reach: float) -> tup
 def _times(hi: Any, lo: Any, d: Any, e: Any, reach: float) -> tuple[Any, Any]:
     """(hi + lo) (d + e) as a pair, for d <= 0 <= hi. At hi = inf, only entries with d = 0 stay in the support."""
     xp = namespace(d)
-    frozen = hi == INF
-    out = (d == -INF) | (frozen & (d < 0.0))
-    b, y = xp.where(frozen, 0.0, hi), xp.where(out, 0.0, d)
+    infinite = hi == INF
+    outside = (d == -INF) | (infinite & (d < 0.0))
+    b, y = xp.where(infinite, 0.0, hi), xp.where(outside, 0.0, d)
     s = b * y
     near = s > -reach
     _, q = two_product(b, xp.where(near, y, 0.0))
     q = q + (b * xp.where(near, e, 0.0) + lo * xp.where(near, y, 0.0))
-    return xp.where(out, -INF, s), xp.where(near & (xp.abs(q) < 1.0), q, 0.0)
+    return xp.where(outside, -INF, s), xp.where(near & (xp.abs(q) < 1.0), q, 0.0)

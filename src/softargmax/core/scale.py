@@ -47,8 +47,8 @@ def scale_of_number(temperature: float, base: float | None = None, k: float = 1.
     if base == 1.0 or math.isinf(temperature):
         return Scale(0.0, 0.0)  # 0 stands for the limit 0+, for both signs of the temperature
     if temperature == 0.0:
-        falling = base is not None and base < 1.0
-        return Scale(math.copysign(math.inf, temperature) * (-1.0 if falling else 1.0), 0.0)
+        base_below_one = base is not None and base < 1.0
+        return Scale(math.copysign(math.inf, temperature) * (-1.0 if base_below_one else 1.0), 0.0)
     scale = _quotient(temperature, base, k)
     return UNIT if scale == UNIT else scale
 
@@ -81,9 +81,9 @@ def scale_of_array(temperature: Any, base: float | None, xp: Any, k: float = 1.0
         return Scale(zero, zero)
     with np.errstate(all="ignore"):
         limit = c / temperature
-        frozen = xp.abs(limit) == math.inf  # here the derivative of c / T is set to 0; it would be 0 inf = NaN
+        infinite = xp.abs(limit) == math.inf  # here the derivative of c / T is set to 0; it would be 0 inf = NaN
         limit = xp.where(limit < 0.0, zero - math.inf, math.inf)
-        hi = xp.where(frozen, limit, c / xp.where(frozen, 1.0, temperature))
+        hi = xp.where(infinite, limit, c / xp.where(infinite, 1.0, temperature))
         hi = xp.where(hi == 0, 0.0, hi)  # beta = 0 is always +0
         plain = (hi != 0) & (xp.abs(hi) < math.inf) & (xp.abs(temperature) < math.inf)
         divisor = xp.where(plain, temperature, 1.0)

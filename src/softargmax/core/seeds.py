@@ -31,7 +31,7 @@ def seed_of(z: Any, seed: Any, generator: Any) -> Any:
     if seed is None:
         return _drawn(z, generator)
     if isinstance(seed, (bool, np.bool_)) or not hasattr(seed, "__index__"):
-        hint = "; pass a generator as generator=" if callable(getattr(seed, "random", None)) or _of_torch(seed) else ""
+        hint = "; pass a generator as generator=" if callable(getattr(seed, "random", None)) or _by_torch(seed) else ""
         raise TypeError(f"seed: expected an integer from 0 to 2^64 - 1, got {seed!r}{hint}")
     number = operator.index(seed)
     if not 0 <= number < SEEDS:
@@ -54,16 +54,16 @@ def _drawn(z: Any, generator: Any) -> Any:
         return _as_seed(z, int(generator.integers(SEEDS, dtype=np.uint64)))
     if isinstance(generator, np.random.RandomState):
         return _as_seed(z, int(generator.randint(SEEDS, dtype=np.uint64)))
-    if is_torch(z) or _of_torch(generator):
+    if is_torch(z) or _by_torch(generator):
         import torch
 
         if generator is not None and not isinstance(generator, torch.Generator):
-            raise _no_generator(generator)
+            raise _generator_error(generator)
         device = z.device if generator is None else generator.device
         drawn = torch.randint(-(SEEDS >> 1), (SEEDS >> 1) - 1, (), generator=generator, device=device)
         return drawn.to(z.device) if is_torch(z) else int(drawn) % SEEDS
     if generator is not None:
-        raise _no_generator(generator)
+        raise _generator_error(generator)
     if kind_of(z) == "numpy":
         return int(np.random.randint(SEEDS, dtype=np.uint64))  # noqa: NPY002 np.random.seed sets its state
     raise ValueError(
@@ -71,11 +71,11 @@ def _drawn(z: Any, generator: Any) -> Any:
     )
 
 
-def _of_torch(generator: Any) -> bool:
+def _by_torch(generator: Any) -> bool:
     return type(generator).__module__.partition(".")[0] == "torch"
 
 
-def _no_generator(generator: Any) -> TypeError:
+def _generator_error(generator: Any) -> TypeError:
     allowed = "a numpy.random.Generator, numpy.random.RandomState or torch.Generator"
     return TypeError(f"generator: expected {allowed}, got {type(generator).__name__}")
 

@@ -50,7 +50,10 @@ _OUR_NAMES = {
     "y": ("target",),
     "z": ("h", "values"),
 }
-"""Argument names of SciPy, torch, Hugging Face and FlashAttention, with our names. Errors show the first that fits."""
+"""Argument names of SciPy, torch, Hugging Face and FlashAttention, and our names for them.
+
+Errors suggest the first of our names that the function has.
+"""
 
 
 def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
@@ -62,10 +65,10 @@ def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
             raise TypeError(_mismatch(called, arguments, options))
         try:
             return function(*arguments, **options)
-        except StandInError as one:
+        except StandInError as error:
             from torch.overrides import handle_torch_function
 
-            return handle_torch_function(called, (one.argument,), *arguments, **options)
+            return handle_torch_function(called, (error.argument,), *arguments, **options)
         except TypeError:
             message = _mismatch(called, arguments, options)
             if message is None:
@@ -92,7 +95,7 @@ def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
         for name in hints
     ]
 
-    def of(function: F) -> F:
+    def decorate(function: F) -> F:
         signature = inspect.signature(function)
         own = [x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD]
         parameters = [*own, *shown]
@@ -104,7 +107,7 @@ def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
         called.__annotations__ = {n: x for n, x in get_type_hints(function).items() if n in named} | hints
         return called
 
-    return of
+    return decorate
 
 
 def _mismatch(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> str | None:

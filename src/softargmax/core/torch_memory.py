@@ -1,4 +1,4 @@
-"""Tensors' memory: how the compiled core reads it, and how results are allocated."""
+"""Passing tensors to the compiled core and allocating results, for torch."""
 
 from __future__ import annotations
 

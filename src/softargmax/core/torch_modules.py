@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Callable[..., Any])
 
 
-for _some in (torch.empty(0), nn.Parameter(torch.empty(0))):
-    namespace(_some)  # cached now, because torch.compile cannot trace the look-up of a namespace
+for _tensor in (torch.empty(0), nn.Parameter(torch.empty(0))):
+    namespace(_tensor)  # cached now, because torch.compile cannot trace the look-up of a namespace
 
 
 def keep(module: nn.Module, name: str, value: Any) -> None:
@@ -37,8 +37,8 @@ def one_call(forward: F) -> F:
     def called(self: nn.Module, *arguments: Any, **options: Any) -> Any:
         try:
             return forward(self, *arguments, **options)
-        except StandInError as one:
-            tracer = one.argument.tracer
+        except StandInError as error:
+            tracer = error.argument.tracer
             return tracer.create_proxy("call_module", tracer.path_of_module(self), arguments, options)
 
     return called  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Derive from an operation's record what torch needs: an operator, an autograd Function, a fast path.
+"""An operator, an autograd Function and a fast path for torch, derived from an operation's record.
 
 - torch.compile, torch.export and opcheck use the operator in `torch.ops` (schema, kernels by device, fake tensors,
   vmap, autograd). Torch's dispatcher chooses the device's kernel.

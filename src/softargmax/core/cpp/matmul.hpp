@@ -1,4 +1,4 @@
-// Matrix products C = addend + A B, in which every element is computed by the same sum:
+// Matrix products C = addend + A B. Every element is computed by the same sum:
 //
 //     c_ij = ((addend_ij + s_0) + s_1) + ..
 //

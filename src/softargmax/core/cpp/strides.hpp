@@ -1,5 +1,5 @@
-// Plans a call on arrays of any shapes and strides: which dimensions are rows and which are columns, with adjacent
-// dimensions joined where the strides allow.
+// Plans calls on arrays of any shapes and strides. A plan says which dimensions are rows and which are columns, and
+// joins adjacent dimensions where the strides allow.
 #pragma once
 
 #include <algorithm>
