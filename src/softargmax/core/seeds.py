@@ -31,7 +31,7 @@ def seed_of(z: Any, seed: Any, generator: Any) -> Any:
     if seed is None:
         return _drawn(z, generator)
     if isinstance(seed, (bool, np.bool_)) or not hasattr(seed, "__index__"):
-        hint = "; pass a generator as generator=" if callable(getattr(seed, "random", None)) or _by_torch(seed) else ""
+        hint = "; pass a generator as generator=" if callable(getattr(seed, "random", None)) or _of_torch(seed) else ""
         raise TypeError(f"seed: expected an integer from 0 to 2^64 - 1, got {seed!r}{hint}")
     number = operator.index(seed)
     if not 0 <= number < SEEDS:
@@ -54,7 +54,7 @@ def _drawn(z: Any, generator: Any) -> Any:
         return _as_seed(z, int(generator.integers(SEEDS, dtype=np.uint64)))
     if isinstance(generator, np.random.RandomState):
         return _as_seed(z, int(generator.randint(SEEDS, dtype=np.uint64)))
-    if is_torch(z) or _by_torch(generator):
+    if is_torch(z) or _of_torch(generator):
         import torch
 
         if generator is not None and not isinstance(generator, torch.Generator):
@@ -71,7 +71,7 @@ def _drawn(z: Any, generator: Any) -> Any:
     )
 
 
-def _by_torch(generator: Any) -> bool:
+def _of_torch(generator: Any) -> bool:
     return type(generator).__module__.partition(".")[0] == "torch"
 
 
