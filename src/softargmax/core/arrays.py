@@ -259,7 +259,7 @@ def last(x: Any, axis: int) -> Any:
 
 
 def back(x: Any, axis: int) -> Any:
-    """x with its last axis moved to position `axis`; the inverse of `last`."""
+    """x with its last axis moved to position `axis`. This is the inverse of `last`."""
     if axis == x.ndim - 1:
         return x
     places = list(range(x.ndim - 1))

@@ -159,7 +159,7 @@ def weighted(z: Any, weights: Any, *, signed: bool = False) -> tuple[Any, Any]:
 
 
 def values_of(values: Any, z: Any, length: int) -> Any:
-    """The values of a row's classes, of shape (K,) or (K, D)."""
+    """Check the values of the K classes of a row: an array of shape (K,) or (K, D)."""
     values = like(values, z, "values")
     if dtype_name(values.dtype) in INTEGERS:
         values = namespace(z).astype(values, working_dtype(z, namespace(z)))
@@ -204,7 +204,7 @@ def positive(value: Any, name: str, *, infinite: bool = False) -> float:
 
 
 def number(value: Any, name: str) -> float:
-    """Return a real number as a float; raise ValueError if it is outside the range of float64."""
+    """Return a real number as a float. Raise ValueError if it is outside the range of float64."""
     try:
         return float(value)
     except OverflowError:  # the value is not shown: it may have thousands of digits
@@ -282,7 +282,7 @@ def within(
     integers. `allowed` describes the allowed numbers in errors, and `rows` the rows.
 
     Under tracing or on a device, an invalid value becomes NaN, so that its row's result becomes NaN. An invalid integer
-    becomes -2, since -1 and 0 may be valid and mean "all".
+    becomes -2, because -1 and 0 may be valid and mean "all".
     """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = float(scores(value, name))
@@ -312,7 +312,7 @@ def per_row(
 ) -> Any:
     """Return an array with one number per row, in working precision, with the reduced axes of z kept as 1.
 
-    With `whole`, integers get the library's default integer dtype instead of the working precision.
+    With `whole`, integers get the library's default integer dtype, and not the working precision.
     """
     if values is None or isinstance(values, (str, bytes)):
         raise TypeError(f"{name}: expected a number, or an array with one per row, got {values!r}")

@@ -26,7 +26,7 @@ def most_threads() -> int:
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the smallest quota, in processors, of the groups that contain this process; None if no group has a quota.
+    """Return the smallest quota, in processors, of the groups that contain this process, or None if no group has one.
 
     `root` is the directory that contains `proc/self/cgroup`, `proc/self/mountinfo` and the mounted groups.
     """

@@ -49,7 +49,7 @@ template <class T> constexpr std::int64_t kBlockSize = (std::int64_t{512} << 10)
 constexpr std::int64_t kRowsAtOnce = kFewPanels * kPanelRows;
 
 // kPiecesPerThread is the largest number of pieces per thread. A piece should have at least kPieceWork multiply-adds
-// and kPieceSize elements of C, because smaller pieces spend too much time on packing: for 96 x 512 with depth 32768 on
+// and kPieceSize elements of C, because smaller pieces spend too much time on packing. For 96 x 512 with depth 32768 on
 // two threads, 4 pieces take 14.2 ms, 8 take 19.0 ms and 16 take 19.4 ms. Packing a number takes as long as kPacking
 // multiply-adds.
 constexpr double kPiecesPerThread = 8, kPieceWork = 1 << 23, kPieceSize = 12800, kPacking = 17;

@@ -42,7 +42,7 @@ def set_num_threads(n: int) -> None:
     Parameters
     ----------
     n : int
-        The largest number of threads, at least 1; 0 restores the default.
+        The largest number of threads, at least 1, or 0 for the default.
 
     Notes
     -----

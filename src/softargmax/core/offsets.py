@@ -15,7 +15,7 @@ from softargmax.core.check import inspectable
 
 
 def offsets_of(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> Any:
-    """The checked segment bounds: S + 1 non-decreasing integers from 0 to len(z). Errors call z `of`."""
+    """The checked segment bounds: S + 1 non-decreasing integers from 0 to len(z). `of` is z's name in errors."""
     if z.ndim < 1:
         raise ValueError(f"{of}: expected at least one axis, got a 0-d array")
     offsets = like(_checked_list(offsets, z, name, of), z, name)
@@ -77,7 +77,7 @@ def _count(index: Any, num_segments: Any) -> int:
 
 
 def _checked_list(offsets: Any, z: Any, name: str, of: str) -> Any:
-    """Check a list of integers before its conversion: the array may be unreadable, or its dtype too small."""
+    """Check offsets in a list before conversion, because the array may be unreadable or its dtype too small."""
     if not isinstance(offsets, (list, tuple, range)) or not offsets or not isinstance(offsets[0], (int, np.integer)):
         return offsets
     try:
@@ -90,7 +90,7 @@ def _checked_list(offsets: Any, z: Any, name: str, of: str) -> Any:
 
 
 def _signed(offsets: Any, z: Any, name: str, of: str) -> Any:
-    """Convert unsigned offsets to int64, as torch has no arithmetic for them. Numbers beyond int64 raise ValueError."""
+    """Convert unsigned offsets to int64: torch has no arithmetic for them. Numbers beyond int64 raise ValueError."""
     if not (is_torch(offsets) or inspectable(offsets)):
         return offsets
     xp = namespace(offsets)

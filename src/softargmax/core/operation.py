@@ -85,7 +85,7 @@ _row_dtype = functools.cache(row_dtype)  # generated code receives only dtypes o
 
 
 class Operation(Generic[A, R]):
-    """One operation. Calling it returns all results; `first` and `into` compute the first result only."""
+    """One operation. A call returns all results. `first` and `into` compute the first result only."""
 
     def __init__(  # noqa: PLR0913 each is passed by name
         self,
@@ -110,7 +110,7 @@ class Operation(Generic[A, R]):
         - `saved`: the names of the arguments and results that the rules read, as a set, or as a function that returns
           the set for a record. None means all arguments and no results.
         - `constant`: the names of arguments and results without a derivative.
-        - `batch`: the operation's own vmap rule; None for the general rules of torch_vmap.py.
+        - `batch`: the operation's own vmap rule, or None for the general rules of torch_vmap.py.
         - `always_by_rule`: True to use the rules also where the definition computes the results. Differentiating the
           definition would lose digits.
         - `refuse`: a function of the record and the kernel's return value, called if this value is not None. It may
@@ -149,7 +149,7 @@ class Operation(Generic[A, R]):
         return type(self.results)(*(found if len(self.fields) > 1 else (found,)))
 
     def first(self, i: A) -> Any:
-        """Return the first result, which may cost less than all of them."""
+        """Return the first result, which may take less time than all results."""
         array = self.array(i)
         return (self._servers[requested()].get(type(array)) or self.server(array))(i, True)
 

@@ -58,7 +58,7 @@ BETA = Kind(
 )
 SEED = Kind((("", "Tensor"),), native="({0} if type({0}) is int else _view({0}))", arrays=("{0}",))
 DTYPE = Kind((("", "ScalarType"),))
-AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # None in vmap's record of batch axes (by_batch)
+AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # None in the record of batch axes in `by_batch`
 LEADING = Kind((("", "int"),))
 NUMBERS = {kind: Kind((("", kind.__name__),)) for kind in (float, int, bool, str)}
 
@@ -168,7 +168,7 @@ class Result(NamedTuple):
     """Code that is true if the result is computed. If not, its shape is (0,)."""
 
     def text(self, variable: str, number: int, names: AbstractSet[str], memory: Memory) -> str:
-        """Code that allocates the result; `names` are the names of the arguments."""
+        """Code that allocates the result. `names` contains the names of the arguments."""
         dtype = self.dtype if self.dtype in names else f"_dtypes[{self.dtype!r}]" if self.dtype else f"{self.of}.dtype"
         dtype = f"_row_dtype({dtype})" if self.wide else dtype
         if self.when:
@@ -188,13 +188,13 @@ def like(of: str, dtype: str = "") -> Result:
 
 
 def per_row(of: str, dtype: str = "", *, wide: bool = False, spare: bool = False) -> Result:
-    """A result with one number per row of an argument; the reduced axes are kept as 1."""
+    """A result with one number per row of an argument. The reduced axes are kept as 1."""
     shape = f"tuple([1 if k in axes else n for k, n in enumerate({of}.shape)])"
     return Result(of, dtype, shape, wide=wide, spare=spare)
 
 
 def gradient(of: str, when: str = "True", dtype: str = "") -> Result:
-    """A result for the gradient of an argument, in its shape; (0,) if `when` is false or the argument is no array."""
+    """A result for the gradient of an argument, in its shape, or (0,) if `when` is false or there is no array."""
     return Result(of, dtype, when=f"hasattr({of}, 'shape') and {when}")
 
 

@@ -13,7 +13,7 @@ INF = math.inf
 
 
 class Rows:
-    """z laid out as rows along the last axis; rows of length 0 are padded to length 1 with the identity -inf."""
+    """z laid out as rows along the last axis. Rows of length 0 are padded to length 1 with the identity -inf."""
 
     def __init__(self, z: Any, axes: tuple[int, ...]) -> None:
         self.xp = namespace(z)
@@ -34,7 +34,7 @@ class Rows:
         return self.xp.reshape(array, (*array.shape[: len(self.outer)], 1))
 
     def restore(self, rows: Any) -> Any:
-        """Convert rows to an array of z's shape; the inverse of `lay`."""
+        """Convert rows to an array of z's shape. This is the inverse of `lay`."""
         rows = self.xp.reshape(rows[..., : self.length], tuple(self.shape[i] for i in self.order))
         return self.xp.permute_dims(rows, tuple(self.order.index(i) for i in range(len(self.order))))
 

@@ -43,7 +43,7 @@ def _quotient(temperature: float, base: float | None, k: float) -> Scale:
 
 
 def scale_of_number(temperature: float, base: float | None = None, k: float = 1.0) -> Scale:
-    """beta = ln(base) / (k temperature). base (or None) and k are positive and finite; temperature is not NaN."""
+    """beta = ln(base) / (k temperature). `base` (or None) and k are positive and finite, and temperature is not NaN."""
     if base == 1.0 or math.isinf(temperature):
         return Scale(0.0, 0.0)  # 0 stands for the limit 0+, for both signs of the temperature
     if temperature == 0.0:
@@ -81,7 +81,7 @@ def scale_of_array(temperature: Any, base: float | None, xp: Any, k: float = 1.0
         return Scale(zero, zero)
     with np.errstate(all="ignore"):
         limit = c / temperature
-        infinite = xp.abs(limit) == math.inf  # here the derivative of c / T is set to 0; it would be 0 inf = NaN
+        infinite = xp.abs(limit) == math.inf  # here the derivative of c / T is 0, not 0 inf = NaN
         limit = xp.where(limit < 0.0, zero - math.inf, math.inf)
         hi = xp.where(infinite, limit, c / xp.where(infinite, 1.0, temperature))
         hi = xp.where(hi == 0, 0.0, hi)  # beta = 0 is always +0

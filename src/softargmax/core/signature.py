@@ -111,7 +111,7 @@ def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
 
 
 def _mismatch(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> str | None:
-    """The message for arguments that do not match the signature; None if they do."""
+    """The message for arguments that do not match the signature, or None if they do."""
     signature = inspect.signature(function)
     try:
         signature.bind(*arguments, **options)

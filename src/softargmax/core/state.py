@@ -4,8 +4,8 @@
 
 The maximum's own term is exactly 1, so a state stores r = l - 1, the sum of the other terms. A confident row's tail of
 1e-18 therefore survives every fold and merge, and lse = m + log1p(r). `empty` (m = -inf, r = -1, o = 0) is the identity
-of `merge`, which is associative: blocks may be folded in any grouping, on any machine. The results agree to rounding
-error, but not bit for bit.
+of `merge`. `merge` is associative, so blocks may be folded in any grouping, on any machine. The results agree to
+rounding error, but not bit for bit.
 
 References
 ----------
@@ -52,9 +52,9 @@ class State(NamedTuple):
     m : array, shape (...)
         The largest score of each row, -inf for an empty row.
     r : array, shape (...)
-        l - 1, the sum of exp(z_i - m) without the maximum's own term; -1 for an empty row.
+        l - 1, the sum of exp(z_i - m) without the maximum's own term, or -1 for an empty row.
     o : array, shape (..., D), or None
-        The sum of exp(z_i - m) v_i; None without values.
+        The sum of exp(z_i - m) v_i, or None without values.
 
     Notes
     -----
@@ -105,9 +105,9 @@ class State(NamedTuple):
         shape : int or tuple of int
             The shape of the rows.
         width : int, optional
-            D, the width of the values to be folded; None if there are no values.
+            D, the width of the values to be folded, or None if there are no values.
         like : array, optional
-            An array whose library and device are used; defaults to NumPy. The state is float64 if they support it,
+            An array whose library and device are used. The default is NumPy. The state is float64 if they support it,
             and float32 otherwise.
         """
         like = np.empty(0) if like is None else _real(arrays.array_of(like, "like"), "like")
@@ -123,9 +123,9 @@ class State(NamedTuple):
         Parameters
         ----------
         scores : array
-            Scaled scores; the block runs along `axis`, and the other axes have the state's shape.
+            Scaled scores. The block is along `axis`, and the other axes have the state's shape.
         values : array, shape (..., K, D) or (K, D), optional
-            The values of the block's K scores; required if the state has o, refused otherwise.
+            The values of the block's K scores. They are required if the state has o, and refused if it has none.
         axis : int
             The axis of `scores` to fold.
 
@@ -224,7 +224,7 @@ class State(NamedTuple):
         Returns
         -------
         Finalized
-            output, shape (..., D), or None without values; and lse, shape (...).
+            output of shape (..., D), or None without values, and lse of shape (...).
 
         Notes
         -----
@@ -336,6 +336,6 @@ def merged(a: State, b: State, gap: Callable[[Any, Any], tuple[Any, Any]] = diff
 
 
 def _weighted_sum(w: Any, values: Any, xp: Any) -> Any:
-    """sum_i w_i v_i along the last axis of w; a weight of 0 gives 0 even if the value is NaN or inf."""
+    """sum_i w_i v_i along the last axis of w. A weight of 0 gives 0 even if the value is NaN or inf."""
     usable = xp.where(w[..., None] == 0.0, 0.0, values)
     return xp.sum(w[..., None] * usable, axis=-2)

@@ -34,7 +34,7 @@ def target_of(
 ) -> tuple[Any, bool]:
     """Return (target, True) for probabilities in the scores' shape, (target, False) for classes in the rows' shape.
 
-    The values of classes are checked here if they can be read; with `look=False` the kernel checks them.
+    The values of classes are checked here if they can be read. With `look=False` the kernel checks them.
     """
     target = arrays.like(target, z, name)
     rows = row_shape(shape, (axis,))

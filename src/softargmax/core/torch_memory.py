@@ -30,7 +30,7 @@ def view(tensor: Tensor) -> View:
 
 
 def fresh_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Memory for a result with the tensor's shape and layout; large results come from the pool (allocator.hpp).
+    """Memory for a result with the tensor's shape and layout. Large results come from the pool (allocator.hpp).
 
     Like NumPy's memory, memory from the pool cannot grow in place (`resize_`).
     """
@@ -45,7 +45,7 @@ def fresh_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def fresh_empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Contiguous memory for a result; large results come from the pool."""
+    """Contiguous memory for a result. Large results come from the pool."""
     size = math.prod(shape) * dtype.itemsize
     if size < _POOLED or type(like) not in _ORDINARY:
         # A call with sizes as separate arguments and no dtype takes 0.8 us. A tuple of sizes adds 0.6 us, and a dtype
@@ -62,7 +62,7 @@ def _pooled(size: int, like: Tensor) -> Tensor:
 
 
 def shared(x: Any) -> Any:
-    """A tensor's memory as a NumPy array, with bfloat16 as its bits. Other objects are returned unchanged."""
+    """A tensor's memory as a NumPy array, which contains the bits of bfloat16. Other objects are returned unchanged."""
     if not isinstance(x, Tensor):
         return x
     x = x.detach()

@@ -46,9 +46,8 @@ if TYPE_CHECKING:
 
 LIBRARY: Any = torch.library.Library("softargmax", "FRAGMENT")  # type: ignore[no-untyped-call]
 _KEYS = {"cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
-_level = threading.local()  # keys: dispatch keys of the current transform level; inside: rules call operators
-
-
+# keys: dispatch keys of the current transform level. inside: True where rules must call operators.
+_level = threading.local()
 _registering = threading.RLock()
 
 
@@ -315,7 +314,7 @@ class TorchOperation:
         return tuple(flat)
 
     def _run_vjp(self, ctx: Any, g: tuple[Any, ...], needed: Sequence[bool]) -> list[Any]:
-        """The gradients of the differentiable arguments; None for each argument that needs no gradient."""
+        """The gradients of the differentiable arguments, or None for arguments that need no gradient."""
         if g[0] is None and all(one is None for one in g):
             return [None] * len(needed)
         # Unpack the saved tensors only once, because activation checkpointing does not allow a second time.

@@ -59,7 +59,7 @@ def _plain() -> frozenset[int]:
 
 PLAIN = _plain()
 
-# Three conditions as source code. Generated functions contain them inline, since a function call takes 0.1 us.
+# Three conditions as source code. Generated functions contain them inline, because a function call takes 0.1 us.
 EAGER = "_eager()"
 """True if no transform, mode, trace or forward mode is active."""
 # This check takes 0.4 us. The compiled checks take 0.2 us and accept most plain tensors.

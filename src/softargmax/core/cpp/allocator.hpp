@@ -1,7 +1,7 @@
 // A pool of memory for large results. It uses huge pages, and keeps freed memory for later results.
 //
 // Page faults of new memory take longer than a softmax. For 64 MiB they take 20 ms with pages of 4 KiB and 3 to 5 ms
-// with huge pages, and the arithmetic takes 3 ms. Kept memory is marked MADV_FREE, so the system may reclaim it at any
+// with huge pages. The arithmetic takes 3 ms. Kept memory is marked MADV_FREE, so the system may reclaim it at any
 // time. If the system does not, the next result of this size causes no page faults.
 #pragma once
 

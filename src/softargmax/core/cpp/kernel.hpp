@@ -54,7 +54,7 @@ struct Shape {
 struct Operand {
     char* data = nullptr;  // null: absent
     Type type = Type::f64;
-    std::int64_t row[kMaxDims];  // strides in elements; 0 where the operand is broadcast
+    std::int64_t row[kMaxDims];  // strides in elements, and 0 where the operand is broadcast
     std::int64_t col[kMaxDims];
     explicit operator bool() const { return data != nullptr; }
 };
@@ -292,7 +292,7 @@ struct ProductArgs {
     std::int64_t pitch = 0;  // distance from one row of `out` to the next, in elements
     const char* bias = nullptr;  // `cols` numbers of out's type
     bool adds = false;
-    bool sparse = false;  // true if A has many zeros and B is finite; then tiles of zeros are skipped
+    bool sparse = false;  // skips tiles of zeros; use if A has many zeros and B is finite
     int threads = 1;
 };
 

@@ -53,8 +53,8 @@ inline RowScale scale_of(const RowArgs& args, std::int64_t row) {
 // beta, and are -inf outside of `where`.
 enum class Reads { scores, both_scores, probabilities };
 
-// Decisions that are the same for all groups of a call. They are made once per call, because they take as
-// long as a short row.
+// Decisions that are the same for all groups of a call. They are made once per call, because
+// making them takes as long as a short row.
 template <class A, class T> struct FrameOf {
     const A& args;
     Groups groups;
@@ -96,7 +96,7 @@ template <class A, class T, int Size> struct GroupOf {
     const T* scores = nullptr;
     const T* other = nullptr;
     T* result = nullptr;
-    std::int64_t pitch;  // distance between rows in a tile; padded, so that rows do not share the same cache sets
+    std::int64_t pitch;  // padded distance between rows in a tile, so that rows do not share the same cache sets
 
     GroupOf(const FrameOf<A, T>& f, std::int64_t index)
         : frame(f),

@@ -117,7 +117,7 @@ class Philox {
             k1 += 0xBB67AE85;
         }
     }
-    // The words of kChunk adjacent columns; `first` is a multiple of 4.
+    // The words of kChunk adjacent columns. `first` must be a multiple of 4.
     SOFTARGMAX_INLINE void adjacent(std::int64_t first, std::uint32_t half, std::uint32_t* to) const {
         const Words counter = in_order() + static_cast<std::uint32_t>(first / 4);
         for (std::uint32_t i = 0; i < kChunk / 4; i += kWords) {

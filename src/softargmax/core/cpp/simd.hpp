@@ -83,7 +83,7 @@ template <class T> struct One {
         return v;
     }
     SOFTARGMAX_INLINE void store(T* p) const { std::memcpy(p, &r, kRegisterBytes); }
-    // Loads n lanes from memory and sets the others to `fill`; n may be negative or more than kLanes. A full load uses
+    // Loads n lanes from memory and sets the others to `fill`. n may be negative or more than kLanes. A full load uses
     // no mask, because masked loads are slow even if all lanes are loaded. The gradient of sparsemax takes 12.3 ms with
     // masks only and 7.0 ms with this branch. (In the baseline, GCC 12 fails to compile this branch.)
     static SOFTARGMAX_INLINE One load_part(const T* p, std::int64_t n, T fill) {
@@ -138,7 +138,7 @@ template <class T> struct One {
 #endif
 
   public:
-    SOFTARGMAX_INLINE void stream(T* p) const {  // stores past the caches; p must be aligned to 64 bytes
+    SOFTARGMAX_INLINE void stream(T* p) const {  // stores past the caches, to an address aligned to 64 bytes
 #if defined(__clang__) || !defined(__x86_64__)
         store(p);
 #elif defined(__AVX512F__)
@@ -408,7 +408,7 @@ template <class T> SOFTARGMAX_INLINE T next_below(T x) {
     std::memcpy(&y, &i, sizeof i);
     return x == 0 ? -std::numeric_limits<T>::denorm_min() : y;
 }
-template <class V> struct Splat {  // a constant in every lane; for a scalar, the constant itself
+template <class V> struct Splat {  // a constant in every lane, or as a scalar
     static SOFTARGMAX_INLINE V of(typename V::Scalar x) { return V::all(x); }
 };
 template <> struct Splat<double> {

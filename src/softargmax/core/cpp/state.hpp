@@ -79,7 +79,7 @@ SOFTARGMAX_INLINE Twofold sum_l(const State& s) {
 
 // ---- finalize -------------------------------------------------------------------------------------------------
 
-// log l = log1p(r); -inf for an empty row.
+// log l = log1p(r). It is -inf for an empty row.
 inline double log_l(const State& s) {
     const double log = log1p_scalar(s.r);
     return s.r > -1 ? log + s.low / (1.0 + s.r) : log;

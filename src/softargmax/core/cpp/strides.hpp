@@ -82,7 +82,7 @@ class Plan {
         }
     }
 
-    // An operand that broadcasts with z, aligned at the last dimension.
+    // Adds an operand that broadcasts with z. The last dimensions of both are aligned.
     void add(const char* name, Operand& to, const View& x, bool exact = false) {
         if (!x && !exact) return;
         if (x.shape.size() > dims() || (exact && x.shape != z_.shape)) refuse(name, "expected a shape that fits z");
@@ -96,7 +96,7 @@ class Plan {
         keep(to, x, stride);
     }
 
-    // An operand with one element per row; the reduced dimensions are absent or have size 1.
+    // Adds an operand with one element per row. The reduced dimensions are absent or have size 1.
     void add_row(const char* name, Operand& to, const View& x) {
         if (!x) return;
         Dims stride(dims(), 0);
@@ -140,7 +140,7 @@ class Plan {
             const std::int64_t size = z_.shape[d];
             shape.total *= size;
             if (size == 1) continue;
-            bool joins = shape.dims > 0;  // true if dimension d continues the previous one in every operand
+            bool joins = shape.dims > 0;  // true if dimension d can be joined to the previous one in every operand
             for (auto& [x, stride] : operands_) joins = joins && strides_of(*x)[shape.dims - 1] == stride[d] * size;
             if (!joins) ++shape.dims;
             shape.size[shape.dims - 1] = joins ? shape.size[shape.dims - 1] * size : size;

@@ -136,7 +136,7 @@ struct Torch {
 
 // ---- arrays of floats that need no conversion ---------------------------------------------------------------------
 
-// NumPy arrays; subclasses of ndarray are excluded.
+// NumPy arrays, excluding subclasses of ndarray.
 struct NumPy {
     PyTypeObject* type;
     PyObject* floats[3];  // the dtypes that need no conversion
@@ -180,7 +180,7 @@ class Described {
         const auto* const place = std::find(std::begin(numpy.floats), std::end(numpy.floats), dtype.ptr());
         const nb::tuple shape = numpy.shape_of(x_);
         if (place == std::end(numpy.floats) || shape.size() > kDims) return false;
-        memory_.dtype.code = static_cast<std::uint8_t>(place - numpy.floats);  // not a DLPack code; `alike` compares it
+        memory_.dtype.code = static_cast<std::uint8_t>(place - numpy.floats);  // not a DLPack code, for `alike` only
         memory_.ndim = static_cast<std::int32_t>(shape.size());
         memory_.shape = sizes_;
         for (std::int32_t d = 0; d < memory_.ndim; ++d) sizes_[d] = nb::cast<std::int64_t>(shape[d]);
@@ -255,7 +255,7 @@ class CommonCall {
     CommonCall(nb::handle z, nb::handle axis, bool at_once = false) : z_(z), axis_(axis), at_once_(at_once) {
         common_ = is_common();
     }
-    // The axes of a row; None if this is not a common call.
+    // The axes of a row, or None if this is not a common call.
     nb::object axes() const {
         int beyond = 0;
         const std::int64_t n = memory_.ndim;

@@ -57,7 +57,7 @@ struct Bfloat16 {
         return x;
     }
     Bfloat16() = default;
-    explicit Bfloat16(float x) {  // rounds to nearest, ties to even; NaN stays NaN
+    explicit Bfloat16(float x) {  // rounds to nearest, with ties to even, and keeps NaN
         std::uint32_t u;
         std::memcpy(&u, &x, sizeof u);
         const std::uint32_t rounded = (u + 0x7FFF + ((u >> 16) & 1)) >> 16;
@@ -73,7 +73,7 @@ template <class F> SOFTARGMAX_INLINE void with_type(Type type, char* data, F f) 
         case Type::f32: return f(reinterpret_cast<float*>(data));
         case Type::f64: return f(reinterpret_cast<double*>(data));
         case Type::boolean: return f(reinterpret_cast<std::uint8_t*>(data));  // NumPy masks may contain any byte
-        case Type::i64: return;  // integers are not scores; `integer_at` reads them
+        case Type::i64: return;  // `integer_at` reads integers, which are not scores
     }
 }
 template <class T, class S> SOFTARGMAX_INLINE T convert(S x) {
@@ -162,7 +162,7 @@ inline bool rows_are_adjacent(const RowArgs& args, const Operand& x) {
            args.cols.total > 1 && x.col[0] != 1 && args.rows.size[args.rows.dims - 1] > 1;
 }
 
-// Groups of `size` adjacent rows; no group crosses the end of the innermost row dimension.
+// Groups of `size` adjacent rows. No group crosses the end of the innermost row dimension.
 struct Groups {
     int size;
     std::int64_t inner, in_inner;
@@ -213,7 +213,7 @@ inline bool is_turned(const RowArgs& args, const Operand& x, int count) {
     return count > 1 && rows_are_adjacent(args, x);
 }
 
-// Reads columns [begin, end) of `count` rows from row `first` on into a tile (count rows of `pitch`).
+// Reads columns [begin, end) of `count` rows from row `first` on into a tile, whose rows are `pitch` numbers apart.
 template <class T>
 void read(const RowArgs& args, const Operand& x, std::int64_t first, int count, std::int64_t begin, std::int64_t end,
           T* tile, std::int64_t pitch) {
@@ -254,7 +254,7 @@ void read(const RowArgs& args, const Operand& x, std::int64_t first, int count, 
         });
 }
 
-// Writes a tile to columns [begin, end) of `count` rows; the reverse of `read`.
+// Writes a tile to columns [begin, end) of `count` rows. This is the reverse of `read`.
 template <class T>
 void write(const RowArgs& args, const Operand& x, std::int64_t first, int count, std::int64_t begin, std::int64_t end,
            const T* tile, std::int64_t pitch, bool streaming = false) {
