@@ -1,7 +1,7 @@
 """softargmax: the softmax family for NumPy, PyTorch and every array-API library.
 
-This module has every public name. A name is imported when it is first used. tools/stubs.py generates the list of names
-(`_names.py`) and their types (`__init__.pyi`) from the rooms, the subpackages of softargmax.
+Every public name is an attribute of this module and is imported at its first use. The rooms are the subpackages of
+softargmax. From them tools/stubs.py generates the list of names (`_names.py`) and their types (`__init__.pyi`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'softargmax' has no attribute {name!r}")
     room = importlib.import_module(home)
     if "torch" in sys.modules and hasattr(room, "__path__"):
-        # Register the room's operators and functions with torch now, not while the first one is traced.
+        # Register the room's operators and functions with torch before torch traces a call of one of them.
         from softargmax.core.torch_operation import register
 
         register(home)

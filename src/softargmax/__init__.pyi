@@ -209,7 +209,7 @@ class SpeculativeSample(NamedTuple, Generic[A]):
     accepted: A
 
 class State(NamedTuple, Generic[A]):
-    """The softmax state of all scores folded so far, to be carried across batches, files and machines."""
+    """The softmax state of all scores folded so far. It can be passed on between batches, files and machines."""
 
     m: A
     r: A
@@ -1261,4 +1261,5 @@ def topk_softmax(
 ) -> _X: ...
 
 def using(name: str) -> AbstractContextManager[None]:
-    """Select an implementation by name inside a `with` block; a call that it cannot serve raises RuntimeError."""
+    """Select an implementation by name inside a `with` block. A call that it does not support raises
+    RuntimeError."""

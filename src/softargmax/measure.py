@@ -1,12 +1,12 @@
 """Speed measurements: time several libraries in turn, compare their medians, and measure the machine's limits.
 
-The speed of a shared machine drifts by a factor of two within a minute, so a single time says little. A ratio of
-medians is reliable if the libraries alternate within one run, because the drift then affects all of them equally.
-`softargmax bench` and the sweep under ``bench/`` both measure through this file.
+The speed of a shared machine drifts by a factor of two within a minute, so a single measurement is
+unreliable. A ratio of medians is reliable if the libraries take turns within one run, because the drift then affects
+all of them equally. `softargmax bench` and the sweep under ``bench/`` both use this module.
 
     case = Case("softmax 512x32768, out=", {"softargmax": ours, "torch": theirs}, bytes=2 * z.nbytes)
     result = measure(case)
-    result.ratio("torch")            # torch's median over ours: above 1, ours is faster
+    result.ratio("torch")            # torch's median / softargmax's median
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ if TYPE_CHECKING:
 
 OURS = "softargmax"
 
-# A shorter sample would measure the clock more than the call. So short calls are repeated to fill a sample.
+# Smallest duration of a sample, in seconds. Short calls are repeated until a sample takes this long. In a shorter
+# sample, reading the clock would take more time than the call.
 SHORTEST_SAMPLE = 2e-3
 
 
 @dataclass(frozen=True)
 class Case:
-    """One benchmark: a computation, and the libraries that run it (its sides).
+    """One benchmark: a computation, and the libraries that run it, called its sides.
 
     Arguments
     ---------
     name : str
-        What is computed, including its shape.
+        The computation and the shape of its input.
     sides : mapping of str to callable
-        The libraries: `OURS` and the installed peers. Each callable does the whole computation once.
+        The libraries by name: `OURS` and the installed peers. Each callable runs the whole computation once.
     bytes : int
-        Bytes that any implementation must move: inputs read once, outputs written once. 0 if memory sets no limit.
+        Bytes that any implementation must move: inputs read once, outputs written once. 0 if memory is no limit.
     multiply_adds : float
         Number of vector multiplications or multiply-adds, each on 16 floats, in one call of our kernel. 0 if unknown.
     """
@@ -85,7 +86,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Result:
-    """The timings of one case; `ratio` compares two sides, `of_limit` compares ours with the machine's limit."""
+    """The timings of one case. `ratio` compares softargmax with a peer, `of_limit` with the machine's limit."""
 
     name: str
     timings: dict[str, Timing]
@@ -93,26 +94,26 @@ class Result:
     multiply_adds: float = 0.0
 
     def ratio(self, peer: str) -> float:
-        """Return the peer's median time divided by ours. Above 1, ours is faster."""
+        """Return the peer's median time divided by softargmax's. Above 1, softargmax is faster."""
         return self.timings[peer].median / self.timings[OURS].median
 
     @property
     def peers(self) -> list[str]:
-        """All sides except ours, in the order of the case."""
+        """The names of all sides except softargmax, in the order of the case."""
         return [side for side in self.timings if side != OURS]
 
     def limits(self, machine: Limits) -> dict[str, float]:
-        """Return the minimal seconds per call for each limit of the machine: `memory` and, if known, `arithmetic`."""
+        """Return the smallest possible seconds per call for each known limit, `memory` and `arithmetic`."""
         seconds = {}
         if self.bytes:
-            # A copy of n bytes moves 2 n bytes (n read, n written). The limit counts bytes moved.
+            # A copy of n bytes moves 2 n bytes: n are read and n are written. `bytes` counts the bytes moved.
             seconds["memory"] = self.bytes / (2 * machine.copy_bytes)
         if self.multiply_adds:
             seconds["arithmetic"] = self.multiply_adds / machine.multiply_adds
         return seconds
 
     def of_limit(self, machine: Limits) -> float | None:
-        """Return the largest limit divided by our median (1: as fast as the machine allows); None without limits."""
+        """Return the largest limit divided by softargmax's median (1 is the best possible), or None without limits."""
         limits = self.limits(machine)
         return max(limits.values()) / self.timings[OURS].median if limits else None
 
@@ -140,7 +141,7 @@ class Side:
     samples: list[float] = field(default_factory=list)
 
     def sample(self) -> None:
-        """Time one sample: as many calls as fill the shortest sample."""
+        """Time one sample of `repeats` calls, and store its seconds per call."""
         call, repeats = self.call, self.repeats
         start = time.perf_counter()
         for _ in range(repeats):
@@ -159,16 +160,16 @@ class Side:
 
 
 def measure(case: Case, *, rounds: int = 15, seconds: float = 20.0) -> Result:
-    """Time the sides of a case in turn: every round runs each side once, in a rotating order.
+    """Time the sides of a case in turn: every round takes one sample of each side, in a rotating order.
 
     Arguments
     ---------
     case : Case
-        What to time.
+        The case to time.
     rounds : int
         The number of samples per side, at least 3.
     seconds : float
-        Stop after this time, once every side has three samples.
+        Stop after this many seconds, once every side has three samples.
     """
     sides = {name: Side(call) for name, call in case.sides.items()}
     for side in sides.values():
@@ -190,13 +191,13 @@ def measure(case: Case, *, rounds: int = 15, seconds: float = 20.0) -> Result:
 
 @cache
 def machine_limits(threads: int | None = None) -> Limits:
-    """Measure the peak rates of the machine: copying far beyond the caches (all threads), and multiply-adds."""
+    """Measure the peak rates of the machine, on all threads: copies far larger than the caches, and multiply-adds."""
     threads = threads or len(os.sched_getaffinity(0))
     return Limits(copy_rate(threads), arithmetic_rate(threads), threads)
 
 
 def copy_rate(threads: int, megabytes: int = 64) -> float:
-    """Measure the bytes copied per second, half the bytes moved. Each thread copies its own part."""
+    """Measure the bytes copied per second, half the bytes moved. Each thread copies its own part of an array."""
     source = np.ones(megabytes << 20, np.uint8)
     target = np.zeros_like(source)
     parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
@@ -210,7 +211,7 @@ def copy_rate(threads: int, megabytes: int = 64) -> float:
 
 
 def arithmetic_rate(threads: int) -> float:
-    """Measure fused multiply-adds of 16 floats per second, with a loop of the compiled core that stays in registers."""
+    """Measure fused multiply-adds of 16 floats per second, by a compiled loop whose data stay in registers."""
     from softargmax.core import _native  # not at the top, so that other commands work even if the core fails to load
 
     start = time.perf_counter()
@@ -223,7 +224,7 @@ def arithmetic_rate(threads: int) -> float:
 
 
 def best_of(call: Callable[[], object], seconds: float = 0.5) -> float:
-    """Time a call for a while and return the minimum, since a limit is the best possible time, not the typical one."""
+    """Time a call for at least `seconds` and return the minimum. A limit is the best time, not the typical one."""
     side = Side(call)
     side.warm_up()
     start = time.perf_counter()

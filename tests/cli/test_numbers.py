@@ -43,7 +43,7 @@ def test_negative_nonfinite_numbers_are_not_options(run, word):
         assert (done.code, done.err) == (0, "")
         assert sorted(map(str, done.json()["values"])) == sorted(["1.0", str(float(word))])
     done = run("1", "2", "--temperature", word)
-    assert (done.code, "temperature: expected any number but NaN" in done.err) == (
+    assert (done.code, "temperature: expected any number except NaN" in done.err) == (
         (2, True) if "a" in word.lower() else (0, False)
     )
 
@@ -93,7 +93,7 @@ def test_json_output_is_strict_json(run):
         (["1", "2", "--base", "0"], "base: expected a finite number above 0, got 0.0"),
         (
             ["1", "2", "--temperature", "nan"],
-            "temperature: expected any number but NaN, 0 and infinities included, got nan",
+            "temperature: expected any number except NaN, got nan",
         ),
         (["1", "2", "--temperature", "warm"], "--temperature"),
         (["1", "2", "--temperature"], "--temperature"),

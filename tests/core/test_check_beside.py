@@ -55,7 +55,7 @@ def test_a_requested_foreign_byte_order_becomes_native(dtype: Any) -> None:
         expected = function(Z, dtype=np.dtype(dtype).newbyteorder("="))
         assert found.dtype == expected.dtype
         assert (found == expected).all()
-    with pytest.raises(TypeError, match=r"^out: expected dtype float64, got >f8; dtype= asks for another"):
+    with pytest.raises(TypeError, match=r"^out: expected dtype float64, got >f8; dtype= selects another"):
         softargmax.softmax(Z, out=np.empty((3, 4), ">f8"))
 
 
@@ -65,22 +65,22 @@ def test_a_requested_foreign_byte_order_becomes_native(dtype: Any) -> None:
         (
             lambda: softargmax.softmax(Z, temperature=10**400),
             ValueError,
-            "temperature: expected a number of float64, got an integer beyond its range",
+            "temperature: expected a number in the range of float64, got an integer outside it",
         ),
         (
             lambda: softargmax.softmax(Z, temperature=-(10**5000)),
             ValueError,
-            "temperature: expected a number of float64, got an integer beyond its range",
+            "temperature: expected a number in the range of float64, got an integer outside it",
         ),
         (
             lambda: softargmax.softmax(Z, base=10**400),
             ValueError,
-            "base: expected a number of float64, got an integer beyond its range",
+            "base: expected a number in the range of float64, got an integer outside it",
         ),
         (
             lambda: softargmax.boltzmann(Z, 1.0, k=10**400),
             ValueError,
-            "k: expected a number of float64, got an integer beyond its range",
+            "k: expected a number in the range of float64, got an integer outside it",
         ),
         (
             lambda: softargmax.softmax(Z, temperature=np.array("a")),
@@ -105,7 +105,7 @@ def test_a_requested_foreign_byte_order_becomes_native(dtype: Any) -> None:
         (
             lambda: softargmax.softmax(Z, out=np.ma.zeros((3, 4))),
             TypeError,
-            "out: expected a plain array, got a masked one; take its data",
+            "out: expected a plain array, got a masked array; pass its data",
         ),
         (
             lambda: softargmax.softmax(Z, dtype=np.int32),
@@ -129,7 +129,9 @@ def test_errors_name_libraries_as_their_users_do() -> None:
 def test_lists_that_a_library_refuses() -> None:
     torch = pytest.importorskip("torch")
     for weights in (["a"] * 4, [10**400] * 4, [[1.0], [1.0, 2.0]]):
-        with pytest.raises((TypeError, ValueError), match=r"^weights: list that cannot be made an array"):
+        with pytest.raises(
+            (TypeError, ValueError), match=r"^weights: expected an array, got list, which cannot be converted"
+        ):
             softargmax.logsumexp(torch.ones(3, 4), weights=weights)
 
 
@@ -177,14 +179,14 @@ class Lazy:
 
 
 def test_lazy_arrays_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"^z: Lazy, not computed yet"):
+    with pytest.raises(TypeError, match=r"^z: expected an array in memory, got a lazy Lazy;"):
         softargmax.softmax(Lazy())
-    with pytest.raises(TypeError, match=r"^z_p: Lazy, not computed yet"):
+    with pytest.raises(TypeError, match=r"^z_p: expected an array in memory, got a lazy Lazy;"):
         softargmax.kl_divergence(Lazy(), Z)
-    with pytest.raises(TypeError, match=r"^where: Lazy, not computed yet"):
+    with pytest.raises(TypeError, match=r"^where: expected an array in memory, got a lazy Lazy;"):
         softargmax.softmax(Z, where=Lazy())
     torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match=r"^weights: Lazy, not computed yet"):
+    with pytest.raises(TypeError, match=r"^weights: expected an array in memory, got a lazy Lazy;"):
         softargmax.logsumexp(torch.ones(3, 4), weights=Lazy())
 
 
@@ -251,12 +253,10 @@ def test_values_in_strict_arrays_are_checked() -> None:
         with pytest.raises(ValueError, match=f"^offsets: {says}"):
             softargmax.segment_softmax(z, strict.asarray(offsets))
     with pytest.raises(
-        ValueError, match=r"^weights: expected 0 or positive numbers, got some negative; signed_logsumexp takes those"
+        ValueError, match=r"^weights: expected 0 or positive numbers, got some negative; signed_logsumexp accepts them"
     ):
         softargmax.logsumexp(z, weights=strict.asarray([1.0, -1.0, 1.0, 1.0]))
-    with pytest.raises(
-        ValueError, match=r"^temperature: expected any number but NaN, 0 and infinities included, got nan in row \(1,\)"
-    ):
+    with pytest.raises(ValueError, match=r"^temperature: expected any number except NaN, got nan in row \(1,\)"):
         softargmax.softmax(z, temperature=strict.asarray([1.0, np.nan, 1.0]))
 
 
@@ -267,12 +267,12 @@ def test_an_out_that_overlaps_itself(strides: tuple[int, int]) -> None:
     out = np.lib.stride_tricks.as_strided(np.zeros(64), (4, 3), strides)
     for scores in (z, out):
         with pytest.raises(
-            ValueError, match=r"^out: expected an array of distinct elements, got one where some share their memory"
+            ValueError, match=r"^out: expected elements with separate memory, got an array whose elements share memory"
         ):
             softargmax.softmax(scores, out=out)
     torch = pytest.importorskip("torch")
     with pytest.raises(
-        ValueError, match=r"^out: expected an array of distinct elements, got one where some share their memory"
+        ValueError, match=r"^out: expected elements with separate memory, got an array whose elements share memory"
     ):
         softargmax.softmax(torch.from_numpy(z), out=torch.zeros(64).double().as_strided((4, 3), (1, 1)))
     for good in (np.empty((3, 4)).T, np.empty((8, 9))[::-2, ::3], np.empty((4, 3, 2))[:, :, 1]):
@@ -285,7 +285,7 @@ def test_negated_views_with_out() -> None:
     assert z.is_neg()
     assert torch.equal(softargmax.softmax(z, out=torch.zeros(2)), softargmax.softmax(z.clone()))
     with pytest.raises(
-        ValueError, match=r"^out: expected a tensor whose memory holds its values, got a lazily negated view"
+        ValueError, match=r"^out: expected a tensor whose memory contains its values, got a lazily negated view"
     ):
         softargmax.softmax(torch.zeros(2), out=z)
 
@@ -352,7 +352,7 @@ def test_a_temperature_that_is_not_a_number_is_a_type_error(temperature: Any, ba
         lambda: softargmax.stream.softmax(Z, temperature=temperature),
     )
     for call in calls:
-        with pytest.raises(TypeError, match=r"^temperature: (expected|.*cannot be made an array)"):
+        with pytest.raises(TypeError, match=r"^temperature: expected "):
             call()
 
 
@@ -361,7 +361,7 @@ def test_a_temperature_that_is_not_a_number_is_a_type_error(temperature: Any, ba
 )
 def test_the_hint_for_negative_weights(call: Any) -> None:
     with pytest.raises(
-        ValueError, match=r"^weights: expected 0 or positive numbers, got some negative; signed_logsumexp takes those"
+        ValueError, match=r"^weights: expected 0 or positive numbers, got some negative; signed_logsumexp accepts them"
     ):
         call([-1.0, 1.0, 1.0, 1.0])
 
@@ -378,7 +378,10 @@ def test_out_inside_vmap(implementation: str) -> None:
         "temperature": lambda row, _: softargmax.softmax(torch.ones(3), temperature=row[0], out=flat),
     }
     for call in calls.values():
-        with softargmax.using(implementation), pytest.raises(TypeError, match=r"^out: inside torch.func.vmap"):
+        with (
+            softargmax.using(implementation),
+            pytest.raises(TypeError, match=r"^out: expected None inside torch.func.vmap"),
+        ):
             torch.func.vmap(call)(z, out)
     assert not out.any()
     assert not flat.any()

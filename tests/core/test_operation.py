@@ -198,7 +198,9 @@ def test_wrong_records_are_refused() -> None:
 
     with pytest.raises(TypeError, match=r"Strange\.z: expected an array, a number or a record, got list\[int\]"):
         Operation("toy", Strange, Value(like("z")), definition=total)
-    with pytest.raises(TypeError, match=r"expected a kernel of z, gain, shift, axes, power, value, size, got w"):
+    with pytest.raises(
+        TypeError, match=r"kernel: expected parameters among z, gain, shift, axes, power, value, size, got w"
+    ):
         DEFINED.launcher(lambda w: w, NUMPY)
 
 

@@ -19,8 +19,8 @@ Z, Q, Y = np.ones((2, 3)), np.ones((2, 3, 4)), [0, 1]
 HABITS = [
     (lambda: s.softmax(Z, dim=-1), "softmax() has no argument dim; use axis"),
     (lambda: s.softmax(Z, tempreture=1), "softmax() has no argument tempreture; use temperature"),
-    (lambda: s.softmax(input=Z), "softmax() has no argument input; z goes by position"),
-    (lambda: s.softmax(z=Z), "softmax() has no argument z; z goes by position"),
+    (lambda: s.softmax(input=Z), "softmax() has no argument input; pass z by position"),
+    (lambda: s.softmax(z=Z), "softmax() has no argument z; pass z by position"),
     (s.softmax, "softmax() needs z"),
     (lambda: s.get_num_threads(1), "get_num_threads() takes none by position, got 1"),
     (lambda: s.entmax(Z, dim=1), "entmax() has no argument dim; use axis"),

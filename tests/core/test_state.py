@@ -177,22 +177,22 @@ def _tensor() -> Any:
         (
             lambda: State.empty(()).fold(np.ones((3, 4))),
             ValueError,
-            "scores: expected the state's rows, (), without axis -1, got (3,) of shape (3, 4)",
+            "scores: expected the state's shape, (), once axis -1 is removed, got (3,) from shape (3, 4)",
         ),
         (
             lambda: State.empty((2,)).fold(np.ones(4)),
             ValueError,
-            "scores: expected the state's rows, (2,), without axis -1, got () of shape (4,)",
+            "scores: expected the state's shape, (2,), once axis -1 is removed, got () from shape (4,)",
         ),
         (
             lambda: State.empty((2, 4)).fold(np.ones((2, 3, 4))),
             ValueError,
-            "scores: expected the state's rows, (2, 4), without axis -1, got (2, 3) of shape (2, 3, 4)",
+            "scores: expected the state's shape, (2, 4), once axis -1 is removed, got (2, 3) from shape (2, 3, 4)",
         ),
         (
             lambda: State.empty((2,)).fold(np.ones((1, 0))),
             ValueError,
-            "scores: expected the state's rows, (2,), without axis -1, got (1,) of shape (1, 0)",
+            "scores: expected the state's shape, (2,), once axis -1 is removed, got (1,) from shape (1, 0)",
         ),
         (
             lambda: State.empty(()).fold(np.array([1j])),
@@ -239,17 +239,17 @@ def _tensor() -> Any:
         (
             lambda: State.empty(2).merge(State.empty((3, 1))),
             ValueError,
-            "others: expected the rows of the first, (2,), got (3, 1)",
+            "others: expected the first state's rows, (2,), got (3, 1)",
         ),
         (
             lambda: State.empty(2).merge(State.empty(2), State.empty(1)),
             ValueError,
-            "others: expected the rows of the first, (2,), got (1,)",
+            "others: expected the first state's rows, (2,), got (1,)",
         ),
         (
             lambda: State.empty(2, 1).merge(State.empty(2, 3)),
             ValueError,
-            "others: expected values like the first's, (2, 1), got (2, 3)",
+            "others: expected the shape of the first state's o, (2, 1), got (2, 3)",
         ),
     ],
 )
@@ -268,7 +268,7 @@ def test_libraries_and_devices_are_not_mixed() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=r"^scores: expected ndarray, as in the state, got Tensor"):
         State.empty(()).fold(torch.ones(2))
-    with pytest.raises(TypeError, match=r"^others: expected states of ndarray like the first, got one of Tensor"):
+    with pytest.raises(TypeError, match=r"^others: expected states of ndarray, as the first, got one of Tensor"):
         State.empty(()).merge(State.empty((), like=torch.ones(1)))
 
 

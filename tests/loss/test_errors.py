@@ -32,7 +32,7 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"temperature": float("nan")},
         ValueError,
-        "temperature: expected any number but NaN, 0 and infinities included, got nan",
+        "temperature: expected any number except NaN, got nan",
     ),
     (
         {"temperature": [1.0, 2.0, 3.0]},
@@ -69,7 +69,10 @@ TARGETS: list[tuple[Any, type[Exception], str]] = [
     (
         [[0, 1], [1, 0]],
         ValueError,
-        r"target: expected the rows' shape, \(2,\), got \(2, 2\); one-hot and other probabilities are floats$",
+        (
+            r"target: expected the rows' shape, \(2,\), got \(2, 2\); "
+            r"pass one-hot targets and other probabilities as floats$"
+        ),
     ),
     (np.array([200, 0], "uint8"), IndexError, r"target: expected 0 to 1, or -100 \(ignored\), got 200 at \(0,\)"),
 ]
@@ -104,7 +107,9 @@ def test_class_axis_as_in_torch() -> None:
     z, y = rng.standard_normal((2, 5, 7)), rng.integers(0, 5, (2, 7))
     for function in (s.cross_entropy, s.cross_entropy_terms, s.sparsemax_loss, s.selected_log_softmax):
         with pytest.raises(
-            ValueError, match=r"expected the rows' shape, \(2, 5\), got \(2, 7\); use axis=1 for classes along axis 1"
+            ValueError,
+            match=r"expected the rows' shape, \(2, 5\), got \(2, 7\); "
+            r"use axis=1 if the classes are along axis 1, as in torch",
         ):
             function(z, y)
     torch = pytest.importorskip("torch")
@@ -240,7 +245,7 @@ def _rows_are_nan(torch: Any, z: Any, wrong: Any) -> None:
         (
             {"label_smoothing": 10**400},
             ValueError,
-            "label_smoothing: expected a number of float64, got an integer beyond its range",
+            "label_smoothing: expected a number in the range of float64, got an integer outside it",
         ),
         (
             {"reduction": np.array(["mean"])},

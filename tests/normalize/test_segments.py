@@ -188,16 +188,20 @@ WRONG_IDS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({}, TypeError, "offsets, index: expected exactly one of them, got none"),
     ({"offsets": [0, 4], "index": [0, 0, 1, 1]}, TypeError, "offsets, index: expected exactly one of them, got both"),
     ({"offsets": [0, 4], "num_segments": 1}, TypeError, "num_segments: expected None with offsets"),
-    ({"index": [0, 1]}, ValueError, r"index: expected one per score of the first axis, shape \(4,\), got \(2,\)"),
+    ({"index": [0, 1]}, ValueError, r"index: expected one id per entry of z's first axis, shape \(4,\), got \(2,\)"),
     (
         {"index": [[0, 1, 2, 3]]},
         ValueError,
-        r"index: expected one per score of the first axis, shape \(4,\), got \(1, 4\)",
+        r"index: expected one id per entry of z's first axis, shape \(4,\), got \(1, 4\)",
     ),
     ({"index": [0.0, 1.0, 2.0, 3.0]}, TypeError, "index: expected an integer type, got dtype float64"),
     ({"index": [True, False, True, False]}, TypeError, "index: expected an integer type, got dtype bool"),
-    ({"index": [0, -1, 2, 3]}, ValueError, "index: expected segments from 0 on, got -1"),
-    ({"index": [0, 1, 2, 3], "num_segments": 3}, ValueError, "index: expected segments below num_segments, 3, got 3"),
+    ({"index": [0, -1, 2, 3]}, ValueError, "index: expected segment ids of at least 0, got -1"),
+    (
+        {"index": [0, 1, 2, 3], "num_segments": 3},
+        ValueError,
+        "index: expected segment ids below num_segments, 3, got 3",
+    ),
     ({"index": [0, 1, 2, 3], "num_segments": -1}, ValueError, "num_segments: expected an integer, 0 or above, got -1"),
     ({"index": [0, 1, 2, 3], "num_segments": 4.0}, TypeError, "num_segments: expected an integer, got 4.0"),
     ({"index": [0, 1, 2, 3], "where": [1, 0, 1, 0]}, TypeError, "where: expected dtype bool, got int64"),
@@ -234,6 +238,6 @@ def test_offsets_that_are_empty(backend: Backend) -> None:
     z = backend.array(np.zeros(4))
     for offsets in ([], (), range(0), backend.array(np.zeros(0, np.int32)), backend.array(np.zeros(0, np.float32))):
         with pytest.raises(
-            ValueError, match=r"^offsets: expected shape \(S \+ 1,\) for S segments, so \[0\] for none, got \(0,\)"
+            ValueError, match=r"^offsets: expected shape \(S \+ 1,\) for S segments, \[0\] for no segments, got \(0,\)"
         ):
             s.segment_softmax(z, offsets)

@@ -206,7 +206,11 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
         r"temperature: expected a number from 0 on, infinity included, got nan in row \(1,\)",
     ),
     *(
-        ({name: sign * 10**400}, ValueError, f"{name}: expected a number of float64, got an integer beyond its range")
+        (
+            {name: sign * 10**400},
+            ValueError,
+            f"{name}: expected a number in the range of float64, got an integer outside it",
+        )
         for name in FILTERS
         for sign in (1, -1)
     ),
@@ -225,7 +229,7 @@ WRONG_DRAWS: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"seed": np.random.default_rng(0)},
         TypeError,
-        r"seed: expected an integer from 0 to 2\^64 - 1, got Generator\(PCG64\) .*; give a generator as generator=",
+        r"seed: expected an integer from 0 to 2\^64 - 1, got Generator\(PCG64\) .*; pass a generator as generator=",
     ),
     ({"seed": None, "generator": "default"}, TypeError, "generator: expected a numpy.random.Generator, .*got str"),
     ({"axis": (0, 1)}, TypeError, r"axis: expected one integer, got \(0, 1\)"),
@@ -261,7 +265,7 @@ def test_wrong_arguments_of_the_others() -> None:
     for function in (softargmax.gumbel_softmax, softargmax.boltzmann_policy):
         for value in (-1, -(10**400), 10**400, NAN, [-1.0]):
             with pytest.raises(
-                ValueError, match=r"temperature: expected a number .*, got (-1|nan|an integer beyond its range)"
+                ValueError, match=r"temperature: expected a number .*, got (-1|nan|an integer outside it)"
             ):
                 function([[0.0, 1.0]], temperature=value)
     for shape in (-1, 10**400, (2**40, 2**40)):
@@ -269,7 +273,7 @@ def test_wrong_arguments_of_the_others() -> None:
             softargmax.gumbel(shape, seed=0)
     with pytest.raises(ValueError, match="values: expected at least one axis, for the classes, got a 0-d array"):
         softargmax.boltzmann_policy(1.0, temperature=1.0)
-    with pytest.raises(ValueError, match=r"epsilon: expected .*, got an integer beyond"):
+    with pytest.raises(ValueError, match=r"epsilon: expected .*, got an integer outside"):
         softargmax.boltzmann_policy([0.0, 1.0], temperature=1.0, epsilon=10**400)
     with pytest.raises(ValueError, match="0-d"):
         softargmax.gumbel_softmax(1.0)

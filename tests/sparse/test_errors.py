@@ -21,7 +21,7 @@ BAD: dict[str, list[tuple[Any, type[Exception], str]]] = {  # argument: value, e
         (math.nan, ValueError, "alpha: expected a finite number above 0, got nan"),
         (0, ValueError, "above 0"),
         (False, ValueError, "above 0"),
-        (10**400, ValueError, "alpha: expected a number of float64, got an integer beyond its range"),
+        (10**400, ValueError, "alpha: expected a number in the range of float64, got an integer outside it"),
         (None, TypeError, "alpha: expected a number, or an array with one per row, got None"),
         ("1.5", TypeError, "expected a number, or an array with one per row, got '1.5'"),
         (1j, TypeError, "complex"),

@@ -201,7 +201,5 @@ def test_modules() -> None:
         assert module(z, y).isclose(s.entmax_loss(z, y, module.alpha, temperature=2.0))
     assert "temperature=2.0" in repr(s.nn.Sparsemax(temperature=2.0))
     assert "temp" not in repr(s.nn.Entmax())
-    with pytest.raises(
-        ValueError, match="temperature: expected any number but NaN, 0 and infinities included, got nan"
-    ):
+    with pytest.raises(ValueError, match="temperature: expected any number except NaN, got nan"):
         s.nn.Entmax(temperature=math.nan)

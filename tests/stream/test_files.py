@@ -98,9 +98,7 @@ def test_wrong_arguments(tmp_path, source, old):
         stream.softmax(source, old, axis=(0, 0))
     with pytest.raises(ValueError, match="base: expected a finite number above 0, got -1"):
         stream.softmax(source, old, base=-1)
-    with pytest.raises(
-        ValueError, match="temperature: expected any number but NaN, 0 and infinities included, got nan"
-    ):
+    with pytest.raises(ValueError, match="temperature: expected any number except NaN, got nan"):
         stream.softmax(source, old, temperature=float("nan"))
     with pytest.raises(TypeError, match="temperature"):
         stream.softmax(source, old, temperature=np.ones(40))

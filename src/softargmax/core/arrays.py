@@ -1,7 +1,7 @@
 """Arrays of every library: their kind, namespace, dtype and axes, and conversion of arguments to one kind.
 
 A *kind* says where an array's memory is: "numpy", "torch" (CPU memory), "torch-device" (any other device), "array-api".
-Frameworks are looked up in `sys.modules` and never imported: a library that was never imported has no arrays.
+Frameworks are looked up in `sys.modules` and never imported: arrays exist only of libraries that were imported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_torch(z: Any) -> bool:
 
 
 def kind_of(z: Any) -> str:
-    """The kind of an array (`as_array` converts other objects to one)."""
+    """The kind of an array. Use `as_array` first for objects that are not arrays."""
     kind = _kinds.get(type(z))
     if kind is None:
         if isinstance(z, NUMPY):
@@ -65,7 +65,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def row_dtype(dtype: Any) -> Any:
-    """The dtype of one number per row (lse, entropy, ..) of scores of a dtype: float32 for half precision."""
+    """The dtype of results per row (lse, entropy, ..): the dtype of the scores, or float32 for half precision."""
     if getattr(dtype, "itemsize", None) != 2:
         return dtype
     return np.dtype(np.float32) if isinstance(dtype, np.dtype) else sys.modules["torch"].float32
@@ -78,7 +78,7 @@ def working_dtype(z: Any, xp: Any) -> Any:
 
 
 def strided(tensor: Any) -> bool:
-    """True if every element of a tensor is in memory: not sparse, not nested."""
+    """True if a tensor is dense in memory, that is, neither sparse nor nested."""
     return tensor.layout is sys.modules["torch"].strided and not tensor.is_nested
 
 
@@ -96,7 +96,7 @@ def frozen(array: Any) -> Any:
 
 
 def jax_of(array: Any) -> Any:
-    """The JAX module if the array is a JAX array, else None."""
+    """The JAX module for a JAX array, and None for other arrays."""
     jax = sys.modules.get("jax")
     return jax if jax is not None and isinstance(array, jax.Array) else None
 
@@ -105,12 +105,12 @@ def jax_of(array: Any) -> Any:
 
 
 def as_array(z: Any, name: str = "z") -> Any:
-    """Return an array unchanged; convert numbers, sequences and subclasses of ndarray to a plain NumPy array."""
+    """Return an array unchanged. Convert numbers, sequences and subclasses of ndarray to a plain NumPy array."""
     if type(z) in _kinds or is_torch(z):
         return z
     _check_is_array(z)
     if isinstance(z, np.ma.MaskedArray):
-        raise TypeError(f"{name}: a masked array; give its data, and where=~mask for the entries that count")
+        raise TypeError(f"{name}: expected a plain array, got a masked array; pass its data, and where=~mask")
     if hasattr(z, "__array_namespace__") and not isinstance(z, NUMPY):
         return z
     refuse_lazy(z, name)
@@ -118,14 +118,14 @@ def as_array(z: Any, name: str = "z") -> Any:
         return np.asarray(z)
     except (ValueError, TypeError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{name}: {z!r:.60} cannot be made an array: {error}") from None
+        raise kind(f"{name}: expected an array, got {z!r:.60}, which cannot be converted: {error}") from None
 
 
 class StandInError(TypeError):
-    """Raised for a stand-in for a tensor, such as a `torch.fx` proxy. `public` catches it and calls torch."""
+    """An argument stands for a tensor, such as a `torch.fx` proxy. `public` catches this error and calls torch."""
 
     def __init__(self, argument: Any) -> None:
-        super().__init__(f"expected an array, got {type(argument).__name__}, which stands for a tensor")
+        super().__init__(f"expected an array, got {type(argument).__name__}, an object in place of a tensor")
         self.argument = argument
 
 
@@ -140,12 +140,13 @@ def refuse_lazy(z: Any, name: str) -> None:
     graph = getattr(z, "__dask_graph__", None)
     if callable(graph) and graph() is not None:
         raise TypeError(
-            f"{name}: {type(z).__name__}, not computed yet; give its blocks one by one, or {name}.compute()"
+            f"{name}: expected an array in memory, got a lazy {type(z).__name__}; pass its blocks one by one, "
+            f"or {name}.compute()"
         )
 
 
 def array_of(values: Any, name: str) -> Any:
-    """`as_array`, with a clear error for a list of tensors that NumPy cannot read."""
+    """Return `as_array(values)`, with a clear error for a list of tensors that NumPy cannot convert."""
     try:
         return as_array(values, name)
     except RuntimeError as error:
@@ -159,7 +160,7 @@ def _unstacked(values: Any, name: str) -> TypeError:
 
 
 def dense(z: Any, name: str) -> Any:
-    """Return the array unchanged; raise for sparse and nested tensors."""
+    """Return the array unchanged. Raise TypeError for sparse and nested tensors."""
     if is_torch(z) and not strided(z):
         what = "a nested tensor" if z.is_nested else f"a tensor of layout {z.layout}"
         raise TypeError(f"{name}: expected a dense tensor, of layout torch.strided, got {what}")
@@ -167,7 +168,7 @@ def dense(z: Any, name: str) -> Any:
 
 
 def like(values: Any, z: Any, name: str) -> Any:
-    """An argument as an array of z's kind on z's device; numbers, sequences and NumPy arrays are converted."""
+    """Return an argument as an array of z's kind on z's device. Numbers, sequences and NumPy arrays are converted."""
     if kind_of(z) == "numpy":
         values = array_of(values, name)
     elif isinstance(values, NUMPY) or not (is_torch(values) or hasattr(values, "__array_namespace__")):
@@ -178,14 +179,14 @@ def like(values: Any, z: Any, name: str) -> Any:
     if is_torch(z) and values.device != z.device:
         if values.ndim or not values.is_cpu:
             raise ValueError(f"{name}: expected an array on {z.device}, got one on {values.device}")
-        values = values.to(z.device)  # torch also accepts a 0-d CPU tensor with tensors on another device
+        values = values.to(z.device)  # torch, too, combines a 0-d CPU tensor with tensors on a device
     return dense(values, name)
 
 
 def _converted(values: Any, z: Any, name: str) -> Any:
-    """A number, a sequence or a NumPy array as an array of z's library."""
+    """Convert a number, a sequence or a NumPy array to an array of z's library."""
     refuse_lazy(values, name)
-    if _holds_tracked(values):
+    if _any_requires_grad(values):
         raise _unstacked(values, name)  # torch would convert tensors in a list to numbers and lose their gradients
     xp, typed = namespace(z), isinstance(values, NUMPY)
     if typed:  # torch accepts no negative strides and no foreign byte order, and warns about read-only arrays
@@ -194,17 +195,18 @@ def _converted(values: Any, z: Any, name: str) -> Any:
         found = xp.asarray(values, device=device_of(z))
         if typed or dtype_name(found.dtype) not in FLOATS:
             return found
-        # Plain numbers become float64, whatever the library's default is.
+        # Python numbers become float64, even if the library's default is float32.
         return xp.asarray(values, dtype=working_dtype(z, xp), device=device_of(z))
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         wrong = isinstance(error, TypeError) or not isinstance(values, (Number, Sequence))
         kind = TypeError if wrong else ValueError
-        raise kind(f"{name}: {type(values).__name__} that cannot be made an array: {error}") from None
+        got = f"{type(values).__name__}, which cannot be converted: {error}"
+        raise kind(f"{name}: expected an array, got {got}") from None
 
 
-def _holds_tracked(values: Any) -> bool:
+def _any_requires_grad(values: Any) -> bool:
     if isinstance(values, (list, tuple)):
-        return any(map(_holds_tracked, values))
+        return any(map(_any_requires_grad, values))
     return is_torch(values) and values.requires_grad
 
 
@@ -212,7 +214,7 @@ def _holds_tracked(values: Any) -> bool:
 
 
 def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
-    """The axes as a sorted tuple of non-negative integers; a 0-d array is one row with one score."""
+    """Return the axes as a sorted tuple of non-negative integers. It is empty for a 0-d array, a row of one score."""
     if axis is None:
         return tuple(range(ndim))
     try:
@@ -231,14 +233,14 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
 
 
 def one_axis(axis: Any, ndim: int) -> int:
-    """A single axis as a non-negative integer; a tuple or None is refused."""
+    """Return a single axis as a non-negative integer. Raise TypeError for a tuple or None."""
     if axis is None or isinstance(axis, (tuple, list)):
         raise TypeError(f"axis: expected one integer, got {axis!r}")
     return (*axes_of(axis, ndim), 0)[0]
 
 
 def row_shape(shape: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of an array with one number per row, for scores of this shape whose rows run along the axes."""
+    """The shape of an array with one number per row: the scores' shape without the axes of a row."""
     if axes == (len(shape) - 1,):
         return tuple(shape[:-1])
     return tuple([n for axis, n in enumerate(shape) if axis not in axes])
@@ -250,14 +252,14 @@ def kept_shape(shape: Any, axes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def last(x: Any, axis: int) -> Any:
-    """x with the given axis moved to the end. `moveaxis` is not used, as torch cannot vmap it."""
+    """x with the given axis moved to the end. `moveaxis` is not used, because torch cannot vmap it."""
     if axis == x.ndim - 1:
         return x
     return namespace(x).permute_dims(x, (*(k for k in range(x.ndim) if k != axis), axis))
 
 
 def back(x: Any, axis: int) -> Any:
-    """x with its last axis moved to position `axis`; the inverse of `last`."""
+    """x with its last axis moved to position `axis`. This is the inverse of `last`."""
     if axis == x.ndim - 1:
         return x
     places = list(range(x.ndim - 1))
@@ -266,7 +268,7 @@ def back(x: Any, axis: int) -> Any:
 
 
 def squeezed(row: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
-    """One number per row, without the reduced axes unless `keepdims`. A single NumPy row gives a scalar."""
+    """Remove the reduced axes of numbers per row, unless `keepdims`. For a single row of NumPy, return a scalar."""
     if keepdims:
         return as_number(row)
     if type(row) is np.ndarray:
@@ -278,19 +280,19 @@ def squeezed(row: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
 
 
 def is_strict(z: Any) -> bool:
-    """True if z is an array of array-api-strict, whose memory is NumPy's."""
+    """True if z is an array of array-api-strict, which stores its values in a NumPy array."""
     return type(z).__module__.startswith("array_api_strict")
 
 
 def readable(array: Any) -> bool:
-    """True if the values are in CPU memory and may be read now: no tracing, no waiting for a device."""
+    """True if the values are in CPU memory and may be read now, that is, torch is not tracing."""
     kind = kind_of(array)
     if kind != "torch":
         return kind == "numpy"
     torch = sys.modules["torch"]
     if torch.compiler.is_compiling():
         return False
-    core = torch._C  # noqa: SLF001 torch has no public API for these; if a name disappears, nothing counts as readable
+    core = torch._C  # noqa: SLF001 torch has no public API for these; without these names, no tensor counts as readable
     transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
     faking = getattr(core, "_len_torch_dispatch_stack", lambda: 1)
     # Batched gradients (is_grads_batched) use an older vmap, which can only be detected by the tensor's dispatch keys.
@@ -309,12 +311,12 @@ def trained(array: Any) -> bool:
 
 
 def followed(array: Any) -> bool:
-    """True if results computed from this array now may be differentiated, in either mode."""
+    """True if results computed from this array now may be differentiated, in reverse or forward mode."""
     return is_torch(array) and (sys.modules["torch"].is_grad_enabled() or _in_transform())
 
 
 def differentiated(*arrays: Any) -> bool:
-    """True if results computed from any of these arrays may be differentiated; None and numbers are skipped.
+    """True if results computed from any of these arrays may be differentiated. None and numbers are ignored.
 
     If a transform or forward mode is active, the result is True for any tensor, even one that the transform does not
     act on.

@@ -2,8 +2,8 @@
 
 out_argument.py checks `out=`, targets.py checks classes, and offsets.py checks segments.
 
-Errors name the argument, what was expected and what was passed. Checks of values (`readable`) read CPU memory only.
-Under tracing or on a device, an invalid value makes its row's result NaN instead.
+Errors name the argument, what was expected and what was passed. Values are checked only in CPU memory (`readable`).
+Under tracing or on a device, an invalid value makes the result of its row NaN.
 """
 
 from __future__ import annotations
@@ -60,9 +60,10 @@ def rows(z: Any, axis: Any, temperature: Any = 1.0, base: Any = None) -> Rows:
 
 
 def at_each(temperature: Any, z: Any, axes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
-    """Return the scores broadcast to the temperatures, and the axes of a row. If no axes are added, both are unchanged.
+    """Broadcast the scores to the temperatures. Return the scores and the axes of a row.
 
-    A list of temperatures for a single row, or an array of them with more axes than z, adds axes in front.
+    Several temperatures for a single row, or temperatures with more dimensions than z, add leading axes to the scores.
+    In all other cases the scores and the axes are returned unchanged.
     """
     try:
         is_list = isinstance(temperature, (list, tuple))
@@ -98,7 +99,7 @@ def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
 
 
 def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
-    """Two arrays of scores broadcast to one shape and dtype; errors call the second one `name`."""
+    """Broadcast two arrays of scores to one shape and dtype. Errors call the second array `name`."""
     is_array = kind_of(a) == "numpy" or hasattr(b, "dtype")
     b, xp = scores(like(b, a, name), name), namespace(a)
     b = b if is_array else xp.astype(b, a.dtype, copy=False)
@@ -114,7 +115,7 @@ def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
 
 
 def _wider(a: Any, b: Any) -> Any:
-    """The floating dtype that holds both: float32 for float16 with bfloat16, a pair that NumPy cannot promote."""
+    """The floating dtype that both arrays promote to: float32 for float16 with bfloat16, which NumPy cannot promote."""
     xp = namespace(a)
     mixed = {dtype_name(x.dtype) for x in (a, b)} == HALVES
     return xp.float32 if mixed else xp.result_type(a.dtype, b.dtype)
@@ -137,19 +138,19 @@ def mask(where: Any, z: Any, shape: tuple[int, ...] | None = None) -> Any:
 
 
 def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = False) -> Any:
-    """Weights as floats that broadcast with z; negative weights are allowed only if `signed`."""
+    """Check weights, and return floats that broadcast with z. Negative weights are allowed only if `signed`."""
     weights = scores(like(weights, z, name), name)
     if not broadcasts(weights.shape, z.shape):
         raise ValueError(
             f"{name}: expected a shape that broadcasts with scores of {tuple(z.shape)}, got {tuple(weights.shape)}"
         )
     if not signed and inspectable(weights) and bool(namespace(weights).any(weights < 0)):
-        raise ValueError(f"{name}: expected 0 or positive numbers, got some negative; signed_logsumexp takes those")
+        raise ValueError(f"{name}: expected 0 or positive numbers, got some negative; signed_logsumexp accepts them")
     return weights
 
 
 def weighted(z: Any, weights: Any, *, signed: bool = False) -> tuple[Any, Any]:
-    """The checked scores and weights. A float64 array of weights promotes float32 scores; lists and integers do not."""
+    """The checked scores and weights. Float64 weights promote float32 scores. Weights as lists or integers do not."""
     if weights is None:
         return z, None
     typed = dtype_name(getattr(weights, "dtype", None)) in FLOATS
@@ -158,7 +159,7 @@ def weighted(z: Any, weights: Any, *, signed: bool = False) -> tuple[Any, Any]:
 
 
 def values_of(values: Any, z: Any, length: int) -> Any:
-    """The values of a row's classes, of shape (K,) or (K, D)."""
+    """Check the values of the K classes of a row: an array of shape (K,) or (K, D)."""
     values = like(values, z, "values")
     if dtype_name(values.dtype) in INTEGERS:
         values = namespace(z).astype(values, working_dtype(z, namespace(z)))
@@ -192,7 +193,7 @@ def dtype_of_rows(dtype: Any, z: Any) -> Any:
 
 
 def positive(value: Any, name: str, *, infinite: bool = False) -> float:
-    """A number above 0, finite unless `infinite` allows inf."""
+    """Check a number above 0 and return it as a float. `infinite` allows inf."""
     if not isinstance(value, Real):
         raise TypeError(f"{name}: expected a number above 0, got {value!r}")
     found = number(value, name)
@@ -203,15 +204,15 @@ def positive(value: Any, name: str, *, infinite: bool = False) -> float:
 
 
 def number(value: Any, name: str) -> float:
-    """Return a real number as a float; raise ValueError if float64 cannot hold it."""
+    """Return a real number as a float. Raise ValueError if it is outside the range of float64."""
     try:
         return float(value)
     except OverflowError:  # the value is not shown: it may have thousands of digits
-        raise ValueError(f"{name}: expected a number of float64, got an integer beyond its range") from None
+        raise ValueError(f"{name}: expected a number in the range of float64, got an integer outside it") from None
 
 
 def between(value: Any, name: str, high: float, *, below: bool = False) -> float:
-    """Check a finite number from 0 to `high`, with or without `high` itself."""
+    """Check a finite number from 0 to `high` and return it as a float. `below` excludes `high` itself."""
     allowed = f"from 0 to {'below ' * below}{high:g}" if high < math.inf else "0 or a finite number above it"
     if not isinstance(value, Real):
         raise TypeError(f"{name}: expected a number, {allowed}, got {value!r}")
@@ -222,7 +223,7 @@ def between(value: Any, name: str, high: float, *, below: bool = False) -> float
 
 
 def integer(value: Any, name: str) -> int:
-    """Check an integer of any library and return it; booleans are refused."""
+    """Check an integer of any library and return it as an int. Booleans are refused."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     found = operator.index(value)
@@ -232,14 +233,14 @@ def integer(value: Any, name: str) -> int:
 
 
 def flag(value: Any, name: str) -> bool:
-    """True or False."""
+    """Check True or False, also of NumPy, and return it as a bool."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name}: expected True or False, got {value!r}")
     return bool(value)
 
 
 def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
-    """Check that a value is one of the choices, which are strings."""
+    """Check that a value is one of the strings in `choices`, and return it."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
     return str(value)
@@ -248,10 +249,10 @@ def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
 def scale_of(
     temperature: Any, base: Any, z: Any, axes: tuple[int, ...], k: float = 1.0, *, rows: str = "the rows"
 ) -> Scale:
-    """beta = ln(base) / (k temperature), with the arguments checked; errors call the rows `rows`."""
+    """Check the arguments and return beta = ln(base) / (k temperature). Errors call the rows `rows`."""
     if base is not None:
         base = positive(base, "base")
-    allowed = "any number but NaN, 0 and infinities included"
+    allowed = "any number except NaN"
     temperature = within(temperature, z, axes, "temperature", lambda t: abs(t) >= 0.0, allowed, rows)
     if isinstance(temperature, float):
         return scale_of_number(temperature, base, k)
@@ -275,11 +276,13 @@ def within(
     *,
     whole: bool = False,
 ) -> Any:
-    """Return one float for all rows, or an array with one number per row. `holds` must be true for each; `whole` keeps
-    integers.
+    """Check one number for all rows, or one number per row: `holds` must be true for each.
+
+    A single number is returned as a float, and numbers per row as an array. With `whole`, integers in the array stay
+    integers. `allowed` describes the allowed numbers in errors, and `rows` the rows.
 
     Under tracing or on a device, an invalid value becomes NaN, so that its row's result becomes NaN. An invalid integer
-    becomes -2, since -1 and 0 may be valid and mean "all".
+    becomes -2, because -1 and 0 may be valid and mean "all".
     """
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = float(scores(value, name))
@@ -300,16 +303,16 @@ def within(
 
 
 def place(row: int, rows: tuple[int, ...]) -> tuple[int, ...]:
-    """The index of a row from its number in row-major order."""
+    """Convert the number of a row in row-major order to its index in each dimension."""
     return tuple(int(i) for i in np.unravel_index(row, rows)) if rows else ()
 
 
 def per_row(
     values: Any, z: Any, axes: tuple[int, ...], name: str, rows_name: str = "the rows", *, whole: bool = False
 ) -> Any:
-    """An array with one number per row, in working precision: z's number of dimensions, with 1 for the reduced axes.
+    """Return an array with one number per row, in working precision, with the reduced axes of z kept as 1.
 
-    If `whole`, integers become the default integer dtype instead.
+    With `whole`, integers get the library's default integer dtype, and not the working precision.
     """
     if values is None or isinstance(values, (str, bytes)):
         raise TypeError(f"{name}: expected a number, or an array with one per row, got {values!r}")

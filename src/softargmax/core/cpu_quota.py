@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def most_threads() -> int:
-    """Return the largest default number of threads: the quota, rounded up, or 0 if there is no limit.
+    """Return the limit of the default number of threads: the quota, rounded up, or 0 if there is no limit.
 
     OMP_NUM_THREADS overrides the quota.
     """
@@ -26,9 +26,9 @@ def most_threads() -> int:
 
 
 def cpu_quota(root: Path = Path("/")) -> float | None:
-    """Return the quota in processors, the smallest of all groups that hold this process; None if there is none.
+    """Return the smallest quota, in processors, of the groups that contain this process, or None if no group has one.
 
-    `root` is the directory in which `proc/self/cgroup`, `proc/self/mountinfo` and the mounted groups are looked up.
+    `root` is the directory that contains `proc/self/cgroup`, `proc/self/mountinfo` and the mounted groups.
     """
     try:
         groups = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
@@ -36,35 +36,35 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
     except OSError:  # not Linux, or /proc is not mounted
         return None
     quotas = []
-    for top, group in _hierarchies(groups, mounts):
+    for mount_point, group in _hierarchies(groups, mounts):
         for directory in (group, *group.parents):
             quotas.append(_quota(root / directory.relative_to("/")))
-            if directory == top:
+            if directory == mount_point:
                 break
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def _hierarchies(groups: list[str], mounts: list[str]) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
     """Yield the mount point and the group's directory of every mounted hierarchy that may have a CPU quota."""
-    of_controllers: dict[str, PurePosixPath] = {}
+    group_of: dict[str, PurePosixPath] = {}
     for line in groups:
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):
-            of_controllers[controller] = PurePosixPath(path)
+            group_of[controller] = PurePosixPath(path)
     for line in mounts:
         mount, _, rest = line.partition(" - ")
         kind, _, options = [*rest.split(" ", 2), "", ""][:3]
         controller = {"cgroup2": "", "cgroup": "cpu"}.get(kind, "none")
-        if controller not in of_controllers or (controller and controller not in options.split(",")):
+        if controller not in group_of or (controller and controller not in options.split(",")):
             continue
-        of_mount, top = (PurePosixPath(_unescaped(field)) for field in mount.split()[3:5])
-        group = of_controllers[controller]
-        # A container may see its own group as the root of the mount, or not be below the root of the mount at all.
-        yield top, top / (group.relative_to(of_mount) if group.is_relative_to(of_mount) else "")
+        mount_root, mount_point = (PurePosixPath(_unescaped(field)) for field in mount.split()[3:5])
+        group = group_of[controller]
+        # In a container, the group's path may be outside the mount's root. Then the mount point is the group.
+        yield mount_point, mount_point / (group.relative_to(mount_root) if group.is_relative_to(mount_root) else "")
 
 
 def _unescaped(field: str) -> str:
-    """Return a field of mountinfo, in which spaces and other characters are written as octal numbers."""
+    """Decode a field of mountinfo, which contains spaces and some other characters as octal numbers."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
 
 
@@ -77,5 +77,5 @@ def _quota(directory: Path) -> float | None:
             text = " ".join((directory / f"cpu.cfs_{x}_us").read_text(encoding="utf-8") for x in ("quota", "period"))
         quota, period = map(float, text.split())
         return quota / period if quota > 0 < period else None
-    except (OSError, ValueError):  # the root group has no such file; "max" is not a number
+    except (OSError, ValueError):  # the root group has no such file, and "max" (no limit) is not a number
         return None

@@ -1,8 +1,9 @@
 """The choice of an implementation for a kind of array (arrays.py).
 
-An *implementation* is "native", the kernels of the compiled core, or "reference", the definitions. By default a kernel
-serves an array if one exists for its kind; otherwise the definition does. `using(name)` or the environment variable
-SOFTARGMAX_IMPLEMENTATION request an implementation by name. If it cannot serve an array, the call raises.
+An *implementation* is "native", the kernels of the compiled core, or "reference", the definitions. By default a call
+runs a kernel if one exists for the array's kind, and the definition otherwise. `using(name)` or the environment
+variable SOFTARGMAX_IMPLEMENTATION requests an implementation by name. A call with an array that the requested
+implementation does not support raises an error.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SERVES = {
     "native": ("numpy", "torch"),
     "reference": ("numpy", "torch", "torch-device", "array-api"),
 }
-"""The kinds of arrays that each implementation serves."""
+"""The kinds of arrays that each implementation supports."""
 
 _requested: ContextVar[str | None] = ContextVar(
     "softargmax implementation", default=os.environ.get("SOFTARGMAX_IMPLEMENTATION") or None
@@ -34,7 +35,7 @@ requested = _requested.get
 @public
 @contextmanager
 def using(name: str) -> Iterator[None]:
-    """Select an implementation by name inside a `with` block; a call that it cannot serve raises RuntimeError.
+    """Select an implementation by name inside a `with` block. A call that it does not support raises RuntimeError.
 
     Parameters
     ----------
@@ -68,10 +69,10 @@ def _known(name: str, source: str) -> str:
 
 
 def check_serves(name: str, kind: str) -> None:
-    """Check that an implementation that was requested by name serves a kind of array."""
+    """Raise RuntimeError if the implementation that was requested by name does not support a kind of array."""
     if kind not in SERVES[name]:
         alternatives = " or ".join(repr(known) for known, kinds in SERVES.items() if kind in kinds)
-        message = f"implementation {name!r} was requested: it does not serve {kind} arrays, {alternatives} does"
+        message = f"implementation {name!r} was requested, but does not support {kind} arrays; use {alternatives}"
         raise RuntimeError(message)
 
 
@@ -82,5 +83,5 @@ def requested_name() -> str | None:
 
 
 def is_native(z: Any) -> bool:
-    """True if kernels of the compiled core serve the array."""
+    """True if calls with this array may run kernels of the compiled core."""
     return kind_of(z) in ("numpy", "torch") and requested_name() != "reference"

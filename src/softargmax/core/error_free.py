@@ -1,6 +1,6 @@
 """Error-free transformations: sums and products as unevaluated pairs, in any array-API namespace.
 
-The algorithms are by Dekker (1971) and Knuth. They are exact unless something overflows.
+The algorithms are by Dekker (1971) and Knuth. They are exact unless a number overflows.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from softargmax.core.arrays import namespace
 
 
 def two_sum(a: Any, b: Any) -> tuple[Any, Any]:
-    """s + e = a + b exactly, s = fl(a + b)."""
+    """Return s and e with s + e = a + b exactly and s = fl(a + b), the rounded sum."""
     s = a + b
     c = s - a
     return s, (a - (s - c)) + (b - c)
 
 
 def _split(a: Any, xp: Any) -> tuple[Any, Any]:
-    """Split a into upper + lower, each with half of a's digits."""
+    """Split a into upper + lower, each with half of the bits of a's significand."""
     c = (134217729.0 if a.dtype == xp.float64 else 4097.0) * a  # 2^27 + 1, 2^12 + 1
     upper = c - (c - a)
     return upper, a - upper
 
 
 def two_product(a: Any, b: Any) -> tuple[Any, Any]:
-    """p and e with p + e = a b exactly and p = fl(a b). Both arrays have one dtype, float32 or float64."""
+    """Return p and e with p + e = a b exactly and p = fl(a b). Both arrays have one dtype, float32 or float64."""
     xp = namespace(a)
     p = a * b
     a1, a2 = _split(a, xp)
@@ -35,21 +35,22 @@ def two_product(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def difference(x: Any, m: Any) -> tuple[Any, Any]:
-    """d and e with d + e = x - m for x <= m. Infinities follow softmax's rules: inf - inf = 0, and -inf stays -inf.
+    """Return d and e with d + e = x - m, for x <= m.
 
-    If m is inf, every x below it gives -inf.
+    Infinities follow the rules of softmax: inf - inf = 0, and x = -inf gives -inf. If m is inf, every smaller x gives
+    -inf.
     """
     xp = namespace(x)
     inf = float("inf")
-    out = (x == -inf) | ((m == inf) & (x < inf))
-    skip = out | (x == inf)
+    outside = (x == -inf) | ((m == inf) & (x < inf))
+    skip = outside | (x == inf)
     d, e = two_sum(xp.where(skip, 0.0, x), -xp.where(skip, 0.0, m))
     e = xp.where(d == -inf, 0.0, e)  # the difference of two huge numbers overflowed, and exp(d) is 0
-    return xp.where(out, -inf, d), e
+    return xp.where(outside, -inf, d), e
 
 
 def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
-    """The sum over axes, with the same bits for a row in any batch and layout; an empty row gives 0."""
+    """The sum over `axes`. A row's bits do not depend on the batch and the memory layout. An empty row gives 0."""
     xp = namespace(x)
     kept = tuple(i for i in range(x.ndim) if i not in axes)
     shape = tuple(x.shape[i] for i in kept)
@@ -63,9 +64,10 @@ def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def total(x: Any) -> tuple[Any, Any]:
-    """The sum along the last axis (of length >= 1, kept as 1) as a pair: a fixed tree, with the rounding errors summed.
+    """The sum along the last axis as a pair: the rounded sum, and the sum of the rounding errors.
 
-    From a pair, 1 can later be subtracted exactly. The sum does not depend on strides or batch.
+    The axis has at least one entry and is kept with length 1. The additions form a fixed tree, so the sum does not
+    depend on strides or batch. The caller can subtract 1 from the pair exactly.
     """
     xp = namespace(x)
     n = x.shape[-1]

@@ -1,5 +1,5 @@
-// Kernels for all rooms: matrix products, the shared instances of row templates, and the peak arithmetic rate of an
-// instruction set, which `softargmax bench` compares its times with.
+// Kernels for all rooms: matrix products, the shared instances of row templates, and a loop for `softargmax bench`,
+// which measures the peak arithmetic rate of an instruction set.
 #include "core/cpp/elementwise.hpp"
 #include "core/cpp/matmul.hpp"
 
@@ -23,7 +23,7 @@ template void write(const RowArgs&, const Operand&, std::int64_t, int, std::int6
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::core {
 
-// Runs n rounds of kMultiplyAdds fused multiply-adds of 16 floats, each on its own accumulator. There are enough
+// Runs args.rounds rounds of kMultiplyAdds fused multiply-adds of 16 floats, on several accumulators. There are enough
 // accumulators to hide the latency, and few enough to stay in registers. The sum is returned so that the work cannot be
 // optimised away.
 void multiply_adds(MultiplyAddsArgs& args) {
@@ -42,16 +42,16 @@ void multiply_adds(MultiplyAddsArgs& args) {
 
 namespace {
 
-// Numbers in a block of B. Its 512 KiB stay in a second-level cache while the rows of A stream past it (1024 x 32768,
-// depth 512, two threads, Sapphire Rapids: 105 ms; with half this size 120 ms, with twice 113 ms, with four times 114
-// ms).
+// The number of elements in a block of B. The block has 512 KiB, which stay in a second-level cache while the rows of A
+// are read. A product of 1024 x 32768 with depth 512, on two threads of a Sapphire Rapids, takes 105 ms. With half this
+// size it takes 120 ms, with twice this size 113 ms, and with four times this size 114 ms.
 template <class T> constexpr std::int64_t kBlockSize = (std::int64_t{512} << 10) / sizeof(T);
 constexpr std::int64_t kRowsAtOnce = kFewPanels * kPanelRows;
 
-// The largest number of pieces per thread, and the multiply-adds and elements of C that a piece should have at least.
-// Smaller pieces spend too much time on packing (96 x 512, depth 32768, two threads: 4 pieces take 14.2 ms, 8 take 19.0
-// ms, 16 take 19.4 ms).
-// Packing a number takes as long as kPacking multiply-adds.
+// kPiecesPerThread is the largest number of pieces per thread. A piece should have at least kPieceWork multiply-adds
+// and kPieceSize elements of C, because smaller pieces spend too much time on packing. For 96 x 512 with depth 32768 on
+// two threads, 4 pieces take 14.2 ms, 8 take 19.0 ms and 16 take 19.4 ms. Packing a number takes as long as kPacking
+// multiply-adds.
 constexpr double kPiecesPerThread = 8, kPieceWork = 1 << 23, kPieceSize = 12800, kPacking = 17;
 
 template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::int64_t i, std::int64_t m, std::int64_t j,
@@ -63,12 +63,12 @@ template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::in
     return {to, m, n};
 }
 
-// C cut into pieces, which threads take one after another. A thread that loses its core delays one piece only.
+// C cut into pieces. Threads take one piece after another, so a thread that loses its core delays only one piece.
 struct Pieces {
     std::int64_t rows, cols;  // rows and columns of a piece, in whole panels
     std::int64_t across, count;
 
-    // The fastest way to cut C into about `wanted` pieces.
+    // Returns the way to cut C into about `wanted` pieces that is fastest by the estimate of `time`.
     template <class T> static Pieces of(const ProductArgs& args) {
         const double size = static_cast<double>(args.rows) * static_cast<double>(args.cols),
                      by_size = size * std::min(static_cast<double>(args.depth) / kPieceWork, 1 / kPieceSize);
@@ -96,15 +96,15 @@ struct Pieces {
     template <int Panel> static std::int64_t part(std::int64_t n, std::int64_t count) {
         return (n + Panel * count - 1) / (Panel * count) * Panel;
     }
-    // The estimated time of a product per unit of depth, measured in multiply-adds. Every piece packs its rows of A and
-    // its columns of B.
+    // The estimated time of a product per unit of depth, in multiply-adds. Packing the rows of A and the columns of B
+    // for every piece is included.
     double time(int threads) const {
         const auto m = static_cast<double>(rows), n = static_cast<double>(cols);
         return static_cast<double>((count + threads - 1) / threads) * (m * n + kPacking * (m + n));
     }
 };
 
-// Computes one piece. The outer loop runs over the depth, in the order of the sums.
+// Computes one piece. The outer loop runs over the depth, because the sums are added in this order.
 template <class T> void product_of(const ProductArgs& args, std::int64_t i, std::int64_t m, std::int64_t j,
                                    std::int64_t n) {
     constexpr int width = kPanelCols<T>;

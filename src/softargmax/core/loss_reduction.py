@@ -12,23 +12,23 @@ from softargmax.core.error_free import row_sum
 
 
 def counts(target: Any, ignore_index: int, weight: Any = None, axis: int = -1) -> Any:
-    """The weight of each row in a mean: 1, or w_y with class weights; 0 if the row is ignored.
+    """The weight of each row in the mean loss: 1, or the weight w_y of its class y. An ignored row has weight 0.
 
-    `weight` broadcasts with the scores; its classes run along `axis`.
+    `weight` broadcasts with the scores, and its classes are along `axis`.
     """
-    xp, kind = namespace(target), working_dtype(target, namespace(target))
+    xp, weight_dtype = namespace(target), working_dtype(target, namespace(target))
     ignored = target == ignore_index
     if weight is None or not weight.shape[axis]:
-        return xp.astype(~ignored, kind)
+        return xp.astype(~ignored, weight_dtype)
     classes = weight.shape[axis]
-    place = xp.clip(xp.where(ignored, 0, target), 0, classes - 1)
+    index = xp.clip(xp.where(ignored, 0, target), 0, classes - 1)
     if math.prod(weight.shape) == classes:
-        of_class = xp.take(xp.astype(xp.reshape(weight, (-1,)), kind), xp.reshape(place, (-1,)), axis=0)
+        of_class = xp.take(xp.astype(xp.reshape(weight, (-1,)), weight_dtype), xp.reshape(index, (-1,)), axis=0)
         return xp.where(ignored, 0.0, xp.reshape(of_class, tuple(target.shape)))
-    # Each row has class weights of its own, as under vmap.
-    along = tuple(classes if i == axis % weight.ndim else 1 for i in range(weight.ndim))
-    own = xp.reshape(xp.arange(classes, dtype=place.dtype, device=device_of(place)), along)
-    chosen = xp.where(own == xp.expand_dims(place, axis=axis), xp.astype(weight, kind), 0.0)
+    # Each row has its own class weights, for example under vmap.
+    class_shape = tuple(classes if i == axis % weight.ndim else 1 for i in range(weight.ndim))
+    class_ids = xp.reshape(xp.arange(classes, dtype=index.dtype, device=device_of(index)), class_shape)
+    chosen = xp.where(class_ids == xp.expand_dims(index, axis=axis), xp.astype(weight, weight_dtype), 0.0)
     return xp.where(ignored, 0.0, xp.sum(chosen, axis=axis))
 
 
@@ -38,7 +38,7 @@ def each_counts(rows: Any) -> Any:
 
 
 def together(count: Any, dtype: Any, kept: int = 0) -> Any:
-    """The sum of the rows' weights, or inf if the sum is 0. Then the mean over no rows and its gradient are 0."""
+    """The sum of the rows' weights. A sum of 0 becomes inf, so that the mean over no rows and its gradient are 0."""
     total = _sum(count, dtype, kept)
     return namespace(total).where(total == 0.0, math.inf, total)
 
@@ -52,7 +52,10 @@ def reduced(rows: Any, count: Any, dtype: Any, *, kept: int, mean: bool) -> Any:
 
 
 def _sum(rows: Any, dtype: Any, kept: int) -> Any:
-    """The sum of one number per row, in pairs for a float64 result. For others the rows have digits to spare."""
+    """The sum of one number per row, a compensated sum if the result is float64.
+
+    For a narrower result a plain sum suffices, because the rows have more digits than the result.
+    """
     xp, axes = namespace(rows), tuple(range(kept, rows.ndim))
     if not axes:
         return rows

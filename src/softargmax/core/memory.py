@@ -1,4 +1,4 @@
-"""How arrays are passed to native kernels, and how results are allocated, for NumPy (torch: torch_memory.py)."""
+"""Passing arrays to native kernels and allocating results, for NumPy (torch: torch_memory.py)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SMALL = 1 << 20
 
 
 class Memory(NamedTuple):
-    """How the arrays of one library are passed to kernels, and how results are allocated."""
+    """Functions that pass the arrays of one library to kernels and allocate results."""
 
     view: Callable[[Any], Any]
-    """Convert an array to what the compiled core takes; `same` if it takes the array itself."""
+    """Convert an array to a form that the compiled core accepts; `same` if the core accepts the array itself."""
     dense: Callable[[Any], Any]
     packed: Callable[[Any], Any]
     integers: Callable[[Any], Any]
@@ -27,27 +27,27 @@ class Memory(NamedTuple):
     empty: Callable[[Any, tuple[int, ...], Any], Any]
     dtypes: Mapping[str, Any]
     numpy: Callable[[Any], Any]
-    """A NumPy array of the same memory; for a bfloat16 tensor, its bits."""
+    """Return a NumPy array of the same memory. For a bfloat16 tensor it contains the bits as uint16."""
     array: Callable[[Any], Any]
-    """Convert a NumPy array to the library's own, except where `numpy` returned bits."""
+    """Convert a NumPy array to an array of the library. The bits of bfloat16 that `numpy` returns are not converted."""
     small_like: Callable[[Any], Any] | None = None
-    """A single call that replaces `like` for arrays below SMALL bytes in their own dtype, if there is one."""
+    """A faster `like` for results of the array's dtype, if the array is below SMALL bytes; None if there is none."""
     small_empty: Callable[..., Any] | None = None
-    """A single call that replaces `empty` where `of` is below SMALL bytes, and the result is about as large or less."""
+    """A faster `empty` for results not much larger than `of`, if `of` is below SMALL bytes; None if there is none."""
 
     @property
     def direct(self) -> bool:
-        """True if kernels accept the arrays directly, so that generated code converts nothing."""
+        """True if kernels accept the arrays directly. Then generated code does not convert them."""
         return self.view is same
 
     def like_code(self, of: str, dtype: str) -> str:
-        """Code that allocates memory laid out like an array; inline for small tensors, as a call takes 0.2 us."""
+        """Code that allocates memory laid out like an array. For small tensors it is inline: a call takes 0.2 us."""
         made = f"_like({of}, {dtype})"
         small = f"_small_like({of}) if {dtype} is {of}.dtype and {of}.nbytes < {SMALL} else {made}"
         return small if self.small_like else made
 
     def empty_code(self, of: str, shape: str, dtype: str) -> str:
-        """Code that allocates memory of a given shape. For small tensors the code is inline, too."""
+        """Code that allocates memory of a given shape. For small tensors it is inline."""
         made = f"_empty({of}, {shape}, {dtype})"
         small = f"_small_empty({of}, {shape}, dtype={dtype}) if {of}.nbytes < {SMALL} else {made}"
         return small if self.small_empty else made
@@ -70,7 +70,7 @@ def same(x: Any) -> Any:
 
 
 def _like(x: Any, dtype: Any) -> Any:
-    """Memory with the shape of an array; the pool provides large ones."""
+    """New memory with the shape of an array, from the pool if it is large."""
     return np.empty(x.shape, dtype) if x.size < _SMALL else fresh(x.shape, dtype)
 
 
@@ -93,4 +93,4 @@ NUMPY = Memory(
 
 
 MEMORIES = {"numpy": NUMPY}
-"""By kind of array. torch_memory.py adds torch's when the first tensor arrives."""
+"""The functions of each library. torch_memory.py adds those of torch when a call receives the first tensor."""

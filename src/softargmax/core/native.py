@@ -1,4 +1,4 @@
-"""The compiled core in Python: its instruction set, threads and memory, and its streaming kernels.
+"""Python access to the compiled core: its instruction set, threads and memory, and its streaming kernels.
 
 By default the core uses the best instruction set of the processor. The environment variable SOFTARGMAX_ISA selects
 another one ("x86-64-v4", "x86-64-v3", "baseline", "neon"). All of them give the same bits.
@@ -26,7 +26,7 @@ except ImportError as missing:
     ) from None
 
 BLOCK: int = _native.BLOCK
-"""Scores per block. Rows are cut at multiples of it, for any number of threads and pieces."""
+"""The number of scores per block. Rows are cut at multiples of it, whatever the number of threads and pieces."""
 
 TYPES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3, "bool": 4, "int64": 5}
 """The type codes of `View`."""
@@ -42,13 +42,14 @@ def set_num_threads(n: int) -> None:
     Parameters
     ----------
     n : int
-        At least 1; 0 restores the default.
+        The largest number of threads, at least 1, or 0 for the default.
 
     Notes
     -----
-    The default is OpenMP's: OMP_NUM_THREADS, or else the number of processors that the process may run on.
-    `torch.set_num_threads` changes it. The CPU quota of a container, rounded up, limits the default, unless
-    OMP_NUM_THREADS is set.
+    The default is OpenMP's: OMP_NUM_THREADS if it is set, and otherwise the number of processors that the process may
+    run on. `torch.set_num_threads` changes the default. If OMP_NUM_THREADS is not set, the CPU quota of a container,
+    rounded up, limits the default.
+
     Results do not depend on n. Small inputs stay on the calling thread, and a forked child runs on one thread.
 
     Examples
@@ -92,7 +93,10 @@ def info() -> dict[str, Any]:
 
 
 def widened(array: np.ndarray[Any, Any], kind: Any) -> np.ndarray[Any, Any]:
-    """A contiguous array in the given dtype. uint16 is read as the bits of bfloat16, the upper half of a float32."""
+    """Convert an array to a contiguous one of a dtype.
+
+    uint16 numbers are read as the bits of bfloat16, which are the upper half of a float32.
+    """
     if array.dtype == np.uint16:
         array = (array.astype(np.uint32) << 16).view(np.float32)
     return np.ascontiguousarray(array, kind)
@@ -110,13 +114,13 @@ def fresh(shape: tuple[int, ...], dtype: Any) -> Array:
 
 Array = np.ndarray[Any, Any]
 State = tuple[Array, Array, Array]
-"""(m, r, low) of rows: the maximum score and the sum l - 1 = r + low, float64 arrays of the rows' shape."""
+"""(m, r, low) of rows, float64 arrays of the rows' shape: m is the maximum score, and l - 1 = r + low."""
 
 
 def fold(z: Any, axes: tuple[int, ...], scale: Any, where: Any = None, state: State | None = None) -> State:
-    """Fold a piece of each row into the rows' state, or into an empty one, and return the new state.
+    """Fold a piece of each row into the rows' state, or into an empty state, and return the new state.
 
-    The state has the same bits as that of the whole rows if every piece but the last is a multiple of `BLOCK` long.
+    If the length of every piece but the last is a multiple of `BLOCK`, the bits are those of a fold of the whole rows.
     """
     rows = row_shape(z.shape, axes)
     m, r, low = (np.full(rows, -np.inf), np.full(rows, -1.0), np.zeros(rows)) if state is None else map(np.copy, state)
@@ -125,14 +129,14 @@ def fold(z: Any, axes: tuple[int, ...], scale: Any, where: Any = None, state: St
 
 
 def apply(op: str, z: Any, axes: tuple[int, ...], scale: Any, where: Any, state: State, out: Any) -> Any:
-    """Write "softmax" or "log_softmax" of a piece into `out`, from the final state of the whole rows."""
+    """Write the "softmax" or "log_softmax" of a piece of each row into `out`, from the state of the whole rows."""
     kernel = {"softmax": _native.apply_softmax, "log_softmax": _native.apply_log_softmax}[op]
     kernel(z, where, scale, axes, *state, out)
     return out
 
 
 def finish(state: State, scale: Any, dtype: Any) -> np.ndarray[Any, Any]:
-    """lse / beta of each row, from its final state."""
+    """The smooth maximum lse / beta of each row, from the state of the whole row."""
     out = np.empty(state[0].shape, dtype)
     _native.finish(*state, scale, out)
     return out

@@ -1,6 +1,6 @@
-"""Checks of the bounds of ragged rows. Type and shape are checked before any work, values where they are used.
+"""Checks of the bounds of ragged rows. Type and shape are checked before any work, values when they are used.
 
-The compiled core checks the values itself before it writes anything; the reference calls `bounds_hold`.
+The compiled core checks the values before it writes a result. The definitions call `bounds_hold`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from softargmax.core.check import inspectable
 
 
 def offsets_of(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> Any:
-    """The checked segment bounds: S + 1 non-decreasing integers from 0 to len(z). Errors use `name` and `of`."""
+    """The checked segment bounds: S + 1 non-decreasing integers from 0 to len(z). `of` is z's name in errors."""
     if z.ndim < 1:
         raise ValueError(f"{of}: expected at least one axis, got a 0-d array")
     offsets = like(_checked_list(offsets, z, name, of), z, name)
     shape = tuple(offsets.shape)
-    if dtype_name(offsets.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list has no useful dtype
+    if dtype_name(offsets.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list becomes a float array
         raise TypeError(f"{name}: expected an integer type, got dtype {offsets.dtype}")
     if len(shape) != 1 or shape[0] < 1:
-        raise ValueError(f"{name}: expected shape (S + 1,) for S segments, so [0] for none, got {shape}")
+        raise ValueError(f"{name}: expected shape (S + 1,) for S segments, [0] for no segments, got {shape}")
     return _signed(offsets, z, name, of) if dtype_name(offsets.dtype).startswith("uint") else offsets
 
 
 def segments_of(offsets: Any, index: Any, num_segments: Any, z: Any) -> tuple[Any, Any]:
-    """The segment bounds, and the order that sorts z by its ids, or None if z is already in order."""
+    """The segment bounds, and the permutation that sorts z by segment id, or None if z is already sorted."""
     if (offsets is None) is (index is None):
         got = "none" if index is None else "both"
         raise TypeError(f"offsets, index: expected exactly one of them, got {got}")
@@ -40,10 +40,10 @@ def segments_of(offsets: Any, index: Any, num_segments: Any, z: Any) -> tuple[An
         raise ValueError("z: expected at least one axis, got a 0-d array")
     index = like(index, z, "index")
     shape = tuple(index.shape)
-    if dtype_name(index.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list has no useful dtype
+    if dtype_name(index.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list becomes a float array
         raise TypeError(f"index: expected an integer type, got dtype {index.dtype}")
     if shape != tuple(z.shape[:1]):
-        raise ValueError(f"index: expected one per score of the first axis, shape {tuple(z.shape[:1])}, got {shape}")
+        raise ValueError(f"index: expected one id per entry of z's first axis, shape {tuple(z.shape[:1])}, got {shape}")
     xp = namespace(index)
     index = xp.astype(index, xp.__array_namespace_info__().default_dtypes(device=device_of(index))["integral"])
     count = _count(index, num_segments)
@@ -51,12 +51,12 @@ def segments_of(offsets: Any, index: Any, num_segments: Any, z: Any) -> tuple[An
     if not (inspectable(index) and bool(xp.all(index[1:] >= index[:-1]))):
         order = xp.argsort(index, stable=True)
         index = xp.take(index, order)
-    # Under tracing or on a device, ids out of range give bounds that do not run from 0 to N, and the result is NaN.
+    # Under tracing or on a device, ids out of range give bounds that do not cover 0 to len(z). The result is then NaN.
     return xp.searchsorted(index, xp.arange(count + 1, dtype=index.dtype, device=device_of(index))), order
 
 
 def _count(index: Any, num_segments: Any) -> int:
-    """The number of segments. The ids are checked if their values can be read."""
+    """The number of segments. If the values of the ids can be read, they are checked."""
     xp = namespace(index)
     low, high, look = 0, -1, num_segments is None or inspectable(index)
     if look and index.shape[0]:
@@ -70,14 +70,14 @@ def _count(index: Any, num_segments: Any) -> int:
     if count < 0:
         raise ValueError(f"num_segments: expected an integer, 0 or above, got {num_segments}")
     if low < 0:
-        raise ValueError(f"index: expected segments from 0 on, got {low}")
+        raise ValueError(f"index: expected segment ids of at least 0, got {low}")
     if high >= count:
-        raise ValueError(f"index: expected segments below num_segments, {count}, got {high}")
+        raise ValueError(f"index: expected segment ids below num_segments, {count}, got {high}")
     return count
 
 
 def _checked_list(offsets: Any, z: Any, name: str, of: str) -> Any:
-    """Check a list of integers. Once it is an array, its values may be unreadable or its dtype too small."""
+    """Check offsets in a list before conversion, because the array may be unreadable or its dtype too small."""
     if not isinstance(offsets, (list, tuple, range)) or not offsets or not isinstance(offsets[0], (int, np.integer)):
         return offsets
     try:
@@ -90,7 +90,7 @@ def _checked_list(offsets: Any, z: Any, name: str, of: str) -> Any:
 
 
 def _signed(offsets: Any, z: Any, name: str, of: str) -> Any:
-    """Unsigned offsets as int64: torch has no arithmetic for unsigned integers, and numbers beyond int64 are wrong."""
+    """Convert unsigned offsets to int64: torch has no arithmetic for them. Numbers beyond int64 raise ValueError."""
     if not (is_torch(offsets) or inspectable(offsets)):
         return offsets
     xp = namespace(offsets)

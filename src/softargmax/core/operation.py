@@ -1,4 +1,4 @@
-"""Operations. Each is one record of its arguments, results, definition, derivative rules and kernels.
+"""Operations: each is one record of its arguments, results, definition, derivative rules and kernels.
 
     class Softmax(NamedTuple):
         z: Array
@@ -22,25 +22,28 @@
     )
 
 - The *definition* is a function of arrays of any library. Its parameters are names of arguments, in any order, or `i`
-  for the whole record. It returns the results. The definition is the reference in tests, and serves every array that no
-  kernel serves.
-- A *kernel* has names of arguments and results as its parameters, in any order: `def kernel(z, axes, p)`. It writes to
-  the results' memory. A kernel with the parameter `i` receives the record, and the results as arrays or tensors (`r` is
-  a tuple of all of them). Python code around a native kernel is written in this form and calls the kernel by `Native`.
-  `serve` adds the kernel of another device by "module:function".
-- The derivative rules take records and return results by name, in array-API Python:
+  for the record of all arguments. It returns the results. The definition is the reference in tests. It also computes
+  the results of all arrays for which there is no kernel.
+- A *kernel* has names of arguments and results as its parameters, in any order: `def kernel(z, axes, p)`. It writes the
+  results into memory that it receives. A kernel in Python may have the parameter `i`, the record of all arguments. It
+  then receives results as arrays or tensors, and a parameter `r` is the tuple of all results. Such a kernel calls a
+  native kernel by `Native`. `serve` adds the kernel of another device by its name, "module:function".
+- The derivative rules are functions of records in array-API Python. They return gradients by the names of arguments, or
+  tangents by the names of results:
 
       def vjp(i: Softmax, r: Probabilities, g: Probabilities, wanted: Wanted) -> Gradients: return {"z": ..}
       def jvp(i: Softmax, r: Probabilities, t: Tangents) -> Probabilities
 
-  The caller of a rule sums each gradient over broadcast axes to its argument's shape, and rounds it to the argument's
-  dtype. Gradients that a vjp does not return come from the definition. If there is no jvp, the vjp is transposed.
+  The caller of a rule sums each gradient over broadcast axes, to the shape of its argument, and rounds it to the
+  argument's dtype. If a vjp does not return a gradient, the gradient is computed from the definition. If there is no
+  jvp, the transpose of the vjp is used.
 
-The first array decides the library and the device. A field may itself be a record (`of: Softmax`). A vjp operation
-receives the arguments of its forward operation in this way. Names are unique.
+The first array of the arguments sets the library and the device. A field may itself be a record (`of: Softmax`). In
+this way a vjp operation receives the arguments of its forward operation. The names of all arguments and results of an
+operation differ.
 
-What a framework needs is derived from the record when the framework's first array arrives: `torch_operation.py` does so
-for torch.
+The code for a framework is derived from the record when the first array of the framework arrives. For torch,
+`torch_operation.py` derives it.
 """
 
 from __future__ import annotations
@@ -82,7 +85,7 @@ _row_dtype = functools.cache(row_dtype)  # generated code receives only dtypes o
 
 
 class Operation(Generic[A, R]):
-    """One operation. Calling it returns all results; `first` and `into` compute the first result only."""
+    """One operation. A call returns all results. `first` and `into` compute the first result only."""
 
     def __init__(  # noqa: PLR0913 each is passed by name
         self,
@@ -104,15 +107,16 @@ class Operation(Generic[A, R]):
     ) -> None:
         """Create an operation, and add it to OPERATIONS.
 
-        - `saved`: what the rules read, a set of names or a function of the record that returns one; None for all
-          arguments and no result.
-        - `constant`: arguments and results without a derivative.
-        - `batch`: the operation's vmap; None if vmap adds one axis before all others.
-        - `always_by_rule`: use the rules even if the definition computed the results, because differentiating it would
-          lose digits.
-        - `refuse`: called with the record and what the kernel returned, if that is not None; it may raise.
-        - `forward_gradients`: {argument: result}. The kernel's forward stores the argument's gradient, for an incoming
-          gradient of 1, in that result. The first backward of an eager call returns it.
+        - `saved`: the names of the arguments and results that the rules read, as a set, or as a function that returns
+          the set for a record. None means all arguments and no results.
+        - `constant`: the names of arguments and results without a derivative.
+        - `batch`: the operation's own vmap rule, or None for the general rules of torch_vmap.py.
+        - `always_by_rule`: True to use the rules also where the definition computes the results. Differentiating the
+          definition would lose digits.
+        - `refuse`: a function of the record and the kernel's return value, called if this value is not None. It may
+          raise an error.
+        - `forward_gradients`: a map from arguments to results. In the forward pass, the kernel writes the argument's
+          gradient into the result, for an incoming gradient of 1. The first backward pass of an eager call returns it.
         """
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
@@ -124,7 +128,7 @@ class Operation(Generic[A, R]):
         self._check_names()
         path = self._paths(self.tree, "")[next(leaf.name for leaf in self.leaves if leaf.kind.slots[0][1] == "Tensor")]
         self.array = attrgetter(path[1:])
-        """The first array of a record; its library and device decide which implementation serves."""
+        """Return the first array of a record. Its library and device select the implementation."""
         self.room = arguments.__module__.rpartition(".")[0]
         self._by_record: Callable[[A], Any] | None = None
         self._servers: defaultdict[str | None, dict[type, Callable[..., Any]]] = defaultdict(dict)
@@ -133,7 +137,7 @@ class Operation(Generic[A, R]):
         OPERATIONS.append(self)
 
     def serve(self, device: str, kernel: str) -> None:
-        """Use the kernel "module:function" for torch tensors on a device; it is imported at the first call."""
+        """Use the kernel "module:function" for torch tensors on a device. The module is imported at the first call."""
         self.kernels[device] = kernel
         if self._torch is not None:
             self._torch.serve(device)
@@ -145,7 +149,7 @@ class Operation(Generic[A, R]):
         return type(self.results)(*(found if len(self.fields) > 1 else (found,)))
 
     def first(self, i: A) -> Any:
-        """Return the first result, which may cost less than all of them."""
+        """Return the first result, which may take less time than all results."""
         array = self.array(i)
         return (self._servers[requested()].get(type(array)) or self.server(array))(i, True)
 
@@ -160,12 +164,12 @@ class Operation(Generic[A, R]):
         return (self._servers[requested()].get(type(array)) or self.server(array))(i, True, out)
 
     def gradients(self, i: A, g: R, wanted: Wanted) -> Gradients:
-        """The gradients of <g, results>, for other operations' rules on tensors. The rule must not read results."""
+        """The gradients of <g, results>, for rules of other operations on tensors. The vjp must not read results."""
         found: Gradients = self.torch.vjp(i, None, g, wanted)
         return found
 
     def server(self, array: Any) -> Callable[..., Any]:
-        """The function (arguments, first, out) -> results that serves this array."""
+        """The function (arguments, first, out) -> results for arrays of this type."""
         servers = self._servers[requested()]
         if type(array) not in servers:
             servers[type(array)] = self._choose(array)
@@ -189,7 +193,7 @@ class Operation(Generic[A, R]):
 
     @property
     def torch(self) -> TorchOperation:
-        """The derived torch operation; the first use derives all operations of the room."""
+        """The torch operation of this record. The first use derives the torch operations of the whole room."""
         if self._torch is None:
             from softargmax.core.torch_operation import register
 
@@ -197,7 +201,7 @@ class Operation(Generic[A, R]):
         return self._torch  # type: ignore[return-value]
 
     def _check_names(self) -> None:
-        """Check that names are unique and do not begin with "_", as the names in generated code do."""
+        """Check that names are unique, and that none begins with "_". Such names are reserved for generated code."""
         names = [slot for leaf in self.leaves for slot, _ in leaf.slots] + list(self.fields)
         wrong = [name for name in names if names.count(name) > 1 or name.startswith("_")]
         if wrong:
@@ -226,7 +230,7 @@ class Operation(Generic[A, R]):
         return out
 
     def _paths(self, tree: Branch, path: str) -> dict[str, str]:
-        """The code that produces each argument and each nested record, by name."""
+        """The code that reads each argument and each nested record, by name."""
         found = {}
         for one in tree.parts:
             found[one.name] = f"{path}.{one.name}"
@@ -237,8 +241,8 @@ class Operation(Generic[A, R]):
     def launcher(self, kernel: Callable[..., Any], memory: Memory, guard: str = "", **more: Any) -> Callable[..., Any]:
         """The function (arguments, first, out) -> results that allocates memory and calls the kernel.
 
-        It is generated, so that a call runs no loops. `guard` is a line that may return before the kernel runs. It uses
-        the names of the arguments and of `more`.
+        The function is generated, so that a call runs no Python loops. `guard` is a line of code that may return before
+        the kernel runs. It can use the names of the arguments and of `more`.
         """
         leaves = {leaf.name: leaf for leaf in self.leaves}
         lines = [f"{self.tree.target}= _i", *[guard] * bool(guard)]
@@ -286,7 +290,7 @@ class Native:
 
 # --- functions for derivative rules, which use only the entries of the support ----------------------------------------
 #
-# Letters in the rules: x = beta z; <a, b> is the sum over a row; g (and h) is an incoming gradient; t is a tangent.
+# Letters in the rules: x = beta z, <a, b> is the sum of a b over a row, g and h are incoming gradients, t is a tangent.
 # Arrays with one number per row keep the reduced axes, with size 1.
 
 

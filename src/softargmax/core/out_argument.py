@@ -13,14 +13,14 @@ from softargmax.core.arrays import as_array, is_strict, is_torch, kind_of, reada
 def output(out: Any, z: Any, dtype: Any, where: Any = None, scale: Any = ()) -> None:
     """Check that a result of z's shape and this dtype can be written into `out`.
 
-    `out` may be z itself. It may not overlap z in part, nor `where` at all, because that memory would be overwritten
-    before it is read.
+    `out` may be z itself. It may overlap neither a part of z nor `where`, because memory would be overwritten before it
+    is read.
     """
     kind = kind_of(z)
     if kind not in ("numpy", "torch", "torch-device") and not is_strict(z):
-        raise TypeError(f"out: arrays of type {type(z).__name__} cannot be written into; take the returned array")
+        raise TypeError(f"out: expected None, as {type(z).__name__} cannot be written into, got {type(out).__name__}")
     if isinstance(out, np.ma.MaskedArray):
-        raise TypeError("out: expected a plain array, got a masked one; take its data")
+        raise TypeError("out: expected a plain array, got a masked array; pass its data")
     wanted = np.ndarray if kind == "numpy" else type(as_array(z)) if not is_torch(z) else None
     if (wanted is None and not is_torch(out)) or (wanted is not None and not isinstance(out, wanted)):
         raise TypeError(f"out: expected z's kind, {type(z).__name__}, got {type(out).__name__}")
@@ -31,7 +31,7 @@ def output(out: Any, z: Any, dtype: Any, where: Any = None, scale: Any = ()) -> 
     if tuple(out.shape) != tuple(z.shape):
         raise ValueError(f"out: expected z's shape, {tuple(z.shape)}, got {tuple(out.shape)}")
     if out.dtype != dtype:
-        raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}; dtype= asks for another")
+        raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}; dtype= selects another")
     if kind == "numpy" and not out.flags.writeable:
         raise ValueError("out: expected an array that can be written, got a read-only one")
     if readable(out) and readable(z):  # a traced tensor has no memory yet
@@ -41,7 +41,7 @@ def output(out: Any, z: Any, dtype: Any, where: Any = None, scale: Any = ()) -> 
 def fits(out: Any, z: Any) -> bool:
     """True if a quick test shows that `out` is valid: contiguous, of z's type, dtype and shape, in separate memory.
 
-    Nearly every valid `out` passes this test. After the scores have evicted all else from the caches, this test
+    Nearly every valid `out` passes this test. If the scores have evicted all other data from the caches, the test
     shortens the checks of a call from 70 us to 40 us.
     """
     if type(out) is not type(z) or out.dtype != z.dtype or out.shape != z.shape or not readable(z):
@@ -63,14 +63,14 @@ def _may_overlap(out: Any, z: Any) -> bool:
 
 def _check_tensor(out: Any, z: Any, *others: Any) -> None:
     if any(_batched(tensor) for tensor in (out, z, *others) if is_torch(tensor)):
-        raise TypeError("out: inside torch.func.vmap, which cannot write into an array; take the returned one")
+        raise TypeError("out: expected None inside torch.func.vmap, which cannot write into an array, got a tensor")
     if out.requires_grad or z.requires_grad:
         name = "out" if out.requires_grad else "z"
         raise TypeError(f"out: {name} requires grad, but results that are written into out have no derivative")
     if out.layout != z.layout:
         raise TypeError(f"out: expected a dense tensor, of z's layout {z.layout}, got layout {out.layout}")
     if out.is_neg():
-        raise ValueError("out: expected a tensor whose memory holds its values, got a lazily negated view")
+        raise ValueError("out: expected a tensor whose memory contains its values, got a lazily negated view")
     if out.device != z.device:
         raise ValueError(f"out: expected a tensor on z's device, {z.device}, got one on {out.device}")
 
@@ -84,17 +84,17 @@ def _batched(tensor: Any) -> bool:
 def _check_overlap(out: Any, z: Any, where: Any) -> None:
     target = _memory(out)
     if not _distinct(target):
-        raise ValueError("out: expected an array of distinct elements, got one where some share their memory")
+        raise ValueError("out: expected elements with separate memory, got an array whose elements share memory")
     source = _memory(z)
     same = target.ctypes.data == source.ctypes.data and target.strides == source.strides and out.dtype == z.dtype
     if not same and _shared(target, source):
-        raise ValueError("out: expected z itself or other memory, got an array that overlaps z in part")
+        raise ValueError("out: expected z itself or separate memory, got an array that overlaps a part of z")
     if where is not None and _shared(target, _memory(where)):
-        raise ValueError("out: expected other memory, got an array that overlaps where")
+        raise ValueError("out: expected separate memory, got an array that overlaps where")
 
 
 def _distinct(target: Any) -> bool:
-    """True if no two elements share memory: each stride is larger than the range that the smaller ones cover.
+    """True if no two elements share memory: each stride is at least the range that the smaller ones cover.
 
     The result is also False for some layouts whose elements interleave without sharing memory.
     """

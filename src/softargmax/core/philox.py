@@ -1,4 +1,7 @@
-"""Philox4x32-10 in array-API integers, in halves of 16 bits, so that no product exceeds 32 bits (JAX may have no more).
+"""Philox4x32-10 in array-API integers.
+
+Words of 32 bits are multiplied in halves of 16 bits, so that no product exceeds 32 bits. JAX may have no wider
+integers.
 
 Salmon, Moraes, Dror & Shaw (2011), Parallel random numbers: as easy as 1, 2, 3. The counter's layout is described in
 `philox.hpp`.
@@ -17,7 +20,7 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 
 
 def word_dtype(xp: Any, device: Any) -> Any:
-    """An integer dtype that holds 32 bits: int64, or uint32 if there is no int64."""
+    """An integer dtype for 32-bit words: int64, or uint32 if there is no int64."""
     known = xp.__array_namespace_info__().dtypes(device=device, kind="integral")
     return known.get("int64", known.get("uint32"))
 
@@ -28,7 +31,7 @@ def word(value: int, like: Any) -> Any:
 
 
 def halves(x: Any, like: Any) -> tuple[Any, Any]:
-    """The lower and upper 32 bits of an integer, in the dtype of `like`; an array may have only 32 bits."""
+    """The lower and upper 32 bits of an integer or array, in the dtype of `like`. 32-bit arrays are sign-extended."""
     if isinstance(x, int):
         return word(x & WORD, like), word(x >> 32 & WORD, like)
     xp, mask = namespace(x), word(WORD, like)
@@ -37,7 +40,7 @@ def halves(x: Any, like: Any) -> tuple[Any, Any]:
 
 
 def block(counter: tuple[Any, ...], key: tuple[Any, Any]) -> tuple[Any, ...]:
-    """The four random words of a counter: arrays that broadcast with one another."""
+    """The four random words of a counter of four words. All words are arrays that broadcast with one another."""
     a, b, c, d = counter
     k0, k1 = key
     mask = word(WORD, a)
@@ -59,9 +62,9 @@ def _product(x: Any, f: int) -> tuple[Any, Any]:
 
 
 def words(like: Any, seed: Any, stream: Any, draws: Any, columns: int) -> tuple[Any, Any]:
-    """The upper and lower words of each column's random bits, (rows, draws, columns), on `like`'s device.
+    """The upper and lower words of each column's random bits, of shape (rows, draws, columns), on `like`'s device.
 
-    Both come from one call of `block`, because XLA compiles one call in 1.9 s and two calls in a minute.
+    One call of `block` computes both, because XLA compiles one call in 1.9 s and two calls in a minute.
     """
     xp, device = namespace(like), device_of(like)
     blocks = xp.arange((columns + 3) // 4, dtype=word_dtype(xp, device), device=device)

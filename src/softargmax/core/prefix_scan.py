@@ -13,7 +13,7 @@ Parts = tuple[Any, ...]
 
 
 def scan(merge: Callable[[Parts, Parts], Parts], parts: Parts, identity: tuple[float, ...], ids: Any = None) -> Parts:
-    """Merge each element with all elements before it; with `ids` (n,), with those before it that have the same id."""
+    """Merge each element with all earlier elements. `ids`, of shape (n,), limits this to elements with the same id."""
     xp = namespace(parts[0])
     n = parts[0].shape[-1]
     step = 1

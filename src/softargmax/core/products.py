@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 
 def finite(array: Any) -> Any:
-    """The array with NaN and infinities replaced by 0. Gradients multiplied by these are 0 or NaN anyway."""
+    """The array with NaN and infinities replaced by 0. Gradients that multiply such entries are 0 or NaN anyway."""
     xp = namespace(array)
     return xp.where(xp.isfinite(array), array, xp.zeros_like(array))
 
@@ -27,13 +27,13 @@ def sound(array: Any, view: Any) -> Any:
 
 @np.errstate(all="ignore")
 def biased(z: Any, bias: Any) -> Any:
-    """z + b; an infinite z stays unchanged."""
+    """z + b. Infinite entries of z stay unchanged."""
     xp = namespace(z)
     return xp.where(xp.abs(z) == math.inf, z, z + bias)
 
 
 def layer_scores(h: Array, w: Array, bias: Array | None, z: Array) -> None:
-    """Write h W^T + b into z. Nonfinite entries of b are added last and not to infinite scores."""
+    """Write h W^T + b into z. Nonfinite entries of b are added after the product, but not to infinite scores."""
     if bias is None:
         _native.product(h, w.T, z)
         return

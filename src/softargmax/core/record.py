@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 class Kind(NamedTuple):
     """A type of argument: its slots in a torch schema, and code that converts between the argument and its slots.
 
-    In the code, `{0}`, `{1}`, .. stand for the argument (flatten, dense, native, arrays) or its slots (unflatten).
+    In the code, `{0}` stands for the argument. In `unflatten`, `{0}`, `{1}`, .. stand for the slots.
     """
 
     slots: tuple[tuple[str, str], ...]
     flatten: str = "{0}"
     unflatten: str = "{0}"
     dense: str = ""
-    """Code for a copy that kernels can read. The copy must outlive the call."""
+    """Code for a copy that kernels can read. The copy must not be freed before the kernel returns."""
     native: str = "{0}"
-    """Code for what kernels receive; unused if kernels take the library's arrays themselves (`Memory.direct`)."""
+    """Code for the value that kernels receive; unused if kernels accept the library's arrays (`Memory.direct`)."""
     arrays: tuple[str, ...] = ()
     """Code for each array in the argument."""
     number: str = ""
-    """Code that is true if the argument is a number and holds no array; "" if it is never a number in place of one."""
+    """Code that is true if the argument is a number instead of an array; "" if no number can replace the array."""
 
 
 ARRAY = Kind((("", "Tensor"),), native="_view({0})", arrays=("{0}",))
@@ -58,7 +58,7 @@ BETA = Kind(
 )
 SEED = Kind((("", "Tensor"),), native="({0} if type({0}) is int else _view({0}))", arrays=("{0}",))
 DTYPE = Kind((("", "ScalarType"),))
-AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # None in vmap's record of batch axes (by_batch)
+AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # None in the record of batch axes in `by_batch`
 LEADING = Kind((("", "int"),))
 NUMBERS = {kind: Kind((("", kind.__name__),)) for kind in (float, int, bool, str)}
 
@@ -73,17 +73,20 @@ Bare = Annotated[Any, BARE]
 Integers = Annotated[Any, INTEGERS]
 """Integers that kernels receive contiguous and in int64."""
 Rowwise = Annotated[Any, ROWWISE]
-"""A float for all rows, or an array with one per row: float64 if the library has it, or int64 for a count."""
+"""A float for all rows, or an array with one number per row: float64 if the library has it, int64 for counts."""
 Beta = Annotated[Scale, BETA]
-"""beta = hi + lo: two floats or two arrays. Gradients go to hi."""
+"""beta = hi + lo: two floats or two arrays. Its gradient is the gradient of hi."""
 Seed = Annotated[Any, SEED]
-"""64 random bits: an int, or a 0-d int64 tensor, which compiled graphs draw at each call; one per row under vmap."""
+"""64 random bits: an int or a 0-d int64 tensor, or one per row under vmap.
+
+A compiled graph draws a new tensor at each call.
+"""
 DType = Annotated[Any, DTYPE]
 """A floating dtype of the arrays' library."""
 Axes = Annotated[tuple[int, ...], AXES]
 
 Leading = Annotated[int, LEADING]
-"""A number of leading dimensions; vmap adds one."""
+"""A number of leading dimensions. vmap adds 1."""
 
 A = TypeVar("A", bound=tuple[Any, ...])
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -106,13 +109,13 @@ class Leaf(NamedTuple):
                 for end, kind in self.kind.slots]  # fmt: skip
 
     def text(self, template: str) -> str:
-        """The template's code for the argument. The code gives None if the argument is None."""
+        """Fill the template with the argument's name. The value of the code is None if the argument is None."""
         code = template.format(self.name)
         return f"None if {self.name} is None else {code}" if self.optional and template != "{0}" else code
 
 
 class Branch(NamedTuple):
-    """A record: the name of the field that holds it, its type and its arguments."""
+    """A record: the name of the field that contains it, its type and its arguments."""
 
     name: str
     record: type[Any]
@@ -154,18 +157,18 @@ class Result(NamedTuple):
     of: str
     """The argument whose library and device the result has."""
     dtype: str = ""
-    """The name of a dtype, or of an argument that holds one; "" for the dtype of `of`."""
+    """The name of a dtype, or of an argument that is a dtype; "" for the dtype of `of`."""
     shape: Callable[[Any], tuple[int, ...]] | str | None = None
     """A function of the record, or code that uses the arguments' names; None to lay the result out like `of`."""
     wide: bool = False
-    """True if the result is float32 where that dtype is half precision."""
+    """True if the result is float32 when `dtype` is half precision."""
     spare: bool = False
     """True if kernels skip the result when only the first result is requested."""
     when: str = ""
-    """Code that is true if there is a result; otherwise its shape is (0,)."""
+    """Code that is true if the result is computed. If not, its shape is (0,)."""
 
     def text(self, variable: str, number: int, names: AbstractSet[str], memory: Memory) -> str:
-        """Code that allocates the result; `names` are the names of the arguments."""
+        """Code that allocates the result. `names` contains the names of the arguments."""
         dtype = self.dtype if self.dtype in names else f"_dtypes[{self.dtype!r}]" if self.dtype else f"{self.of}.dtype"
         dtype = f"_row_dtype({dtype})" if self.wide else dtype
         if self.when:
@@ -185,13 +188,13 @@ def like(of: str, dtype: str = "") -> Result:
 
 
 def per_row(of: str, dtype: str = "", *, wide: bool = False, spare: bool = False) -> Result:
-    """A result with one number per row of an argument; the reduced axes are kept as 1."""
+    """A result with one number per row of an argument. The reduced axes are kept as 1."""
     shape = f"tuple([1 if k in axes else n for k, n in enumerate({of}.shape)])"
     return Result(of, dtype, shape, wide=wide, spare=spare)
 
 
 def gradient(of: str, when: str = "True", dtype: str = "") -> Result:
-    """A result: the gradient of an argument, in its shape; (0,) if `when` is false or the argument is no array."""
+    """A result for the gradient of an argument, in its shape, or (0,) if `when` is false or there is no array."""
     return Result(of, dtype, when=f"hasattr({of}, 'shape') and {when}")
 
 
@@ -203,7 +206,7 @@ OPERATIONS: list[Any] = []
 
 
 def parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of a function's parameters; the compiled module lists those of its own kernels."""
+    """The names of a function's parameters. `_native.ARGUMENTS` lists those of native kernels."""
     native: tuple[str, ...] | None = _native.ARGUMENTS.get(getattr(kernel, "__name__", ""))
     if native is not None and kernel is getattr(_native, kernel.__name__):
         return native
@@ -213,7 +216,7 @@ def parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
 def passed(
     kernel: Callable[..., Any], leaves: Mapping[str, Leaf], results: Mapping[str, bool], memory: Memory
 ) -> tuple[list[str], str]:
-    """Code that makes arguments dense for a kernel, and code that calls it. `results` says which may be None."""
+    """Code that makes arguments dense, and code that calls the kernel. `results`: True for each that may be None."""
     names, copies, call = parameters(kernel), [], []
     for name in names:
         if name == "i":
@@ -227,7 +230,7 @@ def passed(
             copies += [f"{name} = {leaf.text(leaf.kind.dense)}"] * bool(leaf.kind.dense)
             call.append(name if memory.direct else leaf.text(leaf.kind.native))
         else:
-            raise TypeError(f"expected a kernel of {', '.join((*leaves, *results))}, got {name}")
+            raise TypeError(f"kernel: expected parameters among {', '.join((*leaves, *results))}, got {name}")
     return copies, f"_kernel({', '.join(call)})"
 
 

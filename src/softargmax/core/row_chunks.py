@@ -22,8 +22,8 @@ SIZE = 1 << 17
 def by_rows(compute: Callable[..., Any], axes: tuple[int, ...], *arguments: Any) -> Any:
     """Return compute(*arguments), computed from slices along the first axis that is not reduced.
 
-    The arguments are arrays that broadcast with the first, scales and None. The result is an array, or a named tuple of
-    arrays. Each of these arrays has all axes, or all but the reduced ones.
+    Each argument is None, a scale, or an array that broadcasts with the first argument. The result is an array, or a
+    named tuple of arrays. Each of these arrays has all axes, or all axes but the reduced ones.
     """
     z = arguments[0]
     rows = [i for i in range(z.ndim) if i not in axes and z.shape[i] > 1]
@@ -56,7 +56,7 @@ def cut(arguments: tuple[Any, ...]) -> bool:
 
 
 def piece(argument: Any, axis: int, start: int, stop: int) -> Any:
-    """A slice along an axis counted from the end; arguments without that axis, or of length 1, are unchanged."""
+    """A slice along an axis counted from the end. Arguments without it, or with length 1 along it, are unchanged."""
     if argument is None or isinstance(argument, float):
         return argument
     if isinstance(argument, Scale):

@@ -1,4 +1,4 @@
-"""Layout of rows for the reference implementations: any axes are moved to one last axis."""
+"""Row layout of the reference implementations: the axes of a row become one last axis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INF = math.inf
 
 
 class Rows:
-    """z laid out as rows along the last axis; rows of length 0 are padded to length 1 with the identity -inf."""
+    """z laid out as rows along the last axis. Rows of length 0 are padded to length 1 with the identity -inf."""
 
     def __init__(self, z: Any, axes: tuple[int, ...]) -> None:
         self.xp = namespace(z)
@@ -24,7 +24,7 @@ class Rows:
         self.length = math.prod(z.shape[i] for i in axes)
 
     def lay(self, array: Any) -> Any:
-        """An array of z's shape, or one that broadcasts to it, as rows."""
+        """Convert an array that broadcasts to z's shape to rows."""
         array = self.xp.broadcast_to(array, self.shape)
         return self.xp.reshape(self.xp.permute_dims(array, self.order), (*self.outer, self.length))
 
@@ -34,7 +34,7 @@ class Rows:
         return self.xp.reshape(array, (*array.shape[: len(self.outer)], 1))
 
     def restore(self, rows: Any) -> Any:
-        """Rows as an array of z's shape; the inverse of `lay`."""
+        """Convert rows to an array of z's shape. This is the inverse of `lay`."""
         rows = self.xp.reshape(rows[..., : self.length], tuple(self.shape[i] for i in self.order))
         return self.xp.permute_dims(rows, tuple(self.order.index(i) for i in range(len(self.order))))
 
@@ -52,15 +52,15 @@ class Rows:
         return total(w)
 
     def spread(self, row: Any) -> Any:
-        """A number per row in a shape that broadcasts with the scores."""
+        """Return one number per row in a shape that broadcasts with the rows' scores."""
         return row
 
     def pad(self, x: Any) -> Any:
-        """The rows; rows of length 0 become rows of one -inf."""
+        """Pad rows of length 0 to rows of one -inf."""
         return x if self.length else with_identity(x)
 
     def pad_with(self, x: Any, value: float) -> Any:
-        """An array laid out like the scores; rows of length 0 become rows of one `value`."""
+        """Pad an array laid out like the scores: rows of length 0 become rows of one `value`."""
         if self.length:
             return x
         return self.xp.full((*x.shape[:-1], 1), value, dtype=x.dtype, device=device_of(x))
@@ -88,24 +88,24 @@ def magnitude(rows: Rows, z: Any, scale: Scale) -> tuple[Any, Any, Any]:
 def below(x: Any, top: Any, scale: Scale, hi: Any, lo: Any, reach: float) -> tuple[Any, Any]:
     """Return |beta| (x - top) as a sum of two numbers. The second may be 0 where the first is below -reach.
 
-    At beta = inf only ties stay above -inf.
+    At beta = inf, only scores equal to top stay above -inf.
     """
     if scale is UNIT:
         return difference(x, top)
-    # If |beta| < 1, x - top may overflow although beta (x - top) is finite; x / 4 - top / 4 cannot overflow.
+    # If |beta| < 1, x - top may overflow although beta (x - top) is finite. x / 4 - top / 4 cannot overflow.
     xp = namespace(x)
     quarter = xp.where(hi < 1.0, xp.full_like(hi, 0.25), 1.0)
     return _times(hi / quarter, lo / quarter, *difference(x * quarter, top * quarter), reach)
 
 
 def _times(hi: Any, lo: Any, d: Any, e: Any, reach: float) -> tuple[Any, Any]:
-    """(hi + lo) (d + e) as a pair for d <= 0 <= hi; at hi = inf only d = 0 stays in the support."""
+    """(hi + lo) (d + e) as a pair, for d <= 0 <= hi. At hi = inf, only entries with d = 0 stay in the support."""
     xp = namespace(d)
-    frozen = hi == INF
-    out = (d == -INF) | (frozen & (d < 0.0))
-    b, y = xp.where(frozen, 0.0, hi), xp.where(out, 0.0, d)
+    infinite = hi == INF
+    outside = (d == -INF) | (infinite & (d < 0.0))
+    b, y = xp.where(infinite, 0.0, hi), xp.where(outside, 0.0, d)
     s = b * y
     near = s > -reach
     _, q = two_product(b, xp.where(near, y, 0.0))
     q = q + (b * xp.where(near, e, 0.0) + lo * xp.where(near, y, 0.0))
-    return xp.where(out, -INF, s), xp.where(near & (xp.abs(q) < 1.0), q, 0.0)
+    return xp.where(outside, -INF, s), xp.where(near & (xp.abs(q) < 1.0), q, 0.0)

@@ -13,25 +13,25 @@ SEEDS = 1 << 64
 
 
 class Source(NamedTuple):
-    """`seed` is a 64-bit int or 0-d tensor. `stream` is one integer per row; None stands for the rows' indices."""
+    """A 64-bit seed, as an int or 0-d tensor, and a stream, one integer per row. None stands for the rows' indices."""
 
     seed: Any
     stream: Any
 
 
 def source(z: Any, rows: tuple[int, ...], seed: Any, stream: Any, generator: Any) -> Source:
-    """Check the arguments for random numbers of a call on z."""
+    """Check the arguments of a call on z that select its random numbers."""
     return Source(seed_of(z, seed, generator), None if stream is None else stream_of(z, rows, stream))
 
 
 def seed_of(z: Any, seed: Any, generator: Any) -> Any:
-    """The given seed, or a seed drawn from `generator` or from the default generator of z's library."""
+    """Check `seed`, or draw a seed from `generator` or from the default generator of z's library."""
     if seed is not None and generator is not None:
         raise ValueError("seed, generator: expected one of them, got both")
     if seed is None:
         return _drawn(z, generator)
     if isinstance(seed, (bool, np.bool_)) or not hasattr(seed, "__index__"):
-        hint = "; give a generator as generator=" if callable(getattr(seed, "random", None)) or _of_torch(seed) else ""
+        hint = "; pass a generator as generator=" if callable(getattr(seed, "random", None)) or _of_torch(seed) else ""
         raise TypeError(f"seed: expected an integer from 0 to 2^64 - 1, got {seed!r}{hint}")
     number = operator.index(seed)
     if not 0 <= number < SEEDS:
@@ -49,7 +49,7 @@ def _as_seed(z: Any, seed: int) -> Any:
 
 
 def _drawn(z: Any, generator: Any) -> Any:
-    """Draw 64 random bits. For tensors they stay on the device, and a compiled graph draws new bits at each call."""
+    """Draw 64 random bits. For a tensor z they stay on its device, and a compiled graph draws new bits at each call."""
     if isinstance(generator, np.random.Generator):
         return _as_seed(z, int(generator.integers(SEEDS, dtype=np.uint64)))
     if isinstance(generator, np.random.RandomState):
@@ -58,14 +58,14 @@ def _drawn(z: Any, generator: Any) -> Any:
         import torch
 
         if generator is not None and not isinstance(generator, torch.Generator):
-            raise _no_generator(generator)
+            raise _generator_error(generator)
         device = z.device if generator is None else generator.device
         drawn = torch.randint(-(SEEDS >> 1), (SEEDS >> 1) - 1, (), generator=generator, device=device)
         return drawn.to(z.device) if is_torch(z) else int(drawn) % SEEDS
     if generator is not None:
-        raise _no_generator(generator)
+        raise _generator_error(generator)
     if kind_of(z) == "numpy":
-        return int(np.random.randint(SEEDS, dtype=np.uint64))  # noqa: NPY002 the state that np.random.seed sets
+        return int(np.random.randint(SEEDS, dtype=np.uint64))  # noqa: NPY002 np.random.seed sets its state
     raise ValueError(
         f"seed: expected an integer, as the library of {type(z).__name__} has no default generator, got None"
     )
@@ -75,13 +75,13 @@ def _of_torch(generator: Any) -> bool:
     return type(generator).__module__.partition(".")[0] == "torch"
 
 
-def _no_generator(generator: Any) -> TypeError:
+def _generator_error(generator: Any) -> TypeError:
     allowed = "a numpy.random.Generator, numpy.random.RandomState or torch.Generator"
     return TypeError(f"generator: expected {allowed}, got {type(generator).__name__}")
 
 
 def stream_of(z: Any, rows: tuple[int, ...], stream: Any) -> Any:
-    """The rows' streams as a flat array of 64-bit integers, or narrower ones if z's library has no int64."""
+    """The rows' streams as a flat array of 64-bit integers, or of narrower integers if z's library has no int64."""
     stream = like(stream, z, "stream")
     if dtype_name(stream.dtype) not in INTEGERS - {"bool"}:
         raise TypeError(f"stream: expected integers, one per row, got dtype {stream.dtype}")

@@ -1,4 +1,4 @@
-"""Decorators for public functions: TypeErrors with the function's own names, signatures with shared options."""
+"""Decorators for public functions: TypeErrors that name the arguments, and signatures that show shared options."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ _OUR_NAMES = {
     "y": ("target",),
     "z": ("h", "values"),
 }
-"""Names that SciPy, torch, Hugging Face and FlashAttention use: ours. Of several, the one the function has is shown."""
+"""Argument names of SciPy, torch, Hugging Face and FlashAttention, and our names for them.
+
+Errors suggest the first of our names that the function has.
+"""
 
 
 def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
@@ -62,10 +65,10 @@ def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
             raise TypeError(_mismatch(called, arguments, options))
         try:
             return function(*arguments, **options)
-        except StandInError as one:
+        except StandInError as error:
             from torch.overrides import handle_torch_function
 
-            return handle_torch_function(called, (one.argument,), *arguments, **options)
+            return handle_torch_function(called, (error.argument,), *arguments, **options)
         except TypeError:
             message = _mismatch(called, arguments, options)
             if message is None:
@@ -79,7 +82,7 @@ def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
     """Decorate a public function whose **options are a TypedDict. Unknown options are refused, and the signature shows
     all options.
 
-    `defaults` holds the options whose default is not None.
+    `defaults` contains the default of each option whose default is not None.
     """
     hints = get_type_hints(keywords)
     shown = [
@@ -92,7 +95,7 @@ def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
         for name in hints
     ]
 
-    def of(function: F) -> F:
+    def decorate(function: F) -> F:
         signature = inspect.signature(function)
         own = [x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD]
         parameters = [*own, *shown]
@@ -104,11 +107,11 @@ def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
         called.__annotations__ = {n: x for n, x in get_type_hints(function).items() if n in named} | hints
         return called
 
-    return of
+    return decorate
 
 
 def _mismatch(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> str | None:
-    """The message for arguments that do not match the signature; None if they do."""
+    """The message for arguments that do not match the signature, or None if they do."""
     signature = inspect.signature(function)
     try:
         signature.bind(*arguments, **options)
@@ -121,7 +124,7 @@ def _mismatch(function: Callable[..., Any], arguments: Sequence[Any], options: M
         name = type(arguments[0]).__name__
     if own and own[0].name == "self":
         own, count = own[1:], count - 1
-    more = [x for x in own if x.kind is x.VAR_KEYWORD]  # a layer's options, which its base class accepts and checks
+    more = [x for x in own if x.kind is x.VAR_KEYWORD]  # a layer's **options, which its base class checks
     own = [x for x in own if x not in more]
     positional = [x.name for x in own if x.kind in _BY_POSITION]
     named = [x.name for x in own if x.kind is not x.POSITIONAL_ONLY]
@@ -144,10 +147,10 @@ def _mismatch(function: Callable[..., Any], arguments: Sequence[Any], options: M
 def _suggestion(wrong: str, positional: Sequence[str], named: Sequence[str]) -> str:
     """The part of the message that says what to use instead of an unknown name."""
     if wrong in positional:
-        return f"{wrong} goes by position"
+        return f"pass {wrong} by position"
     every = {*positional, *named}
     near = difflib.get_close_matches(wrong, sorted(every), 1)
     found = next((x for x in (*_OUR_NAMES.get(wrong, ()), *near) if x in every), None)
     if found is None:
         return f"it takes {', '.join((*positional, *(x for x in named if x not in positional)))}"
-    return f"use {found}" if found in named else f"{found} goes by position"
+    return f"use {found}" if found in named else f"pass {found} by position"

@@ -4,8 +4,8 @@
 
 The maximum's own term is exactly 1, so a state stores r = l - 1, the sum of the other terms. A confident row's tail of
 1e-18 therefore survives every fold and merge, and lse = m + log1p(r). `empty` (m = -inf, r = -1, o = 0) is the identity
-of `merge`, which is associative: blocks may be folded in any grouping, on any machine. The results agree to rounding
-error, but not bit for bit.
+of `merge`. `merge` is associative, so blocks may be folded in any grouping, on any machine. The results agree to
+rounding error, but not bit for bit.
 
 References
 ----------
@@ -36,8 +36,7 @@ INF = math.inf
 class Finalized(NamedTuple):
     """The results of a state: output = o / l (None without values) and lse = m + log l.
 
-    With scaled scores beta z, as `State.fold` takes them, lse is that of `softmax_with_lse`, and `logsumexp` returns
-    lse / beta.
+    If the folded scores are beta z, lse is equal to the lse of `softmax_with_lse`, and `logsumexp` returns lse / beta.
     """
 
     output: Array | None
@@ -46,24 +45,24 @@ class Finalized(NamedTuple):
 
 @of_arrays
 class State(NamedTuple):
-    """The softmax state of all scores folded so far, to be carried across batches, files and machines.
+    """The softmax state of all scores folded so far. It can be passed on between batches, files and machines.
 
     Parameters
     ----------
     m : array, shape (...)
-        The largest score of each row, -inf for an empty one.
+        The largest score of each row, -inf for an empty row.
     r : array, shape (...)
-        l - 1, the sum of exp(z_i - m) without the maximum's own term; -1 for an empty row.
+        l - 1, the sum of exp(z_i - m) without the maximum's own term, or -1 for an empty row.
     o : array, shape (..., D), or None
-        The sum of exp(z_i - m) v_i; None without values.
+        The sum of exp(z_i - m) v_i, or None without values.
 
     Notes
     -----
-    A score of -inf is not in the support, and its value is not read. If there are scores of +inf, they share the row
-    equally. A NaN makes its row NaN.
+    A score of -inf is not in the support, and its value is not read. Scores of +inf share the row's probability
+    equally. A NaN makes the results of its row NaN.
 
     A state has no temperature. Fold the scaled scores beta z, for example z / T. Then lse is the logarithm of
-    softmax's denominator. The smooth maximum that `logsumexp` returns is lse / beta, here lse times T.
+    softmax's denominator. The smooth maximum that `logsumexp` returns is lse / beta, which is lse times T here.
 
     Examples
     --------
@@ -90,7 +89,7 @@ class State(NamedTuple):
         return not self == other
 
     def __hash__(self) -> int:
-        raise TypeError("a State has no hash, as the arrays in it have none")
+        raise TypeError("a State has no hash, because its arrays have none")
 
     @property
     def l(self) -> Array:  # noqa: E743 the letter of the formula
@@ -106,9 +105,10 @@ class State(NamedTuple):
         shape : int or tuple of int
             The shape of the rows.
         width : int, optional
-            D, the width of the values to be folded; None if there are no values.
+            D, the width of the values to be folded, or None if there are no values.
         like : array, optional
-            An array whose library, device and precision to use; defaults to NumPy's float64.
+            An array whose library and device are used. The default is NumPy. The state is float64 if they support it,
+            and float32 otherwise.
         """
         like = np.empty(0) if like is None else _real(arrays.array_of(like, "like"), "like")
         xp = namespace(like)
@@ -123,9 +123,9 @@ class State(NamedTuple):
         Parameters
         ----------
         scores : array
-            Scaled scores; the block runs along `axis`, and the other axes have the state's shape.
+            Scaled scores. The block is along `axis`, and the other axes have the state's shape.
         values : array, shape (..., K, D) or (K, D), optional
-            The values of the block's K scores; required if the state has o, refused otherwise.
+            The values of the block's K scores. They are required if the state has o, and refused if it has none.
         axis : int
             The axis of `scores` to fold.
 
@@ -136,8 +136,9 @@ class State(NamedTuple):
 
         Notes
         -----
-        A block without scores, or with scores of -inf alone, changes nothing. Scores of +inf share their row with
-        earlier ones. A NaN makes its row NaN for good. The value of a score of -inf is not read.
+        A block without scores, or with scores of -inf alone, changes nothing. Scores of +inf share the row's
+        probability with earlier scores of +inf. A NaN makes the results of its row NaN, whatever is folded later. The
+        value of a score of -inf is not read.
 
         Examples
         --------
@@ -148,13 +149,13 @@ class State(NamedTuple):
         array([3.40760596, 0.69314718])
         """
         if (values is None) != (self.o is None):
-            allowed = "None, as the state has no o (State.empty(shape, width=D) has)" if self.o is None else "an array"
+            allowed = "None, as the state has no o (needs State.empty(.., width=D))" if self.o is None else "an array"
             raise ValueError(f"values: expected {allowed}, got {type(values).__name__}")
         scores = arrays.array_of(scores, "scores")
         if not isinstance(scores, arrays.NUMPY) and namespace(scores) is not namespace(self.m):
             raise TypeError(
                 f"scores: expected {type(self.m).__name__}, as in the state, got {type(scores).__name__}; "
-                "State.empty(shape, like=scores) holds arrays of their kind"
+                "State.empty(shape, like=scores) makes a state of their kind"
             )
         scores = _real(arrays.like(scores, self.m, "scores"), "scores")
         xp = namespace(scores)
@@ -165,8 +166,8 @@ class State(NamedTuple):
         rows, length = tuple(z.shape[:-1]), z.shape[-1]
         if rows != tuple(self.m.shape):
             raise ValueError(
-                f"scores: expected the state's rows, {tuple(self.m.shape)}, without axis {axis}, "
-                f"got {rows} of shape {tuple(scores.shape)}"
+                f"scores: expected the state's shape, {tuple(self.m.shape)}, once axis {axis} is removed, "
+                f"got {rows} from shape {tuple(scores.shape)}"
             )
         if values is not None and self.o is not None:
             values = _real(arrays.like(values, self.m, "values"), "values")
@@ -195,12 +196,12 @@ class State(NamedTuple):
         Returns
         -------
         State
-            A new state; this one if there are no others.
+            A new state, or this state if there are no others.
 
         Notes
         -----
-        An empty state changes nothing. If the maxima of several states are +inf, their scores of +inf share the row. A
-        NaN in any state makes its row NaN.
+        An empty state changes nothing. If the maxima of several states are +inf, their scores of +inf share the row's
+        probability. A NaN in any state makes the results of its row NaN.
 
         Examples
         --------
@@ -223,12 +224,12 @@ class State(NamedTuple):
         Returns
         -------
         Finalized
-            output, shape (..., D), or None without values; and lse, shape (...).
+            output of shape (..., D), or None without values, and lse of shape (...).
 
         Notes
         -----
         An empty row has output 0 and lse -inf. With k scores of +inf the output is the mean of their k values, and lse
-        is +inf. After a NaN both are NaN.
+        is +inf. In a row with a NaN, both are NaN.
 
         Examples
         --------
@@ -260,13 +261,13 @@ _of_fields = State.__new__
 
 @functools.wraps(_of_fields)
 def _made(cls: type[State], *fields: Any, **named: Any) -> State:
-    """Make a state from its fields. With fewer than two fields, the error says how to make one."""
+    """Make a state from its fields. With fewer than two fields, the error explains how to make a state."""
     if len(fields) + len(named) < 2:
         raise TypeError("State() needs m and r; State.empty() is the state of no scores, and fold adds scores to it")
     return _of_fields(cls, *fields, **named)
 
 
-setattr(State, "__new__", _made)  # noqa: B010 a NamedTuple's class body may not define it
+setattr(State, "__new__", _made)  # noqa: B010 a NamedTuple's class body may not define __new__
 
 
 def _state_of_block(z: Any, values: Any, dtype: Any) -> State:
@@ -283,7 +284,7 @@ def _state_of_block(z: Any, values: Any, dtype: Any) -> State:
 
 
 def _sizes(value: Any, name: str) -> tuple[int, ...]:
-    """Sizes of axes as a tuple. A compiler's symbolic size is kept unchanged."""
+    """Check sizes of axes and return a tuple. A symbolic size of torch.compile is kept unchanged."""
     sizes = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     what = value if name == "shape" else sizes[0]
     for size in sizes:
@@ -295,35 +296,35 @@ def _sizes(value: Any, name: str) -> tuple[int, ...]:
 
 
 def _real(array: Any, name: str) -> Any:
-    """The array, of a real dtype. Integers stay: they are converted to the state's precision in one step."""
+    """Check that an array has a real dtype. Integers are not converted here, but once, to the state's precision."""
     return array if arrays.dtype_name(array.dtype) in arrays.INTEGERS else check.scores(array, name)
 
 
 def _check_rows(state: State, other: Any) -> None:
-    """Check that `other` is a state of the same library, rows and values; no value is read."""
+    """Check that `other` is a state of the same library and shapes. No number is read."""
     if not isinstance(other, State):
         raise TypeError(f"others: expected a State, got {type(other).__name__}")
     if namespace(other.m) is not namespace(state.m):
         kinds = type(state.m).__name__, type(other.m).__name__
-        raise TypeError("others: expected states of {} like the first, got one of {}".format(*kinds))
+        raise TypeError("others: expected states of {}, as the first, got one of {}".format(*kinds))
     if tuple(other.m.shape) != tuple(state.m.shape):
-        raise ValueError(f"others: expected the rows of the first, {tuple(state.m.shape)}, got {tuple(other.m.shape)}")
+        raise ValueError(f"others: expected the first state's rows, {tuple(state.m.shape)}, got {tuple(other.m.shape)}")
     if (other.o is None) != (state.o is None):
-        raise ValueError("others: expected values in all states or in none")
+        raise ValueError("others: expected values in all states or in none, got values in some")
     if state.o is not None and other.o is not None and tuple(other.o.shape) != tuple(state.o.shape):
         raise ValueError(
-            f"others: expected values like the first's, {tuple(state.o.shape)}, got {tuple(other.o.shape)}"
+            f"others: expected the shape of the first state's o, {tuple(state.o.shape)}, got {tuple(other.o.shape)}"
         )
 
 
 def merged(a: State, b: State, gap: Callable[[Any, Any], tuple[Any, Any]] = difference) -> State:
-    """Merge two states: r = r_lead + exp(gap) l_other for the state with the larger maximum in the lead; o likewise.
+    """Merge two states: r = r_lead + exp(gap) l_other, and o likewise. The state with the larger maximum is the lead.
 
-    `gap` returns m_other - m_lead, or beta times this difference, as a sum of two numbers.
+    `gap(m_other, m_lead)` returns m_other - m_lead, or beta times this difference, as a sum of two numbers.
     """
     xp = namespace(a.m)
     with np.errstate(all="ignore"):
-        first = ~((a.m < b.m) | xp.isnan(b.m))  # a NaN leads
+        first = ~((a.m < b.m) | xp.isnan(b.m))  # a state with a NaN is the lead
         m, m_other = xp.where(first, a.m, b.m), xp.where(first, b.m, a.m)
         d, e = gap(m_other, m)
         f = xp.exp(d) * (1.0 + e)
@@ -335,6 +336,6 @@ def merged(a: State, b: State, gap: Callable[[Any, Any], tuple[Any, Any]] = diff
 
 
 def _weighted_sum(w: Any, values: Any, xp: Any) -> Any:
-    """sum_i w_i v_i along the last axis of w; a weight of 0 gives 0 even for a value of NaN or inf."""
+    """sum_i w_i v_i along the last axis of w. A weight of 0 gives 0 even if the value is NaN or inf."""
     usable = xp.where(w[..., None] == 0.0, 0.0, values)
     return xp.sum(w[..., None] * usable, axis=-2)

@@ -12,7 +12,7 @@ IGNORE = -100
 
 
 def kept_of(reduction: str, ndim: int) -> int:
-    """The number of leading dimensions that a reduction keeps in the rows' losses: all or none."""
+    """The number of dimensions of the rows' losses that a reduction keeps: all or none."""
     return ndim if reduction == "none" else 0
 
 
@@ -34,7 +34,7 @@ def target_of(
 ) -> tuple[Any, bool]:
     """Return (target, True) for probabilities in the scores' shape, (target, False) for classes in the rows' shape.
 
-    The values of classes are checked here if they can be read; with `look=False` the kernel checks them instead.
+    The values of classes are checked here if they can be read. With `look=False` the kernel checks them.
     """
     target = arrays.like(target, z, name)
     rows = row_shape(shape, (axis,))
@@ -59,9 +59,9 @@ def target_of(
 def _hint(found: tuple[int, ...], shape: tuple[int, ...], name: str) -> str:
     """A hint for two common mistakes: one-hot integer targets, and scores in torch's layout (N, K, d1, ..)."""
     if found == shape and name == "target":
-        return "; one-hot and other probabilities are floats"
+        return "; pass one-hot targets and other probabilities as floats"
     if len(shape) > 2 and found == row_shape(shape, (1,)):
-        return "; use axis=1 for classes along axis 1, where torch has them"
+        return "; use axis=1 if the classes are along axis 1, as in torch"
     return ""
 
 

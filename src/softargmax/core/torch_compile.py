@@ -25,9 +25,8 @@ _waiting: list[Callable[[], None]] = []
 def compile_whole(room: str) -> None:
     """Register the public functions of a room, so that `torch.compile` puts them in its graph without tracing them.
 
-    The trace then starts at the operators that the functions call. The checks of arguments, the choice of an
-    implementation and the exact
-    temperature contain nothing to compile, and Dynamo could not trace them.
+    The trace then starts at the operators that the functions call. Nothing is lost: the checks of arguments, the choice
+    of an implementation and the exact arithmetic for beta contain nothing to compile. Dynamo could not trace them.
     """
     module = sys.modules.get(room)
     if room in _done or module is None:
@@ -48,7 +47,7 @@ def compile_function(function: Callable[..., Any]) -> None:
         return opaque(*args, **options)
 
     def register() -> None:
-        # Two steps: torch.compile(function) itself would trace a function that is only allowed in graphs.
+        # Two steps: `allow_in_graph` alone would not stop torch.compile(function) from tracing the function.
         torch.compiler.allow_in_graph(opaque)  # type: ignore[no-untyped-call]
         torch.compiler.substitute_in_graph(function, skip_signature_check=True)(traced)
 

@@ -24,10 +24,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
     Notes
     -----
-    The decomposed program runs without softargmax, in ONNX, AOTInductor or ExecuTorch. Its edge rows are those of the
-    functions. Its last digits and speed are those of the definitions, which compute in float64. Entmax, also as
-    part of attention, becomes some 3000 operators, because its search is unrolled. The operators that draw classes for
-    layers in training have no decomposition.
+    The decomposed program runs without softargmax, in ONNX, AOTInductor or ExecuTorch. It has the same results for edge
+    rows as the functions. Its last digits and its speed are those of the definitions, which compute in float64.
+    Entmax, also inside attention, becomes about 3000 operators, because its search is unrolled. The operators by which
+    layers draw classes during training have no decomposition.
 
     Examples
     --------

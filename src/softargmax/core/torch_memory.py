@@ -1,4 +1,4 @@
-"""Tensors' memory: how the compiled core reads it, and how results are allocated."""
+"""Passing tensors to the compiled core and allocating results, for torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from softargmax.core.torch_private import wrapped
 if TYPE_CHECKING:
     import numpy as np
 
-# NumPy uses huge pages from this size on, in bytes. torch does not, and faulting in 16 MiB of 4 KiB pages takes 6 ms.
+# The smallest size, in bytes, for which NumPy requests huge pages. torch requests none, and the page faults of 16 MiB
+# in pages of 4 KiB take 6 ms.
 _LARGE = 4 << 20
 _POOLED = _native.POOLED
 _ORDINARY = (Tensor, torch.nn.Parameter)
@@ -24,12 +25,12 @@ _CODES = {getattr(torch, name): code for name, code in TYPES.items()}
 
 
 def view(tensor: Tensor) -> View:
-    """A tensor in CPU memory in the form that the compiled core takes with torch before 2.10."""
+    """A tensor in CPU memory as a tuple, the form that the compiled core needs with torch before 2.10."""
     return tensor.data_ptr(), _CODES[tensor.dtype], tensor.shape, tensor.stride()
 
 
 def fresh_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Memory for a result with the tensor's shape and layout; large results come from the pool (allocator.hpp).
+    """Memory for a result with the tensor's shape and layout. Large results come from the pool (allocator.hpp).
 
     Like NumPy's memory, memory from the pool cannot grow in place (`resize_`).
     """
@@ -44,7 +45,7 @@ def fresh_like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def fresh_empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Contiguous memory for a result; large results come from the pool."""
+    """Contiguous memory for a result. Large results come from the pool."""
     size = math.prod(shape) * dtype.itemsize
     if size < _POOLED or type(like) not in _ORDINARY:
         # A call with sizes as separate arguments and no dtype takes 0.8 us. A tuple of sizes adds 0.6 us, and a dtype
@@ -61,7 +62,7 @@ def _pooled(size: int, like: Tensor) -> Tensor:
 
 
 def shared(x: Any) -> Any:
-    """A tensor's memory as a NumPy array, with bfloat16 as its bits. Other objects are returned unchanged."""
+    """A tensor's memory as a NumPy array, which contains the bits of bfloat16. Other objects are returned unchanged."""
     if not isinstance(x, Tensor):
         return x
     x = x.detach()

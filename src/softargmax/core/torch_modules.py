@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     F = TypeVar("F", bound=Callable[..., Any])
 
 
-for _some in (torch.empty(0), nn.Parameter(torch.empty(0))):
-    namespace(_some)  # cached now, as torch.compile cannot trace the look-up of a namespace
+for _tensor in (torch.empty(0), nn.Parameter(torch.empty(0))):
+    namespace(_tensor)  # cached now, because torch.compile cannot trace the look-up of a namespace
 
 
 def keep(module: nn.Module, name: str, value: Any) -> None:
@@ -31,21 +31,21 @@ def keep(module: nn.Module, name: str, value: Any) -> None:
 
 
 def one_call(forward: F) -> F:
-    """Decorate a `forward` that `torch.fx` does not trace into: its graph calls the module, as for torch.nn's."""
+    """Decorate a `forward` that `torch.fx` must not trace. Its graph then calls the module, as it does for torch.nn."""
 
     @functools.wraps(forward)
     def called(self: nn.Module, *arguments: Any, **options: Any) -> Any:
         try:
             return forward(self, *arguments, **options)
-        except StandInError as one:
-            tracer = one.argument.tracer
+        except StandInError as error:
+            tracer = error.argument.tracer
             return tracer.create_proxy("call_module", tracer.path_of_module(self), arguments, options)
 
     return called  # type: ignore[return-value]
 
 
 def check_dim(dim: Any, *, one: bool = False) -> None:
-    """Check `dim` before any scores exist; torch allows at most 64 axes."""
+    """Check `dim` at construction, without scores. torch allows at most 64 axes."""
     try:
         (one_axis if one else axes_of)(dim, 64)
     except (TypeError, ValueError) as error:
@@ -64,7 +64,7 @@ def class_axis(z: Tensor) -> int:
 
 
 def known(value: Any, name: str) -> Any:
-    """The option for checks at construction: a number unchanged, or 1 in place of an array, whose dtype is checked."""
+    """Return an option for checks at construction. An array's dtype is checked, and 1 is returned in its place."""
     if not isinstance(value, (Real, str, bytes, type(None))):
         check.scores(value, name)
         return 1.0
@@ -72,5 +72,5 @@ def known(value: Any, name: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """An option in a module's repr; a tensor is shown by its shape."""
+    """The text of an option in a module's repr. A tensor is shown by its shape."""
     return f"<{', '.join(map(str, value.shape))}>" if isinstance(value, Tensor) else repr(value)

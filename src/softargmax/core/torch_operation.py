@@ -1,14 +1,14 @@
-"""Derive from an operation's record what torch needs: an operator, an autograd Function, a fast path.
+"""An operator, an autograd Function and a fast path for torch, derived from an operation's record.
 
-- The operator in `torch.ops` (schema, kernels by device, fake tensors, vmap, autograd) is what torch.compile,
-  torch.export and opcheck see. Torch's dispatcher chooses the device's kernel.
+- torch.compile, torch.export and opcheck use the operator in `torch.ops` (schema, kernels by device, fake tensors,
+  vmap, autograd). Torch's dispatcher chooses the device's kernel.
 - Eager calls that record a derivative call the Function, which functorch's transforms require.
 - Eager calls that record no derivative call the kernel directly. This saves the time of the Function (5 us) and of the
-dispatcher (3 us).
-- A device without a kernel gets the definition, which torch differentiates itself.
+  dispatcher (3 us).
+- On a device without a kernel the definition runs. Torch differentiates it.
 
-Derivative rules consist of operations and array-API functions. So they can be differentiated again, in either mode, to
-any order.
+Derivative rules consist of operations and array-API functions. So they can be differentiated again, in reverse and
+forward mode, to any order.
 """
 
 from __future__ import annotations
@@ -46,16 +46,15 @@ if TYPE_CHECKING:
 
 LIBRARY: Any = torch.library.Library("softargmax", "FRAGMENT")  # type: ignore[no-untyped-call]
 _KEYS = {"cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
-_level = threading.local()  # keys: dispatch keys of the transform level being served; inside: rules call operators
-
-
+# keys: dispatch keys of the current transform level. inside: True where rules must call operators.
+_level = threading.local()
 _registering = threading.RLock()
 
 
 def register(room: str) -> None:
     """Register a room with torch: its operators, and its public functions as single nodes of compiled graphs.
 
-    This holds a lock: if two threads pass the first tensors at once, the second waits until the first is done.
+    A lock is held: if two threads pass their first tensors at the same time, the second waits for the first.
     """
     with _registering:
         for operation in OPERATIONS:
@@ -79,7 +78,7 @@ class TorchOperation:
         if "cpu" in operation.kernels:
             kernel = operation.kernel("cpu")
             self.launch["cpu"] = operation.launcher(kernel, CPU)
-            # The common call has a separate function, as choosing the path in `run` would take 0.6 us of 8 us.
+            # The common call has its own function, because choosing the path in `run` would take 0.6 us of 8 us.
             guard = "if _out is not None or not _at_once(_i): return _run(_i, _first, _out)"
             self.serve_eager = operation.launcher(kernel, CPU, guard, _run=self.run, _at_once=_native.at_once)
         self._wanted = cache(lambda needed: frozenset(itertools.compress(self.slots.varying, needed)))
@@ -101,7 +100,7 @@ class TorchOperation:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def run(self, i: Any, first: bool = False, out: Tensor | None = None) -> Any:
-        """(arguments, first, out) -> results."""
+        """Return the results, or only the first one, by the path that `stage` selects."""
         if out is not None:
             return self._into(i, out)
         stage = self.stage(i)
@@ -131,7 +130,7 @@ class TorchOperation:
         return found[0] if first and self.many else found
 
     def _served(self, i: Any) -> bool:
-        """True if the device has a kernel. Raise if it has none but an implementation was requested by name."""
+        """True if the device has a kernel. Raise if it has none and an implementation was requested by name."""
         device = self.operation.array(i).device.type
         if device in self.operation.kernels:
             return True
@@ -141,7 +140,7 @@ class TorchOperation:
         return False
 
     def _into(self, i: Any, out: Tensor) -> Tensor:
-        """Write the first result into `out`; it has no derivative."""
+        """Write the first result into `out`. The result has no derivative."""
         if not self._served(i):
             self.operation.define(i, True, out)
         elif self.stage(i) is AT_ONCE and ready(out):
@@ -155,7 +154,7 @@ class TorchOperation:
         return out
 
     def apply(self, flat: tuple[Any, ...]) -> Any:
-        """Call the Function, or the operator while compiling or if there is no derivative."""
+        """Call the Function. While compiling, or if there is no derivative, call the operator."""
         if self.rule is None or getattr(_level, "inside", False) or torch.compiler.is_compiling():
             return self.overload(*flat)
         if transformed():
@@ -222,9 +221,9 @@ class TorchOperation:
     def _autograd(self, keys: Any, *flat: Any) -> Any:
         """The kernel of the Autograd key.
 
-        Inside functorch's transforms (a compiled `jacrev` arrives here) this kernel serves one transform level. The
-        forward must then continue to the levels below, so that these record derivatives too. By default the forward
-        would skip them all.
+        Inside functorch's transforms, for example in a compiled `jacrev`, this kernel handles one transform level. Its
+        forward must call the operator at the lower levels, so that these record derivatives, too. By default the
+        forward would skip all lower levels.
         """
         if not transformed():
             return self._apply_here(*flat)
@@ -268,14 +267,14 @@ class TorchOperation:
             ctx.mark_non_differentiable(*itertools.compress(output if self.many else (output,), self.constant))
 
     def _forward_recorded(self, ctx: Any, i: Any, first: bool, *_varying: Any) -> Any:
-        """Run the kernel on plain tensors when only autograd records the call. The record is passed as one argument.
+        """Run the kernel on plain tensors if only autograd records the call. The record is passed as one argument.
 
-        The general Function below takes the 22 arguments of a loss one by one, which doubles the time of forward and
+        The general Function receives the 22 arguments of a loss one by one, which doubles the time of forward and
         backward.
         """
         found = kept = self.launch["cpu"](i)
         if first and self.operation.forward_gradients:
-            # No other code holds these results. The backward may return them, without a second dW in memory.
+            # No other code has references to these results. So the backward may return them, and needs no second dW.
             names = self.operation.forward_gradients
             results = dict(zip(self.operation.fields, found, strict=True))
             ctx.forward_gradients = {
@@ -291,7 +290,7 @@ class TorchOperation:
         return None, None, *(self._scaled_forward_gradients(ctx, g[0], needed) or self._run_vjp(ctx, g, needed))
 
     def _scaled_forward_gradients(self, ctx: Any, g: Tensor | None, needed: Sequence[bool]) -> list[Any] | None:
-        """The gradients that the forward computed, scaled in place. None if a needed gradient is not among them."""
+        """The gradients that the forward computed, scaled in place. None if one is missing or they cannot be used."""
         computed, wanted = getattr(ctx, "forward_gradients", None), self._wanted(tuple(needed))
         if not computed or g is None or torch.is_grad_enabled() or not wanted <= computed.keys():
             return None
@@ -315,10 +314,10 @@ class TorchOperation:
         return tuple(flat)
 
     def _run_vjp(self, ctx: Any, g: tuple[Any, ...], needed: Sequence[bool]) -> list[Any]:
-        """The gradients of the differentiable arguments; None for each argument that needs no gradient."""
+        """The gradients of the differentiable arguments, or None for arguments that need no gradient."""
         if g[0] is None and all(one is None for one in g):
             return [None] * len(needed)
-        # Unpack the saved tensors once: activation checkpointing refuses a second time.
+        # Unpack the saved tensors only once, because activation checkpointing does not allow a second time.
         i, r, arrays = self.slots.restore(ctx.saved_tensors, ctx.numbers, ctx.likes)
         if gradients := getattr(ctx, "forward_gradients", None):
             r = r._replace(**{self.operation.forward_gradients[name]: x for name, x in gradients.items()})
@@ -331,8 +330,8 @@ class TorchOperation:
     def _jvp(self, ctx: Any, *tangents: Any) -> Any:
         if not transformed():
             return self._run_jvp(ctx, ctx.saved_tensors, tangents)
-        # torch runs `jvp` with forward mode switched off, and does not switch it on again for the other levels. Without
-        # this line `jacfwd(jacfwd(f))` silently drops terms (torch 2.13, for every Function).
+        # torch switches forward mode off while it runs `jvp`, also for the other levels. Without this context
+        # `jacfwd(jacfwd(f))` silently drops terms (torch 2.13, for every Function).
         with forward_mode():
             return self._run_jvp(ctx, [x if x is None else primal(x) for x in ctx.saved_tensors], tangents)
 
@@ -344,7 +343,7 @@ class TorchOperation:
         return tuple(outputs) if self.many else outputs[0]
 
     def _completed(self, i: Any, r: Any, g: Any, wanted: Wanted) -> Gradients:
-        """The record's vjp; gradients that it does not return come from the definition."""
+        """The gradients by the record's vjp. Gradients that it does not return are computed from the definition."""
         found: Gradients = self.operation.vjp(i, r, g, wanted)
         if found.keys() == wanted:
             return found

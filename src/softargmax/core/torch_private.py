@@ -1,4 +1,4 @@
-"""Queries of torch's current state (transforms, modes, traces) through its private names."""
+"""Queries of torch's current state (transforms, modes, traces) through torch's private names."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ __all__ = [
     "wrapped",
 ]
 
-# Each call takes 0.03 us to 0.3 us.
+# A call of one of these functions takes 0.03 us to 0.3 us.
 transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
 dispatch_keys: Callable[[Tensor], Any] = torch._C._dispatch_keys
 wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 below_autograd: Callable[[], Any] = torch._C._AutoDispatchBelowAutograd
-# _get_tracing_state: torch.jit.trace sees operators only.
+# _get_tracing_state detects torch.jit.trace, which records calls of operators only.
 _native.know_torch(transformed, torch._C._len_torch_dispatch_stack, torch._C._get_tracing_state, forward_ad)
 _unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual  # public, but untyped
 
@@ -48,7 +48,7 @@ _unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual  # public, but un
 def _plain() -> frozenset[int]:
     """The dispatch keys of plain tensors in CPU memory.
 
-    Lazy negations, batched tensors, subclasses, sparse tensors and other devices have further keys.
+    Lazily negated, batched and sparse tensors, subclasses, and tensors on other devices have additional keys.
     """
     with _disable_current_modes():  # this file may be imported during a trace
         ordinary = torch.empty(0, device="cpu")
@@ -59,23 +59,23 @@ def _plain() -> frozenset[int]:
 
 PLAIN = _plain()
 
-# Three conditions as source code. Generated functions contain them inline, since a function call takes 0.1 us.
+# Three conditions as source code. Generated functions contain them inline, because a function call takes 0.1 us.
 EAGER = "_eager()"
 """True if no transform, mode, trace or forward mode is active."""
-# this takes 0.4 us; the compiled check covers most tensors in 0.2 us
+# This check takes 0.4 us. The compiled checks take 0.2 us and accept most plain tensors.
 _OF_PLAIN_KEYS = "(_keys({0}).raw_repr() in _PLAIN and not _wrapped({0}))"
 PLAIN_TENSOR = f"(_in_memory({{0}}) or {_OF_PLAIN_KEYS})"
 """True if a kernel may read the tensor's memory."""
 READY = f"(_ready({{0}}) or (not ({{0}}.requires_grad and _grad()) and {_OF_PLAIN_KEYS}))"
 """True if a kernel may read the tensor's memory and there is no derivative to record."""
-_NAMED = hasattr(Tensor, "names")  # named tensors have a dispatch key of their own
+_NAMED = hasattr(Tensor, "names")  # named tensors have their own dispatch key
 READY_NAMES = {
     "_eager": _native.still,
     "_in_memory": (lambda _: False) if _NAMED else _native.in_memory,
     "_ready": (lambda _: False) if _NAMED else _native.ready,
     "_keys": dispatch_keys,
     "_PLAIN": PLAIN,
-    "_wrapped": wrapped,  # a transform that has ended leaves wrappers with plain keys behind
+    "_wrapped": wrapped,  # wrappers of a transform that has ended have plain keys
     "_grad": torch.is_grad_enabled,
 }
 
@@ -93,14 +93,14 @@ def tangent_of(tensor: Tensor) -> Any:
 
 
 def forward_mode() -> Any:
-    """A context with forward mode switched on; torch switches it off around rules."""
+    """A context with forward mode switched on. Torch switches it off while a derivative rule runs."""
     return forward_ad._set_fwd_grad_enabled(True)
 
 
 def primal(tensor: Tensor) -> Tensor:
     """The tensor without its forward-mode tangent at level 0.
 
-    forward_ad.unpack_dual cannot be used: it relies on a count of levels that compiled graphs do not keep.
+    forward_ad.unpack_dual cannot be used, because it needs a count of levels that compiled graphs do not update.
     """
     found: Tensor = torch._VF._unpack_dual(tensor, level=0)[0]
     return found
@@ -114,8 +114,8 @@ def after_autograd(keys: Any) -> Any:
 def apply_here(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
     """The rule's `apply` for use outside transforms.
 
-    Function.apply reads the signature of `forward` at every call to fill in defaults. Rules have no defaults, so this
-    saves 20 us.
+    Function.apply reads the signature of `forward` at every call to fill in defaults. Rules have no defaults.
+    Without this step a call takes 20 us less.
     """
     found: Callable[..., Any] = super(torch.autograd.Function, rule).apply  # type: ignore[misc]
     return found

@@ -1,4 +1,4 @@
-"""Checks that kernels may read a tensor's memory now, and gradients by the definition for custom backwards."""
+"""Checks whether kernels may read a tensor's memory now, and gradients by the definition in a custom backward."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def as_they_are(*tensors: Tensor | None) -> bool:
 def by_definition(
     f: Callable[..., Tensor], inputs: Tensors, wanted: Sequence[bool], g: Tensor, *, again: bool
 ) -> list[Tensor | None]:
-    """The gradients of <g, f(inputs)> for the wanted inputs, inside a backward. With `again` the gradients are
-    differentiable.
+    """The gradients of <g, f(inputs)> for the wanted inputs, inside a backward, differentiable with `again`.
 
-    The gradients are taken with respect to aliases of the inputs. With the inputs themselves, the inputs' hooks would
-    run twice. If one input is computed from another (tied weights), that part of the gradient would be counted twice.
+    They are gradients with respect to aliases of the inputs. Gradients with respect to the inputs themselves would run
+    the inputs' hooks twice. If one input is computed from another (tied weights), a part of the gradient would be
+    counted twice.
     """
     with torch.enable_grad():
         aliases = [x.view_as(x) if needed else x for x, needed in zip(inputs, wanted, strict=True)]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def defined_vjp(of: Any, i: Any, _r: Any, g: Any, wanted: Wanted) -> Gradients:
-    """The gradients of <g, definition>; they can be differentiated again."""
+    """The gradients of <g, definition>. They can be differentiated again."""
     operation, flat = of.operation, unwrap_dead_wrappers(of.flatten(i))
     slots = [slot for name, slot in of.slots.gradients if name in wanted]
     names = [name for name, _ in of.slots.gradients if name in wanted]
@@ -32,7 +32,7 @@ def defined_vjp(of: Any, i: Any, _r: Any, g: Any, wanted: Wanted) -> Gradients:
         found = operation.define(of.unflatten(*full))
         return tuple(itertools.compress(found if of.many else (found,), varying))
 
-    # The pullback of torch.func.vjp runs after its level has ended, so its wrappers are removed.
+    # The pullback of a user's torch.func.vjp runs after its transform level has ended. Its wrappers are removed.
     found, pullback = torch.func.vjp(definition, *(flat[slot] for slot in slots))  # type: ignore[misc]
     incoming = unwrap_dead_wrappers(tuple(itertools.compress(g, varying)))
     full = tuple(
@@ -44,7 +44,7 @@ def defined_vjp(of: Any, i: Any, _r: Any, g: Any, wanted: Wanted) -> Gradients:
 def transposed(of: Any, i: Any, r: Any, t: Tangents) -> Any:
     """The tangents of the results: the transpose of the vjp, which is linear in the incoming gradient.
 
-    `torch.func.jvp` is not used, as it cannot be called inside a jvp.
+    `torch.func.jvp` is not used, because it cannot be called inside a jvp.
     """
     operation, names = of.operation, list(t)
     fields = [field for field in operation.fields if field not in operation.constant]

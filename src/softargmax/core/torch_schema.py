@@ -1,4 +1,4 @@
-"""The slots of a record in a torch schema: conversion in both directions, and what a derivative saves.
+"""The slots of a record in a torch schema: conversion from and to records, and saved values for derivatives.
 
 The functions are generated once per operation, so that a call runs no loops.
 """
@@ -12,7 +12,7 @@ from softargmax.core.scale import Scale
 from softargmax.core.torch_private import EAGER, PLAIN_TENSOR, READY_NAMES
 
 ELSEWHERE, RECORDED, AT_ONCE = "elsewhere", "recorded", "at once"
-"""The path of a call: torch's dispatcher or a transform; the kernel with a derivative to record; the kernel alone."""
+"""Paths of a call: torch's dispatcher or a transform; a kernel with a recorded derivative; a kernel alone."""
 
 
 class Like(NamedTuple):
@@ -27,8 +27,8 @@ class Slots:
 
     - `flatten(record)` returns the slots, `unflatten(*slots)` the record.
     - `stage(record)` returns the path of an eager call.
-    - `save` takes slots and keeps the arrays that the rules read; `save_record` takes a record. Both keep only the
-    shape and dtype of everything else.
+    - `save` takes slots, and `save_record` takes a record. Both save the arrays that the rules read. Of the others
+      they save only the shape and dtype.
     - `restore` returns (record, results, arrays that may have a gradient); `of_varying(record)` returns these arrays.
     """
 
@@ -39,7 +39,7 @@ class Slots:
         self.slots = [slot for _, slot, _ in slots]
         self.arrays = [slot for _, slot, kind in slots if "Tensor" in kind]
         self.schema = ", ".join(f"{kind} {slot}" for _, slot, kind in slots)
-        # The names of array arguments, and the index of each one's first slot, which gets the gradient.
+        # The names of array arguments, and the index of the first slot of each. This slot gets the gradient.
         varying = [leaf.name for leaf in operation.leaves if leaf.kind.arrays and leaf.name not in operation.constant]
         self.varying, self.places = varying, [self.names.index(name) for name in varying]
         self.gradients = list(zip(self.varying, self.places, strict=True))

@@ -11,9 +11,9 @@ from softargmax.core.record import AXES, LEADING
 
 
 def along_rows(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
-    """The batch becomes the first axis of every tensor, and the operation's axes move up by one.
+    """Make the batch the first axis of every tensor, and add 1 to the operation's axes.
 
-    The tensors broadcast with the first of them.
+    All tensors broadcast with the first one.
     """
     place = of.slots.slots.index(of.slots.arrays[0])
     rank = flat[place].ndim - (dims[place] is not None)
@@ -32,10 +32,10 @@ def along_rows(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
 
 
 def by_batch(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
-    """Apply the record's own rule, `batch`, to the record and to a second record that holds the batch axis of each
-    argument.
+    """Apply the record's own rule, `batch`.
 
-    The rule returns a record and the batch axis of the results. If the axis is None, the record is mapped along rows.
+    The rule receives the record, and a second record with the batch axis of each argument. It returns a record and the
+    batch axis of the results. If this axis is None, the returned record is mapped along rows.
     """
     batch: Any = of.operation.batch
     places = [dim if isinstance(x, Tensor) else None for x, dim in zip(flat, dims, strict=True)]

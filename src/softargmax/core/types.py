@@ -1,7 +1,7 @@
 """Type aliases for the arguments of public functions.
 
-Inside the library each alias is `Any`: any array of any framework. The stubs that users see spell out the accepted
-types; tools/stubs.py writes them to `softargmax/__init__.pyi`.
+Inside the library each alias is `Any`: any array of any framework. The stubs for users list the accepted types.
+tools/stubs.py writes them to `softargmax/__init__.pyi`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Mask: TypeAlias = Any
 Target: TypeAlias = Any
 """Classes as integers, or a probability for each class."""
 Numbers: TypeAlias = Any
-"""Numbers that go with the scores: weights, or a bias with one number per class or head."""
+"""Numbers that belong to the scores: weights, or a bias with one number per class or head."""
 Integers: TypeAlias = Any
-"""Integers: indices, lengths, bounds and ids of segments, streams."""
+"""Integers: indices, lengths, streams, and bounds or ids of segments."""
 DType: TypeAlias = Any
 """A floating dtype of the array's library."""
 Generator: TypeAlias = Any
 """A random generator of NumPy or torch."""
 Like: TypeAlias = Any
-"""An array whose kind, device and dtype are used."""
+"""An array that sets the kind and the device of the result."""
 
 N = TypeVar("N", bound=type[tuple[Any, ...]])
 

@@ -1,8 +1,8 @@
-// A pool of memory for large results: backed by huge pages, and kept for the next result after it is freed.
+// A pool of memory for large results. It uses huge pages, and keeps freed memory for later results.
 //
-// Page faults of new memory cost more than a softmax: for 64 MiB, 20 ms with pages of 4 KiB and 3 to 5 ms with huge
-// pages, where the arithmetic takes 3 ms. Kept memory is marked MADV_FREE: the system may reclaim it at any time. If it
-// does not, the next result of this size has no page faults.
+// Page faults of new memory take longer than a softmax. For 64 MiB they take 20 ms with pages of 4 KiB and 3 to 5 ms
+// with huge pages. The arithmetic takes 3 ms. Kept memory is marked MADV_FREE, so the system may reclaim it at any
+// time. If the system does not, the next result of this size causes no page faults.
 #pragma once
 
 #include <sys/mman.h>
@@ -64,14 +64,14 @@ class Pool {
     }
 
   public:
-    // Never destroyed: arrays may live longer than the interpreter.
+    // The pool is never destroyed, because arrays may live longer than the interpreter.
     static Pool& instance() {
         static Pool& pool = *new Pool;
         return pool;
     }
 
-    // Returns null if there is no memory. It never waits for the lock, so a child that is forked while another thread
-    // holds the lock cannot hang.
+    // Returns memory, or null if there is none. This never waits for the lock. So a child that is forked while another
+    // thread holds the lock cannot hang.
     void* take(std::size_t bytes) {
         if (bytes > PTRDIFF_MAX - 2 * kPage) return nullptr;
         const std::size_t wanted = whole_pages(bytes);
@@ -84,7 +84,7 @@ class Pool {
                 return data;
             }
         void* data = map(wanted);
-        while (!data && !kept_.empty()) {  // kept memory counts against a limit of the address space
+        while (!data && !kept_.empty()) {  // kept memory uses part of a limited address space
             unmap_oldest();
             data = map(wanted);
         }
@@ -104,10 +104,10 @@ class Pool {
     }
 };
 
-// Results of at least this size come from the pool. Smaller ones are cheaper from glibc's malloc, which keeps freed
-// memory too (4 MiB: 17 us against 60 us). malloc often returns larger blocks to the system: writing a gradient of 16
-// MiB between other arrays takes 0.60 ms with malloc and 0.44 ms with the pool. malloc always returns blocks of 32 MiB
-// or more.
+// The smallest result, in bytes, that uses the pool. glibc's malloc is faster for smaller results, because it also
+// keeps freed memory: 4 MiB take 17 us with malloc and 60 us with the pool. But malloc often returns larger blocks to
+// the system. Writing a gradient of 16 MiB between other arrays takes 0.60 ms with malloc and 0.44 ms with the pool.
+// malloc always returns blocks of 32 MiB or more to the system.
 constexpr std::size_t kPooled = 12 << 20;
 
 }  // namespace softargmax

@@ -5,7 +5,8 @@
 //                result("p", &Args::out), row_result("lse", &Args::lse));
 //
 // A new option is one line in the struct and one field in the binding. The call runs over the rows of the first field.
-// The module's `ARGUMENTS` lists the names in order; the operation records build their calls from them.
+// The module's `ARGUMENTS` lists the names of a kernel's arguments in order. Operation records build their calls from
+// it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -35,15 +36,15 @@ inline Type type_of(nb::dlpack::dtype t) {
     if (code == nb::dlpack::dtype_code::Float && t.bits == 64) return Type::f64;
     if (code == nb::dlpack::dtype_code::Float && t.bits == 16) return Type::f16;
     if (code == nb::dlpack::dtype_code::Bfloat && t.bits == 16) return Type::bf16;
-    if (code == nb::dlpack::dtype_code::UInt && t.bits == 16) return Type::bf16;  // its bits
+    if (code == nb::dlpack::dtype_code::UInt && t.bits == 16) return Type::bf16;  // the bits of bfloat16
     if (code == nb::dlpack::dtype_code::Bool && t.bits == 8) return Type::boolean;
     if (code == nb::dlpack::dtype_code::Int && t.bits == 64) return Type::i64;
-    throw nb::type_error("native arrays are float16, bfloat16, float32, float64, int64 or bool");
+    throw nb::type_error("expected an array of float16, bfloat16, float32, float64, int64 or bool");
 }
 
-// True for arrays of ml_dtypes' bfloat16. DLPack and the buffer protocol both refuse these, and trying them takes 2.5
-// us. So the first such dtype is remembered and compared by identity. `refused` is true if both protocols have just
-// failed.
+// True for arrays of ml_dtypes' bfloat16. DLPack and the buffer protocol both refuse such arrays, and these two
+// attempts take 2.5 us. So the first such dtype is stored and later compared by identity. `refused` is true if both
+// protocols have just refused x.
 inline bool is_bfloat16(nb::handle x, bool refused) {
     static PyObject* known = nullptr;
     if (!known && !refused) return false;
@@ -54,8 +55,8 @@ inline bool is_bfloat16(nb::handle x, bool refused) {
     if (is && !known) known = dtype.inc_ref().ptr();
     return is;
 }
-// A NumPy array aligned to its element type. An unaligned array is copied if it is only read. bfloat16 becomes a view
-// of its bits.
+// Returns a NumPy array aligned to its element type. An unaligned array is copied if it is only read. An array of
+// bfloat16 becomes a view of its bits.
 inline Array aligned(nb::handle x, bool written) {
     Array array;
     const auto is_aligned = [&] {
@@ -68,7 +69,7 @@ inline Array aligned(nb::handle x, bool written) {
     if (!described && is_bfloat16(x, true)) return aligned(x.attr("view")("uint16"), written);
     if (written) throw nb::value_error("out: expected an aligned array, got one that is not aligned to its type");
     if (!nb::hasattr(x, "copy") || !nb::try_cast(x.attr("copy")(), array))
-        throw nb::type_error("not a NumPy array of a known type");
+        throw nb::type_error("expected a NumPy array of a supported dtype");
     return array;
 }
 
@@ -81,7 +82,7 @@ struct HeldArray : View {
         if (Tensors::known().has(x)) {
             nb::dlpack::dltensor memory;
             if (Tensors::known().describe(x.ptr(), &memory)) nb::raise_python_error();
-            if (memory.device.device_type != nb::device::cpu::value) throw nb::type_error("not in CPU memory");
+            if (memory.device.device_type != nb::device::cpu::value) throw nb::type_error("expected CPU memory");
             data = static_cast<char*>(memory.data) + memory.byte_offset;
             type = type_of(memory.dtype);
             for (std::int32_t i = 0; i < memory.ndim; ++i) {
@@ -93,7 +94,7 @@ struct HeldArray : View {
             if (parts.size() != 4) throw nb::type_error("expected an address, a type, a shape and strides");
             data = reinterpret_cast<char*>(nb::cast<std::uintptr_t>(parts[0]));
             type = static_cast<Type>(nb::cast<int>(parts[1]));
-            if (type > Type::i64) throw nb::type_error("unknown type code");
+            if (type > Type::i64) throw nb::type_error("expected a known type code");
             for (nb::handle n : nb::borrow<nb::tuple>(parts[2])) shape.push_back(nb::cast<std::int64_t>(n));
             for (nb::handle n : nb::borrow<nb::tuple>(parts[3])) stride.push_back(nb::cast<std::int64_t>(n));
             if (shape.size() != stride.size()) throw nb::value_error("expected as many strides as dimensions");
@@ -114,7 +115,7 @@ inline void must_be(const char* name, const View& x, std::initializer_list<Type>
     if (!x) return;
     for (Type t : types)
         if (x.type == t) return;
-    throw nb::type_error((std::string(name) + ": this operation does not take its dtype").c_str());
+    throw nb::type_error((std::string(name) + ": expected a dtype that this operation supports").c_str());
 }
 inline std::int64_t size_of(const View& x) {
     std::int64_t size = 1;
@@ -131,7 +132,7 @@ inline bool is_contiguous(const View& x) {
     }
     return contiguous || count == 0;
 }
-// `count` contiguous numbers of a type. Kernels get only the address of the numbers, so the count is checked here.
+// The address of `count` contiguous numbers of type T. Kernels receive only the address, so the count is checked here.
 template <class T> T* numbers(const char* name, const View& x, std::int64_t count) {
     if (!x) return nullptr;
     constexpr bool real = std::is_same_v<std::remove_const_t<T>, double>;
@@ -144,7 +145,7 @@ template <class T> T* numbers(const char* name, const View& x, std::int64_t coun
     return reinterpret_cast<T*>(x.data);
 }
 
-// Any number of contiguous integers; none for None.
+// A contiguous array of integers, of any size. None is an array of size 0.
 struct Integers : HeldArray {
     std::int64_t count;
     Integers(const char* name, nb::handle x) : HeldArray(x), count(x.is_none() ? 0 : size_of(*this)) {
@@ -154,7 +155,7 @@ struct Integers : HeldArray {
     const std::int64_t* end() const { return begin() + count; }
 };
 
-// Runs a kernel if all classes of `target` exist. Otherwise returns the first row whose class does not exist.
+// Runs a kernel if all classes in `target` exist. If not, returns the first row whose class does not exist.
 template <auto kRun, class Args> std::optional<std::int64_t> unless_wrong_class(Args& args) {
     const std::int64_t rows = args.target ? args.rows.total : 0;
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -166,7 +167,7 @@ template <auto kRun, class Args> std::optional<std::int64_t> unless_wrong_class(
 }
 constexpr std::initializer_list<Type> kReal = {Type::f16, Type::bf16, Type::f32, Type::f64};
 
-// The largest default number of threads. Python reads the CPU quota at the first large call (cpu_quota.py).
+// The limit of the default number of threads. Python reads the CPU quota at the first large call (cpu_quota.py).
 inline int quota_threads() {
     static std::atomic<int> known{0};
     if (known == 0) {
@@ -175,23 +176,23 @@ inline int quota_threads() {
     }
     return known;
 }
-// Finds the OpenMP that torch has loaded. It is looked for a few times, since torch may be half imported; a search that
-// finds none takes 30 us.
+// Finds the OpenMP that torch has loaded. A search takes 30 us if it fails. At most eight searches are made: the first
+// ones fail if torch is just being imported, and all fail if torch uses another OpenMP.
 inline void watch_for_torch() {
     static int searches = 8;
     if (searches == 0 || !PyDict_GetItemString(PyImport_GetModuleDict(), "torch")) return;
     searches = find_openmp() ? 0 : searches - 1;
 }
-// The number of threads of a large call. The caller holds the GIL.
+// The number of threads of a large call. The caller must hold the GIL.
 inline int threads_now() {
     watch_for_torch();
     if (requested_threads() > 0) return std::min(requested_threads(), most_threads());
     return std::min(default_threads(), quota_threads());
 }
 
-// Results of at least this size do not stay in the caches along with their scores, so they are written past the caches.
-// While other processes use the last-level cache, 16 MiB (4096 x 1024) take 1.0 ms this way and 1.2 ms with plain
-// stores. Otherwise both take the same time.
+// The smallest result, in bytes, that is written past the caches. Such results do not fit in the caches together with
+// their scores. If other processes use the last-level cache, a result of 16 MiB (4096 x 1024) takes 1.0 ms this way and
+// 1.2 ms with plain stores. If they do not, both take the same time.
 constexpr std::int64_t kStreaming = 16 << 20;
 
 template <class J> struct CallOf {
@@ -216,7 +217,7 @@ template <class J> struct CallOf {
         plan.add("hi", job.hi, *hi);
         plan.add("lo", job.lo, *lo);
     }
-    // An operand that is the same for all rows.
+    // Makes x an operand with the same value for all rows.
     template <class T> static void constant(Operand& x, T& value) {
         x.data = reinterpret_cast<char*>(&value);
         x.type = std::is_floating_point_v<T> ? Type::f64 : Type::i64;
@@ -240,7 +241,7 @@ template <class J> struct CallOf {
         return kernel(job);
     }
     std::int64_t segment_work = 0;
-    std::int64_t passes = 1;  // number of passes over the scores; with more passes, threads pay off for smaller arrays
+    std::int64_t passes = 1;  // number of passes over the scores, a factor of the work of a call
 };
 
 // ---- fields ---------------------------------------------------------------------------------------------------
@@ -249,7 +250,7 @@ template <class J> struct CallOf {
     throw nb::type_error((std::string(name) + ": expected " + expected).c_str());
 }
 
-// The shape of an array relative to the first one: equal, broadcasting, or with one element per row.
+// The shape of an array, compared with the first array: equal, broadcasting, or with one element per row.
 enum class Fit { exactly, broadcast, by_row };
 
 template <class T> T number_of(const char* name, nb::handle x) {
@@ -261,7 +262,7 @@ inline void must_be_given(const char* name, nb::handle x) {
     if (x.is_none()) refuse(name, "an array, got None");
 }
 
-// An array in a field of J, or of a base of J.
+// An array argument that is stored in a field of the struct J, or of a base of J.
 template <class Base> struct ArrayField {
     using Value = HeldArray;
     const char* name;
@@ -315,7 +316,8 @@ template <class B> ArrayField<B> row_integer(const char* name, Operand B::* to) 
     return {name, to, Fit::by_row, true, kInteger};
 }
 
-// A number for all rows, or an array that broadcasts with them. T is double, or uint64 for arrays of int64.
+// A number for all rows, or an array that broadcasts with the rows. The number has type T: double, or uint64_t where
+// the array is int64.
 template <class Base, class T> struct RowwiseField {
     struct Value {
         HeldArray array;
@@ -345,7 +347,8 @@ template <class B> RowwiseField<B, std::uint64_t> word(const char* name, Operand
     return {name, to, kInteger};
 }
 
-// Several numbers per row, contiguous along an extra last dimension. An earlier field holds their count.
+// Several numbers per row, contiguous along an additional last dimension. `count` is an earlier field with their
+// number.
 template <class Base> struct ListField {
     using Value = HeldArray;
     const char* name;
@@ -363,7 +366,8 @@ template <class Base> struct ListField {
         const std::int64_t n = call.job.*count;
         const bool some = n > 1 && std::find(x.shape.begin(), x.shape.end(), 0) == x.shape.end();
         if (x.shape.empty() || x.shape.back() != n || (some && x.stride.back() != 1))
-            throw nb::value_error((std::string(name) + ": expected " + std::to_string(n) + " in a row").c_str());
+            throw nb::value_error(
+                (std::string(name) + ": expected " + std::to_string(n) + " contiguous numbers per row").c_str());
         rows.shape.pop_back();
         rows.stride.pop_back();
         plan.add_row(name, call.job.*to, rows);
@@ -414,7 +418,7 @@ struct AxesField {
 };
 inline AxesField axes(const char* name) { return {name}; }
 
-// A contiguous float64 or int64 array with `each` numbers per row. Const arrays are read; the others are written.
+// A contiguous float64 or int64 array with `each` numbers per row. A const T is read, and any other T is written.
 template <class Base, class T> struct DenseField {
     using Value = HeldArray;
     const char* name;
@@ -455,8 +459,8 @@ template <class... Field> void list_arguments(nb::module_& module, const char* n
 
 template <class> using Handle = nb::handle;
 
-// Binds a kernel that runs over the rows of its first argument. `prepare` sets fields that are not arguments. The
-// kernel's result is returned to Python.
+// Binds a kernel that runs over the rows of its first argument. `prepare` sets the fields that are not arguments. The
+// binding returns the kernel's result to Python.
 template <class J, class Kernel, class Prepare, class... Field>
 void bind(nb::module_& module, const char* name, const char* text, Kernel kernel, Prepare prepare, Field... fields) {
     module.def(name, [=](Handle<Field>... inputs) {

@@ -1,5 +1,5 @@
-// Functions of every score of a row, in contiguous memory: `apply` computes probabilities or their logarithms from the
-// row's state, `Softcap` bounds scores, and `map` applies any other function.
+// Functions of each score of a row in contiguous memory. `apply` computes probabilities or their logarithms from the
+// row's state, `Softcap` bounds scores, and `map` applies any function.
 #pragma once
 
 #include "state.hpp"
@@ -8,10 +8,9 @@ namespace softargmax::SOFTARGMAX_ISA_NAME {
 
 // ---- map: from rows of scores to a row of results --------------------------------------------------------------
 
-// The destination of results. `next` is prefetched during the writes (512 x 32768 on Zen 5: 3.8 ms without the
-// prefetch, 3.2 ms with it). `streaming` writes past the caches (2.6 ms). The locked instructions at the end of an
-// OpenMP team, and in Python's
-// lock, order these stores before later reads by other threads.
+// The destination of results. `next` is prefetched during the writes: 512 x 32768 on Zen 5 take 3.8 ms without the
+// prefetch and 3.2 ms with it. `streaming` writes past the caches, which takes 2.6 ms. Other threads read such stores
+// correctly, because locked instructions follow the stores: at the end of an OpenMP team, and in Python's lock.
 template <class T> struct Target {
     T* out;
     Next next;
@@ -63,19 +62,22 @@ template <class T> struct Split {
 
 // ---- softmax: p = exp(beta z - lse) -----------------------------------------------------------------------------
 
-// 2^-lift / (E l), the factor from the terms of a row to probabilities. For float32, one double holds it.
+// 2^-lift / (E l), the factor that converts the terms of a row to probabilities. E is the sum of the peak's e and
+// e_low. For float32 one double is exact enough.
 template <class T> SOFTARGMAX_INLINE double inverse_of(double r, double e) { return Reach<T>::lower / (e * (1.0 + r)); }
 template <class T> SOFTARGMAX_INLINE Twofold inverse_of(const State& s, const Peak<T>& peak) {
     if constexpr (sizeof(T) == 4) return {inverse_of<T>(s.r, peak.e), 0};
     const Twofold q = inverse(times(Twofold{peak.e, peak.e_low}, sum_l(s))), both = two_sum(q.hi, q.lo);
     return {both.hi * Reach<T>::lower, both.lo * Reach<T>::lower};
 }
-// For gains below this, gain 2^-lift may be subnormal, so the terms are not scaled up by 2^lift. Terms that are then
-// subnormal themselves are below every result (e^-86 2^-30, e^-700 2^-300).
+// For gains below `gain`, gain 2^-lift may be subnormal. So the terms are not scaled up by 2^lift. Terms more than
+// `reach` below the maximum may then be subnormal, and are omitted. They are below every result (e^-86 2^-30,
+// e^-700 2^-300).
 template <class T> struct Small {
     static constexpr double gain = sizeof(T) == 4 ? 0x1p-30 : 0x1p-300, reach = sizeof(T) == 4 ? 86 : 700;
 };
-// The same factor as a pair of T. The pair costs one instruction and reduces the error of the result by 0.5 ulp.
+// The factor of `inverse_of` as a pair of T. Compared with one T, a pair needs one more instruction and reduces the
+// error of the result by 0.5 ulp.
 template <class T> struct Factor {
     Split<T> f;
     SOFTARGMAX_INLINE explicit Factor(Twofold x) : f(x.hi, x.lo) {}
@@ -83,7 +85,7 @@ template <class T> struct Factor {
     SOFTARGMAX_INLINE Pack<T> times(Term<T> e) const { return (f.hi + fma(e.t, f.hi, f.lo)) * e.power; }
 };
 
-// gain p, as a gradient is a multiple of p. Probabilities of at most `smallest` become 0.
+// Computes gain p, because gradients are multiples of p. Probabilities of at most `smallest` become 0.
 template <class T> void softmax_finite(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to,
                                        Twofold gain, double smallest) {
     const Peak<T> peak(static_cast<T>(s.m), beta);
@@ -99,8 +101,8 @@ template <class T> void softmax_finite(const T* z, std::int64_t n, const State& 
 
 // ---- log_softmax: beta z - lse ----------------------------------------------------------------------------------
 
-// beta (z - m) - log l: both parts have the same sign, so nothing cancels. The loss of a confident row, log1p(r), is
-// accurate however small it is.
+// Computes beta (z - m) - log l. Both terms have the same sign, so no digits cancel. This makes the loss of a
+// confident row, log1p(r), accurate even if it is very small.
 template <bool Unit, class T> struct LogOf {
     using V = Pack<T>;
     V top, hi, lo, out_of_support = V::all(-std::numeric_limits<T>::infinity());
@@ -128,14 +130,14 @@ template <bool Unit, class T> void log_softmax_finite(const T* z, std::int64_t n
 
 enum class Log : bool { no, yes };
 
-// Rows without a finite maximum (with NaN, infinities or an empty support), and rows at T = 0, where the tied maxima
-// share the row equally.
+// Computes rows without a finite maximum (with NaN, with infinities, or with an empty support), and rows at T = 0. At
+// T = 0 all scores equal to the maximum have the same probability.
 template <Log log, class T> void apply_limit(const T* z, std::int64_t n, const State& s, T* out, double gain = 1) {
     using V = Pack<T>;
     const bool nan = s.r != s.r;
     const V top = V::all(static_cast<T>(s.m)), lowest = V::all(-std::numeric_limits<T>::infinity());
     const V none = V::all(static_cast<T>(log == Log::yes ? -kInf : 0));
-    // In a row with a NaN, every entry of the support is NaN, with one sign.
+    // In a row with a NaN, every entry of the support becomes a NaN of the same sign.
     const V share = V::all(static_cast<T>(nan ? kNaN : log == Log::yes ? -log_l(s) : gain / (1.0 + s.r)));
     map(z, n, Target<T>{out, z, false}, [&](V v) SOFTARGMAX_LAMBDA {
         const auto counts = nan ? above(v, lowest) : unless(equal(v, top), equal(v, lowest));
@@ -143,8 +145,8 @@ template <Log log, class T> void apply_limit(const T* z, std::int64_t n, const S
     });
 }
 
-// softmax or log_softmax of a block of a row, from the state of the whole row. softmax is multiplied by a gain, and
-// probabilities of at most `smallest` become 0.
+// Computes softmax or log_softmax of a block of a row from the state of the whole row. The softmax is multiplied by
+// `gain`, and probabilities of at most `smallest` become 0.
 template <Log log, class T>
 void apply(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to, Twofold gain = {1, 0},
            double smallest = 0) {
@@ -176,8 +178,8 @@ extern template void apply<Log::no>(const double*, std::int64_t, const State&, S
 
 // ---- the soft-cap: s tanh(z / s), between -s and s, and its slope 1 - tanh^2 ----------------------------------
 
-// With x = -2 |u| and q = e^x:  tanh |u| = (1 - q) / (1 + q),  1 - tanh^2 = 4 q / (1 + q)^2. If x is small, q - 1 is
-// computed without cancellation, from t(x / 4) = e^(x / 4) - 1 by t(2 x) = t(x) (2 + t(x)).
+// With u = z / s, x = -2 |u| and q = e^x:  tanh |u| = (1 - q) / (1 + q),  1 - tanh^2 = 4 q / (1 + q)^2. If x is small,
+// q - 1 is computed without cancellation, from t(x / 4) = e^(x / 4) - 1 by t(2 x) = t(x) (2 + t(x)).
 template <class T> class Softcap {
     using V = Pack<T>;
     Terms<true, T> terms_{Peak<T>(0, Scale{}), Scale{}};
@@ -201,7 +203,7 @@ template <class T> class Softcap {
         const auto nan = unless(all, equal(z, z)), negative = above(zero_, z);
         return keep(unless(all, negative), y) - keep(negative, y) + keep(nan, z);
     }
-    // Computed in pairs, since rounding at every step gave errors of 4 ulp.
+    // The slope is computed in pairs of numbers. With rounding at every step, its error was 4 ulp.
     SOFTARGMAX_INLINE Two<V> slope(V z) const {
         const Two<V> q = decay(exponent(z)), r = inverse(plus(Two<V>{one_, zero_}, q));
         return times(times(q, times(r, r)), V::all(4));

@@ -1,11 +1,11 @@
-// Kernels: functions that are compiled once per instruction set, their arguments (plain data, no Python and no
-// vectors), and the threads that they run on.
+// Kernels: functions that are compiled once per instruction set, their arguments (plain data without Python objects and
+// vector types), and the threads that they run on.
 //
 //     SOFTARGMAX_KERNEL(room, run, const Args)
 //
-// declares softargmax::v4::room::run(const softargmax::room::Args&), the same for every other instruction set, and
-// softargmax::room::run, which calls the one for the instruction set in use. A kernel's source file is compiled for one
-// instruction set at a time and sees no dispatch.
+// declares softargmax::v4::room::run(const softargmax::room::Args&) and the same function for every other instruction
+// set. It defines softargmax::room::run, which calls the function of the instruction set in use. A kernel's source file
+// is compiled for one instruction set at a time and contains no dispatch.
 #pragma once
 
 #include <algorithm>
@@ -50,39 +50,41 @@ struct Shape {
 struct Operand {
     char* data = nullptr;  // null: absent
     Type type = Type::f64;
-    std::int64_t row[kMaxDims];  // strides in elements; 0 where the operand is broadcast
+    std::int64_t row[kMaxDims];  // strides in elements, and 0 where the operand is broadcast
     std::int64_t col[kMaxDims];
     explicit operator bool() const { return data != nullptr; }
 };
 
 // `rows` rows of `cols` scores. Every operand is a pointer with one stride per dimension of the rows and of the
-// columns. So a kernel treats all axes, tuples of axes and strides alike.
+// columns. So a kernel has the same code for all axes, tuples of axes and strides.
 struct RowArgs {
     Shape rows, cols;
-    // Segments: there are `segments` times `heads` rows; segment s holds the scores from offsets[s] to offsets[s + 1].
+    // Segments: there are `segments` times `heads` rows. Segment s has the scores from offsets[s] to offsets[s + 1].
     const std::int64_t* offsets = nullptr;
     std::int64_t segments = 0, heads = 1;
     Operand z, other, where, weights, out;
-    Operand hi, lo;  // beta, double
+    Operand hi, lo;  // beta = hi + lo, in double
     int threads = 1;
-    bool streaming = false;  // true if non-temporal stores pay on this processor for a result of this size
+    bool streaming = false;  // true if non-temporal stores are faster for a result of this size
 };
 
 // ---- threads --------------------------------------------------------------------------------------------------
 //
-// Threads come from a pool of the library (threads.cpp), which sleeps between calls.
+// threads.cpp has the pool of threads.
 
-// Smaller work stays on the calling thread: waking a thread takes 5 to 50 us, and 2^15 scores about 10 us.
+// The number of scores from which a call uses several threads. Waking a thread takes 5 to 50 us, and a kernel takes about
+// 10 us for 2^15 scores.
 constexpr std::int64_t kParallel = 1 << 15;
 
-// Calls work(context) on the calling thread, and on those of up to `threads` - 1 further threads that are free. `work`
-// returns when it finds no work left. Returns when all have finished.
+// Calls work(context) on the calling thread and on up to `threads` - 1 other threads, those that are free. `work` must
+// return when no work is left. The function returns when all of these calls have returned.
 void run_on_threads(int threads, void (*work)(void*), void* context);
-// Calls work(context) on `threads` threads that all run, for work whose threads wait for each other. It starts threads,
-// which takes 20 us each.
+// Calls work(context) on exactly `threads` threads at the same time, for threads that wait for each other. It starts new
+// threads, which takes 20 us for each.
 void run_together(int threads, void (*work)(void*), void* context);
 
-// Sets rounding to nearest with subnormals kept, whatever the caller has set (torch.set_flush_denormal, for example).
+// Sets rounding to nearest, and keeps subnormals. The caller may have set other modes, for example by
+// torch.set_flush_denormal.
 class FloatEnvironment {
 #if defined(__x86_64__)
     unsigned saved_ = _mm_getcsr();
@@ -107,8 +109,8 @@ class FloatEnvironment {
     FloatEnvironment& operator=(const FloatEnvironment&) = delete;
 };
 
-// Calls body() on several threads by `run`. An exception of a body (a tile may find no memory) is thrown here after all
-// have finished.
+// Calls body() on several threads by `run`, one of the two functions above. If a body throws, for example because there
+// is no memory for a tile, the exception is rethrown here after all bodies have returned.
 template <class Body> void on_threads(decltype(run_on_threads)& run, int threads, const Body& body) {
     struct Call {
         const Body& body;
@@ -134,15 +136,16 @@ template <class Body> void on_team(int threads, const Body& body) {
     on_threads(run_together, threads, [&] { body(next++, threads); });
 }
 
-// The share of one thread of a team: the pieces from `next` to `end`.
+// The share of one thread of a team: its pieces from `next` to `end`.
 struct alignas(64) Share {
     std::atomic<std::int64_t> next{0};
     std::int64_t end = 0;
 };
-constexpr int kPieces = 8;  // of a thread's share
+constexpr int kPieces = 8;  // number of pieces in a thread's share
 
-// body(begin, end) over disjoint ranges that cover 0 to n. A thread takes the pieces of its own share in order, so that
-// its data stay in its cache, and then pieces of other shares: a thread that loses its core delays one piece.
+// Calls body(begin, end) for disjoint ranges that cover 0 to n. A thread takes the pieces of its own share in order, so
+// that its data stay in its cache. Then it takes pieces of other shares, so that a thread that loses its core delays
+// only one piece.
 template <class Body> void parallel_for(int threads, std::int64_t n, const Body& body) {
     if (threads <= 1 || n <= 1) return body(std::int64_t{0}, n);
     const int wanted = n < threads ? static_cast<int>(n) : threads;
@@ -163,7 +166,7 @@ template <class Body> void parallel_for(int threads, std::int64_t n, const Body&
     });
 }
 
-// Calls body(i) for every i below n on the next free thread. It suits work of unequal size.
+// Calls body(i) for every i below n, each on the next free thread. This suits calls of unequal length.
 template <class Body> void parallel_each(int threads, std::int64_t n, const Body& body) {
     std::atomic<std::int64_t> next{0};
     const auto work = [&] {
@@ -231,22 +234,23 @@ inline std::size_t chosen_isa() {
 
 // ---- the number of threads ------------------------------------------------------------------------------------
 
-// The number that set_num_threads requests; 0 for the default.
+// The number of threads that set_num_threads requested; 0 for the default.
 int& requested_threads();
-// The default: that of OpenMP if another library has loaded it (so torch.set_num_threads counts), or else
-// OMP_NUM_THREADS, or else the number of processors that this process may run on.
+// The default number of threads. If torch has loaded OpenMP, it is OpenMP's, which torch.set_num_threads sets. Otherwise
+// it is OMP_NUM_THREADS, or the number of processors that this process may run on.
 int default_threads();
-// The largest number that may be requested.
+// The largest number of threads of a call.
 int most_threads();
-// Uses OpenMP's threads from now on, if another library has loaded GCC's OpenMP. Returns true if so.
+// Uses the threads of GCC's OpenMP from now on, if another library has loaded it. Returns true if it has.
 bool find_openmp();
-// Makes the pool, and one for every forked child. Called once.
+// Creates the pool, and arranges that every forked child creates its own. It is called once.
 void start_threads();
 
 // ---- stores -----------------------------------------------------------------------------------------------------
 
-// True if results larger than the caches should be written past them. Measured on 512 x 32768 float32: plain stores
-// take 3.2 ms and these 2.6 ms on Zen 5, but 5.1 ms and 9.3 ms on Zen 4. So this is true only on Zen 5 (family 0x1A).
+// True if results larger than the caches should be written past the caches. This is the case on Zen 5 (family 0x1A)
+// only. For 512 x 32768 float32 on Zen 5, plain stores take 3.2 ms and stores past the caches 2.6 ms. On Zen 4 they
+// take 5.1 ms and 9.3 ms.
 inline bool streaming_pays() {
 #if defined(__x86_64__)
     static const bool pays = [] {
@@ -284,7 +288,8 @@ inline bool streaming_pays() {
 
 namespace softargmax::core {
 
-// A matrix product, out = A B + bias, or out + A B. out is float64 if A or B is, else float32; its rows are contiguous.
+// A matrix product: out = A B + bias, or out += A B. `out` is float64 if A or B is float64, and float32 otherwise. The
+// rows of `out` are contiguous.
 struct Factor2D {
     char* data = nullptr;
     Type type = Type::f32;
@@ -294,10 +299,10 @@ struct ProductArgs {
     Factor2D a, b;
     std::int64_t rows = 0, cols = 0, depth = 0;
     char* out = nullptr;
-    std::int64_t pitch = 0;  // from one row of `out` to the next, in elements
+    std::int64_t pitch = 0;  // distance from one row of `out` to the next, in elements
     const char* bias = nullptr;  // `cols` numbers of out's type
     bool adds = false;
-    bool sparse = false;  // true if A has many zeros and B is finite: tiles of zeros are skipped
+    bool sparse = false;  // skips tiles of zeros; use if A has many zeros and B is finite
     int threads = 1;
 };
 

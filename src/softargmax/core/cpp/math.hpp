@@ -1,5 +1,5 @@
 // exp and log with the same bits on every instruction set: for packs, for double scalars, and for unevaluated sums of
-// two.
+// two numbers.
 #pragma once
 
 #include <limits>
@@ -16,7 +16,7 @@ namespace softargmax::SOFTARGMAX_ISA_NAME {
 //     e^r = 1 + t,     t = r + r^2 q(r)      (q: tools/fit_polynomials.py)
 //
 // The shift by the maximum becomes a shift of the exponent, 2^(k - k_max), which is exact. Other libraries round z - m
-// before exp, which costs 63 ulp at score spreads of 10 to 40.
+// before exp. This adds an error of 63 ulp if the scores of a row spread over a range of 10 to 40.
 
 template <class T> struct Exp;
 
@@ -24,7 +24,7 @@ template <> struct Exp<float> {
     static constexpr float log2e = 0x1.715476p+0f;
     static constexpr float ln2_hi = 0x1.62e8p-1f;           // 14 bits: k * ln2_hi is exact for |k| < 1024
     static constexpr float ln2_lo = -0x1.e8082ep-16f;
-    static constexpr float magic = 0x1.8p+23f;              // adding it rounds to an integer, held in the low bits
+    static constexpr float magic = 0x1.8p+23f;              // adding it rounds to an integer in the low bits
     static constexpr int bias = 127;
     // Relative error of 1 + t: 2^-28.
     static constexpr float q[] = {0x1.fffff8p-2f, 0x1.55548ep-3f, 0x1.555b96p-5f, 0x1.123bd0p-7f, 0x1.685352p-10f};
@@ -43,7 +43,8 @@ template <> struct Exp<double> {
                                    0x1.af6e5b2b81035p-26, 0x1.1ed986d1f5259p-29};
 };
 
-// q(r) with even and odd powers separate: half the latency of Horner's rule, and u = r^2 is needed anyway.
+// q(r), with separate sums of even and odd powers. They have half the latency of Horner's rule. u is r^2, which the
+// caller needs as well.
 template <class T, int n = sizeof(Exp<T>::q) / sizeof(T), class V> SOFTARGMAX_INLINE V exp_tail(V r, V u) {
     constexpr int even = (n - 1) / 2 * 2, odd = n / 2 * 2 - 1;
     V a = Splat<V>::of(Exp<T>::q[even]), b = Splat<V>::of(Exp<T>::q[odd]);
@@ -59,8 +60,8 @@ template <class T, int n = sizeof(Exp<T>::q) / sizeof(T), class V> SOFTARGMAX_IN
     return fma(u, exp_tail<T, n>(r, u), r);
 }
 
-// The positive factor beta = hi + lo of the scores of a row. The sum is not evaluated, since a rounded 1/T alone costs
-// 248 ulp at z = -2000, T = 3.7 in float64.
+// The positive factor beta = hi + lo of the scores of a row. The sum is not evaluated: with 1/T rounded to one double,
+// the error is 248 ulp at z = -2000 and T = 3.7.
 struct Scale {
     double hi = 1, lo = 0;
     bool unit() const { return hi == 1 && lo == 0; }
@@ -125,7 +126,7 @@ inline double log1p_small(double x) {
     return x - (half - s * (half + 2.0 * u * p));
 }
 
-// log(u + lost) for a positive normal u and a `lost` no larger than a rounding error.
+// log(u + lost) for a positive normal u, and a `lost` that is at most the rounding error of u.
 inline double log_of_parts(double u, double lost) {
     int e;
     double f = std::frexp(u, &e);
@@ -168,7 +169,8 @@ template <class V> SOFTARGMAX_INLINE Two<V> times(V d, Scale beta) {
     return {hi, fma(d, b, Splat<V>::of(-0.0) - hi) + d * Splat<V>::of(beta.lo)};
 }
 
-// Sums, products and inverses to about 2^-100. Infinite results, and the inverse of 0, have a lower part of 0.
+// Sums, products and inverses with a relative error of about 2^-100 for pairs of doubles. Infinite results, and the
+// inverse of 0, have a lower part of 0.
 SOFTARGMAX_INLINE double or_zero(double lo) { return lo == lo ? lo : 0; }
 template <class V> SOFTARGMAX_INLINE V or_zero(V lo) { return keep(equal(lo, lo), lo); }
 template <class V> SOFTARGMAX_INLINE Two<V> plus(Two<V> a, Two<V> b) {
@@ -195,7 +197,7 @@ SOFTARGMAX_INLINE double rounded(Twofold x) { return x.hi + x.lo; }
 //     log v = k ln 2 + log(1 + t),   v = 2^k (1 + t),   sqrt(1/2) <= 1 + t < sqrt(2)
 //     log(1 + t) = t - t^2 / 2 + s (t^2 / 2 + 2 u p(u)),   s = t / (2 + t),   u = s^2        (2 atanh s)
 //
-// The first two terms are kept as a pair, so that the error is a quarter of a rounding of the logarithm. A power
+// The sum of t and -t^2 / 2 is kept as a pair. So the error of the logarithm is a quarter of one rounding. The power
 // v^(1/a) multiplies this error by 1/a.
 
 template <class T> struct Logarithm;  // the coefficients of p
@@ -234,7 +236,7 @@ template <class V> SOFTARGMAX_INLINE Two<V> log_pair(Two<V> v) {
     const V low = sum.lo + (fma(x.k, V::all(E::ln2_lo), head.lo) + ((x.tail - half_low) + x.rest));
     return two_sum(sum.hi, low);  // `low` may be as large as a twentieth of sum.hi
 }
-// log v with an error of one or two roundings. With fewer terms it is less accurate.
+// log v with an error of one or two roundings if all terms of the series are used. Fewer terms are less accurate.
 template <int terms, class V> SOFTARGMAX_INLINE V log_of(Two<V> v) {
     using E = Exp<typename V::Scalar>;
     const Logs<V> x = logs_of<terms>(v);

@@ -1,16 +1,16 @@
-// Matrix products, C = addend + A B, in which every element is the same sum wherever it is computed:
+// Matrix products C = addend + A B. Every element is computed by the same sum:
 //
 //     c_ij = ((addend_ij + s_0) + s_1) + ..
 //
-//     s_p = fma(a_id, b_dj, ..) over the p-th kDepth indices d, in order, from 0
+//     s_p = fma(a_id, b_dj, ..) over the p-th kDepth indices d, in order, starting from 0
 //
-// The bits depend only on a row of A, a column of B and an addend, not on the number of other rows and columns, strides
-// or the instruction set. Edges are padded with zeros on input and cut on output, so they are computed like all other
-// elements.
+// The bits of an element depend only on its row of A, its column of B and its addend. They do not depend on the number
+// of rows and columns, the strides, the instruction set or the position in C. Panels at the edges are padded with
+// zeros, and results outside of C are not stored. So the elements at the edges are computed like all others.
 //
-// `pack` copies operands of any type and strides into panels; `multiply` works on panels of at most kDepth. The caller
-// splits larger products, also among threads. It may split rows and columns anywhere, and the depth at multiples of
-// kDepth.
+// `pack` copies operands of any type and strides into panels. `multiply` computes with panels of depth kDepth or less.
+// The caller splits larger products, and splits the work among threads. Rows and columns can be split anywhere, and the
+// depth at multiples of kDepth.
 #pragma once
 
 #include "tiles.hpp"
@@ -30,8 +30,8 @@ template <class S> struct Matrix {
     }
 };
 
-// A packed operand: `count` rows of A or columns of B, in panels of Width side by side; the last panel is padded with
-// zeros. Access is fastest if the panels are aligned to 64 bytes.
+// A packed operand: `count` rows of A or columns of B, in panels of Width rows or columns. The last panel is padded
+// with zeros. Access is fastest if the panels are aligned to 64 bytes.
 template <class T, int Width> struct Panels {
     const T* data;
     std::int64_t count, depth;
@@ -40,17 +40,19 @@ template <class T, int Width> struct Panels {
     Panels part(std::int64_t begin, std::int64_t n) const { return {at(begin), n, depth}; }
 };
 
-// With 32 registers of 512 bits a panel of A times a panel of B is one tile of C: 24 accumulators, and two loads and 12
-// broadcasts per 24 multiply-adds (98% of the peak of a Zen 5 core, with B in the second-level cache; tiles of 8 by 32
-// reach the same, with more traffic). Otherwise it is four tiles of 6 by 16: 12 accumulators of 256 bits (98%; 4 by 16:
-// 91%).
+// With 32 registers of 512 bits, a panel of A times a panel of B is one tile of C. It has 24 accumulators, and takes
+// two loads and 12 broadcasts per 24 multiply-adds. This reaches 98% of the peak of a Zen 5 core, with B in the
+// second-level cache. Tiles of 8 by 32 reach the same, with more memory traffic. With smaller registers, a panel times
+// a panel is four tiles of 6 by 16, with 12 accumulators of 256 bits. They reach 98% of the peak, and tiles of 4 by 16
+// reach 91%.
 constexpr int kPanelRows = 12, kTileRows = kRegisterBytes == 64 ? 12 : 6, kTilePacks = kRegisterBytes == 64 ? 2 : 1;
 template <class T> constexpr int kPanelCols = 2 * Pack<T>::kLanes;
 template <class T> constexpr int kTileCols = kTilePacks * Pack<T>::kLanes;
 template <class T> using PanelsA = Panels<T, kPanelRows>;
 template <class T> using PanelsB = Panels<T, kPanelCols<T>>;
 
-// Packs one panel of rows. Packing a number from the second-level cache takes 0.1 ns, as long as its 12 multiply-adds.
+// Packs one panel of rows. Packing a number from the second-level cache takes 0.1 ns, as long as the 12 multiply-adds
+// that use it.
 template <int Width, class S, class T> void pack_panel(Matrix<S> from, T* to) {
     if (from.col == 1) {
         T square[Width][kSide] = {}, transposed[kSide][Width];
@@ -59,15 +61,16 @@ template <int Width, class S, class T> void pack_panel(Matrix<S> from, T* to) {
             const std::int64_t run = std::min<std::int64_t>(kSide, from.cols - d);
             const bool whole = run == kSide;
             // A panel has more rows than the hardware prefetcher follows. Packing from memory takes 0.28 ns per float
-            // without this prefetch and 0.24 ns with it. Half precision takes 0.30 ns without and 0.17 ns with it.
+            // without this prefetch and 0.24 ns with it. A float16 or bfloat16 number
+            // takes 0.30 ns without it and 0.17 ns with it.
             for (std::int64_t i = 0; i < from.rows; ++i) __builtin_prefetch(at + i * from.row + 4 * kSide);
             if constexpr (std::is_same_v<S, T>)
                 if (whole && from.rows == Width) {
                     turn<Width>(at, from.row, to, Width);
                     continue;
                 }
-            // With the size as a constant the copy is a few registers; `rep movs` took a seventh of attention's time
-            // for 16 keys.
+            // The constant size lets the copy use a few registers. With a variable size, `rep movs` took a seventh of
+            // the time of attention with 16 keys.
             for (std::int64_t i = 0; whole && i < from.rows; ++i) convert(at + i * from.row, kSide, square[i]);
             for (std::int64_t i = 0; !whole && i < from.rows; ++i) convert(at + i * from.row, run, square[i]);
             turn<Width>(square[0], kSide, whole ? to : transposed[0], Width);
@@ -100,7 +103,7 @@ template <class T> struct Addend {
     std::int64_t pitch = 0;
 };
 
-// The part of C from one element to its last row and column.
+// The part of C from one element to the last row and column of C, with its addends.
 template <class T> struct Corner {
     T* c;
     std::int64_t pitch, rows, cols;
@@ -123,8 +126,8 @@ template <int row_, int col_> struct Layout {
 };
 using Packed = Layout<1, kPanelRows>;
 
-// The depth of a product, and where its sums restart: every `chunk` depths, the first time after chunk - phase. Shorter
-// chains of multiply-adds accumulate fewer roundings.
+// The depth of a product, cut into chunks with separate sums, because shorter chains of multiply-adds accumulate fewer
+// roundings. A chunk has `chunk` depths, and the first one chunk - phase.
 struct Depth {
     std::int64_t size, chunk, phase = 0;
     Depth(std::int64_t n) : size(n), chunk(std::max<std::int64_t>(n, 1)) {}
@@ -134,8 +137,8 @@ struct Depth {
     }
 };
 
-// Calls put(sum, i, j, first), once per chunk, for every pack of the product of `Rows` rows of A and kTileCols adjacent
-// columns of B. The depths of B are `pitch` numbers apart.
+// Multiplies `Rows` rows of A by kTileCols adjacent columns of B. Calls put(sum, i, j, first) for every pack of the
+// product, once per chunk. Adjacent depths of B are `pitch` numbers apart.
 template <class A, int Rows, class T, class Put>
 SOFTARGMAX_INLINE void tile(const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put) {
     using V = Pack<T>;
@@ -168,9 +171,8 @@ SOFTARGMAX_INLINE void tile(const T* a, const T* b, std::int64_t pitch, const De
             for (int j = 0; j < kTilePacks; ++j) put(sum[i][j], i, j * V::kLanes, first);
     } while (d < depth.size);
 }
-// The last rows use a tile with fewer rows, as a panel with one row would cost as much as one with 12. `put` must
-// ignore rows beyond
-// `rows`.
+// Multiplies the last rows by a tile with fewer rows. In a full tile one row would take as long as 12. `put` must
+// ignore rows beyond `rows`.
 template <class A, int Rows = kTileRows, class T, class Put>
 void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put) {
     if constexpr (Rows > 4)
@@ -178,7 +180,7 @@ void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, 
     tile<A, Rows>(a, b, pitch, depth, put);
 }
 
-// True if all n numbers are 0. It stops at the first pack with another number: of dense rows it reads one pack.
+// True if all n numbers are 0. Reading stops at the first pack with a nonzero number, so dense rows take one pack.
 template <class T> bool all_zero(const T* x, std::int64_t n) {
     using V = Pack<T>;
     const V zero = V::all(0);
@@ -188,9 +190,9 @@ template <class T> bool all_zero(const T* x, std::int64_t n) {
     return true;
 }
 
-// c (a.count rows of `pitch`, b.count columns) = addend + A B, for up to kFewPanels panels of A, which stay in the
-// second-level cache while B streams past. If A is `sparse`, panels of zeros are skipped. This changes no bit of a
-// finite product, since their sums would be +0.
+// Computes c = addend + A B. c has a.count rows, `pitch` numbers apart, and b.count columns. A has at most kFewPanels
+// panels, which stay in the second-level cache while B is read. If A is `sparse`, panels of zeros are skipped. This
+// changes no bit of a finite product, because the sums of such panels would be +0.
 constexpr int kFewPanels = kRegisterBytes == 64 ? 1 : 4;
 template <class T> void multiply(PanelsA<T> a, PanelsB<T> b, T* c, std::int64_t pitch, Addend<T> addend = {},
                                  bool sparse = false) {
@@ -202,8 +204,8 @@ template <class T> void multiply(PanelsA<T> a, PanelsB<T> b, T* c, std::int64_t 
         for (std::int64_t i = 0; i < a.count; i += kTileRows) {
             const bool zero = zeros[i / kPanelRows];
             if (zero && addend.data == c) continue;
-            // The tile's addends are read after its sums. Prefetched before, they have arrived: 91 GFLOP/s become 99
-            // with AVX2 (depth 1024, C in memory); with AVX-512 nothing changes.
+            // Prefetches the addends of the tile, which are read after its sums are computed. With AVX2 this increases
+            // the speed from 91 to 99 GFLOP/s (depth 1024, C in memory). With AVX-512 it changes nothing.
             for (std::int64_t r = i;
                  kRegisterBytes < 64 && addend.pitch && r < std::min<std::int64_t>(i + kTileRows, a.count); ++r)
                 for (int k = 0; k < kTileCols<T>; k += Pack<T>::kLanes)

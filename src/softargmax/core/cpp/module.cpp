@@ -1,9 +1,9 @@
 // softargmax.core._native: the Python module of the compiled core (used by core/native.py and the operation records).
 //
-// An array is one of three: a NumPy array; a tensor, if torch describes its memory in C; or a tuple (address, type,
-// shape, strides in elements) for memory owned by others, ten times cheaper to pass than a DLPack capsule. A uint16
-// array is read as the bits of bfloat16. An ml_dtypes bfloat16 array is accepted directly. Shapes are checked here,
-// because memory safety depends on them, and so are the values of offsets. core/check.py checks everything else.
+// An array is passed as a NumPy array, as a tensor whose memory torch describes in C, or as a tuple (address, type,
+// shape, strides in elements) for memory of other libraries. Passing a tuple takes a tenth of the time of a DLPack
+// capsule. A uint16 array is read as the bits of bfloat16. An ml_dtypes bfloat16 array is accepted directly. Shapes and
+// the values of offsets are checked here, because memory safety depends on them. core/check.py makes all other checks.
 #include <nanobind/stl/string.h>
 
 #include <atomic>
@@ -16,7 +16,7 @@ using namespace nb::literals;
 namespace softargmax {
 namespace {
 
-// out = A B + bias, or out + A B. The bits of a row depend on that row and on B alone.
+// Computes out = A B + bias, or out += A B. The bits of a row of `out` do not depend on other rows of A and `out`.
 void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bool adds, bool sparse) {
     const HeldArray a(a_), b(b_), out(out_, true), bias(bias_);
     must_be("a", a, kReal);
@@ -48,7 +48,7 @@ void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bo
     core::product(job);
 }
 
-// True if all entries of a row are finite; NaN and infinities have all exponent bits set.
+// True if all entries of a row are finite. In NaN and infinities, all bits of the exponent are set.
 template <class U> bool is_finite(const View& x, std::int64_t row, U exponent) {
     const U* at = reinterpret_cast<const U*>(x.data) + row * x.stride[0];
     bool finite = true;
@@ -77,7 +77,7 @@ bool all_finite(nb::handle x_) {
     return all;
 }
 
-// Memory from the pool as an array that returns it when the last reference is gone.
+// Returns memory of the pool as an array. The pool gets the memory back when the array is freed.
 nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> memory(std::size_t bytes) {
     struct Loan {
         void* data;
@@ -143,7 +143,7 @@ NB_MODULE(_native, module) {
     module.def("ready", [](nb::handle x) { return Tensors::known().ready(x); }, "x"_a.none(),
                "True if `in_memory` and there is no derivative to record");
     module.def("at_once", [](nb::handle i) { return Tensors::known().all_ready(i) && Torch::known().still(); }, "i"_a,
-               "True if a kernel may run on this record now, without torch; may be False although it may");
+               "True only if a kernel may run on this record now, without torch; False for some other such records");
     module.def("plain_axes", [](nb::handle z, nb::handle axis) { return CommonCall(z, axis).axes(); }, "z"_a.none(),
                "axis"_a.none(),
                "The axes if z is an array of floats that needs no conversion and axis is valid, else None");
@@ -151,9 +151,9 @@ NB_MODULE(_native, module) {
                [](nb::handle z, nb::handle axis, nb::handle target) {
         return CommonCall(z, axis).axes_of_classes(target);
     }, "z"_a.none(), "axis"_a.none(), "target"_a.none(),
-               "`plain_axes`, but None unless target is an int64 array in CPU memory with one class per row of z");
+               "`plain_axes` if target is an int64 array in CPU memory with one class per row of z, else None");
     module.def("axes_at_once", [](nb::handle z, nb::handle axis) { return CommonCall(z, axis, true).axes(); },
-               "z"_a.none(), "axis"_a.none(), "`plain_axes`, but None if a kernel may not run `at_once`");
+               "z"_a.none(), "axis"_a.none(), "`plain_axes` if a kernel may run `at_once`, else None");
     module.def("memory", &memory, "bytes"_a, "Allocate memory for a large result, from the pool");
     module.attr("POOLED") = kPooled;
     module.def("want_huge_pages", [](std::uintptr_t address, std::size_t bytes) {

@@ -1,5 +1,5 @@
-// Rows split among threads: reduce(merge, map(lift, blocks)) of every row, then a function of the result and each
-// block.
+// Splits rows among threads. Computes reduce(merge, map(lift, blocks)) of every row, and then a function of the row's
+// result and each block.
 //
 // Threads get groups of rows, or blocks if there are few long rows. In both cases the pieces of a row are merged from
 // left to right, so the number of threads changes no bit.
@@ -30,12 +30,12 @@ inline void put(const Operand& x, const RowArgs& args, std::int64_t row, double 
     });
 }
 
-// How the scores of a row are read. They are negated if beta < 0, and all finite ones are read as equal if beta = 0.
+// How the scores of a row are read. If beta < 0, they are negated. If beta = 0, all finite scores are read as equal.
 struct RowScale {
     Scale beta;
     bool negate = false, flat = false, undefined = false;
-    // Padding to whole words. A copy of 19 bytes has overlapping stores, which wait for all earlier stores of the row.
-    // This took 5% of the time of a loss.
+    // Pads the struct to whole words. A copy of 19 bytes would have overlapping stores, which wait for all earlier
+    // stores of the row. This took 5% of the time of a loss.
     bool whole_words[5] = {};
 };
 inline RowScale scale_of(const RowArgs& args, std::int64_t row) {
@@ -49,12 +49,12 @@ inline RowScale scale_of(const RowArgs& args, std::int64_t row) {
     return s;
 }
 
-// The contents of z: scores or probabilities. With both_scores, `other` contains scores too. Scores are multiplied by
+// The contents of z: scores or probabilities. With both_scores, `other` also contains scores. Scores are multiplied by
 // beta, and are -inf outside of `where`.
 enum class Reads { scores, both_scores, probabilities };
 
-// Decisions that are the same for all groups of a call. They are made once per call, as making them takes as long as a
-// short row.
+// Decisions that are the same for all groups of a call. They are made once per call, because
+// making them takes as long as a short row.
 template <class A, class T> struct FrameOf {
     const A& args;
     Groups groups;
@@ -96,7 +96,7 @@ template <class A, class T, int Size> struct GroupOf {
     const T* scores = nullptr;
     const T* other = nullptr;
     T* result = nullptr;
-    std::int64_t pitch;  // distance between rows in a tile; padded, so that rows do not share the same cache sets
+    std::int64_t pitch;  // padded distance between rows in a tile, so that rows do not share the same cache sets
 
     GroupOf(const FrameOf<A, T>& f, std::int64_t index)
         : frame(f),
@@ -144,7 +144,7 @@ template <class A, class T, int Size> struct GroupOf {
     static void mask_out(const T* mask, std::int64_t from, std::int64_t to, T* tile) {
         for (std::int64_t i = from; i < to; ++i) tile[i] = mask[i] != 0 ? tile[i] : -std::numeric_limits<T>::infinity();
     }
-    // Brings the scores into the form of the formulas: beta > 0, and -inf outside the support.
+    // Converts the scores to the form that the formulas need: beta > 0, and -inf outside the support.
     void transform(std::int64_t b, std::int64_t e) {
         T* tile = own(scores, e - b, kScores);
         const T* mask = load_if_there(args.where, b, e, kMask);
@@ -163,11 +163,11 @@ template <class A, class T, int Size> struct GroupOf {
             }
         }
     }
-    // True if log w can be added to beta z. In the limit T = 0, and where beta z overflows, weights only decide the
-    // support.
+    // True if log w can be added to beta z. In the limit T = 0, and if beta z overflows, weights only decide which
+    // scores are in the support.
     static bool has_room(Scale beta) { return beta.hi < 1e290; }
-    // z -> beta z + log w: weights belong to the measure and are not scaled by beta. At beta = 0 all finite scores are
-    // equal; infinities stay.
+    // Replaces z by beta z + log w. Weights are factors of the exponentials, so beta does not scale log w. At beta = 0
+    // all finite scores become equal, and infinite scores stay.
     static void weigh(T& z, T w, const RowScale& s, double& mean) {
         if (w == 0) {
             z = -std::numeric_limits<T>::infinity();
@@ -181,7 +181,7 @@ template <class A, class T, int Size> struct GroupOf {
         const Twofold x = std::isinf(z) ? Twofold{static_cast<double>(z), 0} : times(static_cast<double>(z), s.beta);
         z = static_cast<T>(x.hi + (x.lo + log_scalar(static_cast<double>(w))));
     }
-    // The beta that remains to be applied after `transform`.
+    // The beta by which the scores must still be multiplied after `transform`.
     Scale beta(int g) const { return args.weights && has_room(scale[g].beta) ? Scale{} : scale[g].beta; }
 
     // The address of the row's scores from column i on, if rows and columns are contiguous.
@@ -237,14 +237,15 @@ template <class Row, class G> class RowsOfGroup {
   public:
     explicit RowsOfGroup(G& group) : group_(group) {}
 
-    // lift(group, block, g, row) returns the piece of a block; merge(group, g, row, piece) merges it into the row.
+    // lift(group, block, g, row) returns the piece of a block. merge(group, g, row, piece) merges this piece into the
+    // row.
     template <class Lift, class Merge> void fold(Lift lift, Merge merge) {
         for (std::int64_t b = 0; b < group_.blocks(); ++b) {
             load(b);
             for (int g = 0; g < group_.rows(); ++g) merge(group_, g, rows_[g], lift(group_, b, g, rows_[g]));
         }
     }
-    // body(group, g, row)
+    // Calls body(group, g, row) for every row.
     template <class F> void each(F body) {
         for (int g = 0; g < group_.rows(); ++g) body(group_, g, rows_[g]);
     }
@@ -257,8 +258,8 @@ template <class Row, class G> class RowsOfGroup {
     }
 };
 
-// All rows, with their blocks split among threads. Row and the result of `lift` must be types of this namespace. The
-// functions of std::vector<double> would exist once for all instruction sets.
+// All rows, with their blocks split among threads. Row and the result of `lift` must be types of this namespace. For
+// other types, such as double, the linker would keep the functions of std::vector of one instruction set only.
 template <class Row, class G, class Frame> class RowsByBlock {
     const Frame& frame_;
     const std::int64_t groups_ = frame_.groups.total, blocks_ = blocks_of(frame_.args);

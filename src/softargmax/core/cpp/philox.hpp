@@ -2,7 +2,7 @@
 //
 // Salmon, Moraes, Dror & Shaw (2011), Parallel random numbers: as easy as 1, 2, 3. A block is four words of 32 bits.
 // The key is the seed. The counter is (column / 4, draw and half, stream), and the word of a column is word column % 4
-// of the block. So a column's random number depends on nothing else, and other draws do not change it.
+// of the block. So a column's random number depends only on the seed, the stream, the draw and the column.
 #pragma once
 
 #include "simd.hpp"
@@ -13,8 +13,8 @@ typedef std::uint32_t Words __attribute__((vector_size(kRegisterBytes)));
 constexpr int kWords = kRegisterBytes / 4;
 constexpr int kChunk = 64;  // columns computed at a time: four 512-bit registers
 
-// The upper and lower halves of the products a f in each lane. It takes two multiplications, one for the even and one
-// for the odd lanes.
+// The upper and lower halves of the products a f in each lane. `product` takes two multiplications, one for the even
+// and one for the odd lanes.
 struct Product {
     Words high, low;
 };
@@ -45,9 +45,9 @@ SOFTARGMAX_INLINE Product product(Words a, std::uint32_t f) {
 #endif
 }
 
-// Stores four registers of words in the order of memory. Register j holds word j of each block, so 4 x 4 squares are
-// transposed. Only lanes within 16 bytes are exchanged; `in_order` assigns blocks to lanes so that the stored words are
-// in order.
+// Stores the words of four registers in the order of the columns. Register j contains word j of each block, so squares
+// of 4 x 4 words are transposed. Words are only moved within 16 bytes. `in_order` assigns the blocks to lanes such that
+// the stored words are in order.
 SOFTARGMAX_INLINE void store_transposed(Words a, Words b, Words c, Words d, std::uint32_t* to) {
     Words y[4];
 #if defined(__AVX512F__)
@@ -95,7 +95,7 @@ class Philox {
     struct Block {
         Words a, b, c, d;
     };
-    // Half 0 holds the upper 32 bits of the columns' random numbers, and half 1 the lower 32 bits.
+    // Half 0 gives the upper 32 bits of each column's random number, and half 1 the lower 32 bits.
     SOFTARGMAX_INLINE Block rounds(Words counter, std::uint32_t half) const {
         Block x{counter, Words{} + (draw_ | half << 31), Words{} + stream_[0], Words{} + stream_[1]};
 #pragma GCC unroll 10
@@ -117,7 +117,7 @@ class Philox {
             k1 += 0xBB67AE85;
         }
     }
-    // The words of kChunk adjacent columns; `first` is a multiple of 4.
+    // The words of kChunk adjacent columns. `first` must be a multiple of 4.
     SOFTARGMAX_INLINE void adjacent(std::int64_t first, std::uint32_t half, std::uint32_t* to) const {
         const Words counter = in_order() + static_cast<std::uint32_t>(first / 4);
         for (std::uint32_t i = 0; i < kChunk / 4; i += kWords) {
@@ -125,7 +125,7 @@ class Philox {
             store_transposed(x.a, x.b, x.c, x.d, to + 4 * i);
         }
     }
-    // The words of up to kChunk listed columns, one block for each.
+    // The words of a list of at most kChunk columns. Each column takes one block.
     void scattered(const std::int64_t* columns, std::int64_t count, std::uint32_t half, std::uint32_t* to) const {
         for (std::int64_t i = 0; i < count; i += kWords) {
             Words counter{};

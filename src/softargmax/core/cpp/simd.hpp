@@ -1,8 +1,8 @@
-// Vectors of 64 bytes and their operations: a kernel written in them gives the same bits on every machine.
+// Vectors of 64 bytes and their operations. A kernel written with them gives the same bits on every machine.
 //
 // `One` is a native register of the instruction set. A `Pack` has 16 floats or 8 doubles: one 512-bit, two 256-bit or
-// four 128-bit registers hold the same lanes in the same order. Each operation is one correctly rounded IEEE operation,
-// including fused multiply-add.
+// four 128-bit registers contain the same lanes in the same order. Each operation is one correctly rounded IEEE
+// operation, including fused multiply-add.
 #pragma once
 
 #include <cmath>
@@ -35,8 +35,8 @@
 #define SOFTARGMAX_INLINE inline __attribute__((always_inline))
 #define SOFTARGMAX_LAMBDA __attribute__((always_inline))
 #endif
-// The baseline calls the C library for every fma, so functions with many of them are not inlined there. The kernels of
-// the room sparse then compile in 36 s, otherwise in 67 s.
+// The baseline calls the C library for every fma. So functions with many fma calls are not inlined there. This reduces
+// the compile time of the kernels in sparse/ from 67 s to 36 s.
 #define SOFTARGMAX_CALLED __attribute__((noinline))
 #if defined(__x86_64__) && !defined(__FMA__)
 #define SOFTARGMAX_FORMULA SOFTARGMAX_CALLED
@@ -83,9 +83,9 @@ template <class T> struct One {
         return v;
     }
     SOFTARGMAX_INLINE void store(T* p) const { std::memcpy(p, &r, kRegisterBytes); }
-    // Loads n lanes from memory and sets the others to `fill`; n may be negative or more than kLanes.
-    // A full load skips the mask, which is slow even if all lanes pass: the gradient of sparsemax takes 12.3 ms with
-    // masks alone, 7.0 ms with this branch. (In the baseline, GCC 12 fails to compile this branch.)
+    // Loads n lanes from memory and sets the others to `fill`. n may be negative or more than kLanes. A full load uses
+    // no mask, because masked loads are slow even if all lanes are loaded. The gradient of sparsemax takes 12.3 ms with
+    // masks only and 7.0 ms with this branch. (In the baseline, GCC 12 fails to compile this branch.)
     static SOFTARGMAX_INLINE One load_part(const T* p, std::int64_t n, T fill) {
         if constexpr (kHasMasks)
             if (n >= kLanes) return load(p);
@@ -138,7 +138,7 @@ template <class T> struct One {
 #endif
 
   public:
-    SOFTARGMAX_INLINE void stream(T* p) const {  // stores past the caches; p must be aligned to 64 bytes
+    SOFTARGMAX_INLINE void stream(T* p) const {  // stores past the caches, to an address aligned to 64 bytes
 #if defined(__clang__) || !defined(__x86_64__)
         store(p);
 #elif defined(__AVX512F__)
@@ -185,9 +185,9 @@ template <class T> SOFTARGMAX_CALLED One<T> fma(One<T> a, One<T> b, One<T> c) {
 template <class T> SOFTARGMAX_INLINE One<T> max(One<T> z, One<T> acc) { return {z.r > acc.r ? z.r : acc.r}; }
 #endif
 
-// Masks: `above` means not (a <= b), so it is true if a is NaN. `keep` is a where the mask holds, and 0 elsewhere.
-// `unless` is mask and not other. `compress` writes the lanes of a mask contiguously and returns their end. It may
-// overwrite memory behind the end: up to the length of a vector and one element more.
+// Masks: above(a, b) is not (a <= b), so it is true if a or b is NaN. keep(m, a) is a where m is true, and 0 elsewhere.
+// unless(a, b) is a and not b. `compress` writes the lanes for which the mask is true contiguously, and returns the end
+// of the written lanes. It may overwrite memory behind the end: up to the length of a vector and one element more.
 #if defined(__AVX512F__)
 template <class T> struct OneMask {
     std::uint32_t bits;
@@ -204,7 +204,7 @@ SOFTARGMAX_INLINE OneMask<float> equal(One<float> a, One<float> b) {
 SOFTARGMAX_INLINE OneMask<double> equal(One<double> a, One<double> b) {
     return {_mm512_cmp_pd_mask(a.r, b.r, _CMP_EQ_OQ)};
 }
-// This uses mask registers; as integers the masks would move to general registers and back.
+// These intrinsics work in mask registers. Integer operations would move the masks to general registers and back.
 SOFTARGMAX_INLINE OneMask<float> unless(OneMask<float> a, OneMask<float> b) {
     return {_kandn_mask16(static_cast<__mmask16>(b.bits), static_cast<__mmask16>(a.bits))};
 }
@@ -282,7 +282,7 @@ SOFTARGMAX_INLINE One<double> power_of_two(One<double> km) {
     return {(Register<double>)((IntRegister<double>)km.r << 52)};
 }
 
-// v = 2^k f with sqrt(1/2) <= f < sqrt(2), for positive normal v; k is returned as a number.
+// v = 2^k f with sqrt(1/2) <= f < sqrt(2), for positive normal v. k is a floating-point number.
 template <class V> struct Binary {
     V k, f;
 };
@@ -299,9 +299,9 @@ template <class T> SOFTARGMAX_INLINE Binary<One<T>> binary_of(One<T> v) {
 
 // ---- pairs ----------------------------------------------------------------------------------------------------
 //
-// A vector longer than a register is a Pair of halves, recursively. GCC keeps such pairs in registers. Arrays of
-// registers went through the stack (a third of the speed on AVX2), and so did GCC's own 64-byte vector type (a
-// seventh).
+// A vector longer than a register is a Pair of halves, recursively. GCC keeps such pairs in registers. It keeps arrays
+// of registers on the stack, with a third of the speed on AVX2. It also keeps its own 64-byte vector type on the stack,
+// with a seventh of the speed.
 
 template <class V> struct Pair {
     using Scalar = typename V::Scalar;
@@ -336,8 +336,8 @@ template <class C> struct PairCount {
     }
     SOFTARGMAX_INLINE std::int64_t total() const { return a.total() + b.total(); }
 };
-// Frees all vector registers of AVX2 for the loop that follows. Without it GCC keeps a mask of an outer loop in one of
-// the 16, and moves an accumulator of the product to memory in its inner loop.
+// Frees all 16 vector registers of AVX2 for the loop that follows. Without this call, GCC keeps a mask of an outer loop
+// in one of them. It then moves an accumulator of the product to memory in the inner loop.
 SOFTARGMAX_INLINE void free_registers() {
 #if defined(__AVX2__) && !defined(__AVX512F__)
     asm volatile("" ::
@@ -399,7 +399,7 @@ SOFTARGMAX_INLINE double power_of_two(double km) {
     std::memcpy(&km, &u, sizeof u);
     return km;
 }
-// The next number below a finite one (nextafter, without a call).
+// The largest number below a finite x: nextafter, without a function call.
 template <class T> SOFTARGMAX_INLINE T next_below(T x) {
     typename IntOf<T>::Type i;
     T y;
@@ -408,7 +408,7 @@ template <class T> SOFTARGMAX_INLINE T next_below(T x) {
     std::memcpy(&y, &i, sizeof i);
     return x == 0 ? -std::numeric_limits<T>::denorm_min() : y;
 }
-template <class V> struct Splat {  // a constant in every lane; for a scalar, the constant itself
+template <class V> struct Splat {  // a constant in every lane, or as a scalar
     static SOFTARGMAX_INLINE V of(typename V::Scalar x) { return V::all(x); }
 };
 template <> struct Splat<double> {

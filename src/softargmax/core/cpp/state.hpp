@@ -6,8 +6,8 @@
 //
 //     m = max(m1, m2)      l = w1 l1 + w2 l2      o = w1 o1 + w2 o2      w_i = e^(beta (m_i - m))
 //
-// This recurrence is implemented here and in core/state.py, and nowhere else. There are two kinds of states: exact
-// ones, and ones whose weights are powers of two. They differ in m and in how a weight is computed from it.
+// This recurrence is implemented here and in core/state.py, and nowhere else. There are two kinds of states: those with
+// exact weights, and those whose weights are powers of two. The kinds differ in m and in the computation of a weight.
 #pragma once
 
 #include <type_traits>
@@ -17,9 +17,9 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-// m is a score. The maximum's own term, 1, is left out of the sum. So the tail of a confident row (1e-18, say) survives
-// every merge, and lse = beta m + log1p(r). r = l - 1 is kept as the unevaluated sum r + low, since rows of 10^6 scores
-// have hundreds of merges, and each would round.
+// m is the maximum score. The sum l - 1 does not contain the maximum's own term, 1. This way the tail of a confident
+// row, for example 1e-18, survives every merge, and lse = beta m + log1p(l - 1). The sum is kept as r + low,
+// unevaluated, because rows of 10^6 scores have hundreds of merges, and each merge would add a rounding error.
 //
 // The empty state is {}: m = -inf, r = -1. If m = +inf, then r + 1 entries are +inf. If r is NaN, the row has a NaN.
 struct State {
@@ -29,7 +29,7 @@ struct State {
     static SOFTARGMAX_INLINE double weight(double m, double top, Scale beta) {
         if (m == top) return 1;  // also for -inf and +inf
         if (m == -kInf) return 0;  // a fast path for the empty state, with which every row begins
-        // The rounding errors of both steps are kept. Dropping them would cost |x| / 2 ulp of the weight.
+        // The rounding errors of both steps are kept. Without them the weight would have an error of |x| / 2 ulp.
         const Twofold d = two_sum(m, -top), x = times(d.hi, beta);
         const double w = exp_scalar(std::isinf(d.hi) ? d.hi : x.hi);
         return w > 0 && w < 1 ? fma(w, x.lo + d.lo * beta.hi, w) : w;
@@ -40,8 +40,8 @@ struct State {
     }
 };
 
-// m is the maximum in units of ln 2: the largest rint(z log2 e). A weight is 2^(m_i - m), which is exact in T; it is 0
-// if it would be below all normal numbers. Scores are scaled by beta beforehand. The empty state is {}: l = 0.
+// m is the maximum in units of ln 2: the largest rint(z log2 e). A weight is 2^(m_i - m), which is exact in T. A weight
+// below all normal numbers is replaced by 0. The scores z include beta. The empty state is {}: l = 0.
 template <class T> struct PowerState {
     using Weight = T;
     std::int32_t m = std::numeric_limits<std::int32_t>::min();
@@ -55,8 +55,8 @@ template <class T> struct PowerState {
     PowerState plus(const PowerState& other, T w) const { return {m, l + other.l * static_cast<double>(w)}; }
 };
 
-// The merged state of two parts, and the weight of each part in it; one of the weights is 1. Exact states also take
-// beta.
+// The merged state of two parts, and the weight of each part in it. One of the weights is 1. `merge` of exact states
+// needs beta.
 template <class S> struct Merged {
     S state;
     typename S::Weight first, second;
@@ -68,7 +68,7 @@ template <class S, class... Beta> SOFTARGMAX_INLINE Merged<S> merge(const S& a, 
     return {top.plus(other, w), later ? w : one, later ? one : w};
 }
 
-// The state of a single score; -inf is outside the support.
+// The state of a single score. A score of -inf is outside the support.
 SOFTARGMAX_INLINE State state_of(double z) { return {z, z == -kInf ? -1.0 : 0.0}; }
 
 // l = 1 + r.
@@ -79,7 +79,7 @@ SOFTARGMAX_INLINE Twofold sum_l(const State& s) {
 
 // ---- finalize -------------------------------------------------------------------------------------------------
 
-// log l = log1p(r); -inf for an empty row.
+// log l = log1p(r). It is -inf for an empty row.
 inline double log_l(const State& s) {
     const double log = log1p_scalar(s.r);
     return s.r > -1 ? log + s.low / (1.0 + s.r) : log;
@@ -109,8 +109,9 @@ inline double share(double part, double whole) { return part == -kInf ? 0 : exp_
 
 // ---- the terms of a block of scores ---------------------------------------------------------------------------
 
-// How far below the maximum terms are added (e^-reach); the power of two that scales terms up so that all of them are
-// normal numbers; and twice the distance at which a term is below the rounding of every result (e^-104, e^-750).
+// Terms below e^-reach times the maximum's term are not added. Terms are scaled up by 2^lift, so that all of them are
+// normal numbers, and `lower` is 2^-lift. `twice` is two times the distance from the maximum at which a term is smaller
+// than the rounding error of every result (e^-104, e^-750).
 template <class T> struct Reach;
 template <> struct Reach<float> {
     static constexpr double reach = 130, twice = 2 * 104;
@@ -137,10 +138,11 @@ template <class V> SOFTARGMAX_INLINE Parts<V> parts_of(V d, Scale beta) {
     return {k, e, t - (e - all(1.0))};
 }
 
-// The shift that is subtracted from the scores of a piece with maximum m: e^(beta (m - shift)) = 2^k (e + e_low).
+// The shift that is subtracted from the scores of a piece with maximum m, and e^(beta (m - shift)) = 2^k (e + e_low).
 //
-// The shift is 0 while the scores are small, and m itself once |beta m| reaches `twice`. In both cases z - shift is
-// exact for every score that matters: in the second case such a z is within a factor of two of m (Sterbenz).
+// The shift is 0 if |beta m| is less than `twice`, and m otherwise. In both cases z - shift is exact for every score
+// that changes the result. In the second case such a score is within a factor of two of m, so that Sterbenz's lemma
+// applies.
 template <class T> struct Peak {
     T m, shift;
     int k;
@@ -156,7 +158,7 @@ template <class T> struct Peak {
     }
     // True if the terms are simply e^z, without shift or scale.
     SOFTARGMAX_INLINE bool plain(Scale beta) const { return shift == 0 && beta.unit(); }
-    // Scores at or below this, `reach` below the maximum, contribute nothing. It is always below m.
+    // The largest score without a term: beta times its distance from m is `reach`. It is always less than m.
     static SOFTARGMAX_INLINE T floor_of(T m, Scale beta, double reach = Reach<T>::reach) {
         const double far = beta.hi == 1 ? reach : reach / beta.hi;  // a division would cost 15 cycles per row
         const T low = static_cast<T>(static_cast<double>(m) - far);
@@ -167,10 +169,10 @@ template <class T> struct Peak {
 
 // ---- fold -----------------------------------------------------------------------------------------------------
 
-// Prefetches what will likely be read next: the scores of the next block or row, at their source. Without the prefetch
-// the next maximum stalls 83 of 290 ns a row (4096 x 1000); logsumexp of 512 x 32768 takes 2.5 ms without and 1.6 ms
-// with it. A softmax of short rows prefetches here and also while it writes (4096 x 1024: torch's time divided by ours
-// is 1.44 without this prefetch and 1.60 with it).
+// Prefetches what will likely be read next: the scores of the next block or row, at their source. Without the prefetch,
+// the next maximum stalls 83 of 290 ns per row (4096 x 1000). The logsumexp of 512 x 32768 takes 2.5 ms without the
+// prefetch and 1.6 ms with it. A softmax of short rows prefetches here, and also while it writes. For 4096 x 1024,
+// torch's time divided by softargmax's time is 1.44 without the prefetch here and 1.60 with it.
 struct Next {
     const char* at;
     int width;  // bytes of a score
@@ -182,8 +184,8 @@ struct Next {
 
 constexpr int kUnroll = 4;  // packs per step, enough to hide the latency of the multiply-adds
 
-// The sum of many terms. Floats are added four at a time, then in lanes of double. Doubles are added with their
-// rounding errors: a plain sum of 10^6 equal terms is off by hundreds of ulp.
+// The sum of many terms. Four packs of floats are added in float, and their sum is added in double. For doubles the
+// rounding errors are added as well, because a plain sum of 10^6 equal terms has an error of hundreds of ulp.
 template <class T> struct Sum;
 template <> struct Sum<float> {
     Pack<double> low = Pack<double>::all(0), high = low;
@@ -224,8 +226,8 @@ struct PlainSum {
     SOFTARGMAX_INLINE Twofold total() const { return {sum_of(sum), 0}; }
 };
 
-// Runs body(packs, count) over z in steps of kUnroll packs. The last step is padded with `fill`; `count` is the number
-// of its packs that hold scores.
+// Calls body(packs, count) for every step of kUnroll packs of z. The last step is padded with `fill`. `count` is the
+// number of packs in the step that contain scores.
 template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* z, std::int64_t n, T fill, Body body) {
     using V = Pack<T>;
     constexpr std::int64_t step = kUnroll * V::kLanes;
@@ -265,8 +267,9 @@ template <class T> State count_ties(const T* z, std::int64_t n, T m) {
     return {static_cast<double>(m), nans.total() ? kNaN : l - 1};
 }
 
-// The terms e^(beta (z - shift)) of a row or block, times 2^(lift - k), or 0 for scores `reach` or more below the
-// maximum. `Plain` skips the subtraction of the shift, which takes 5% of the time of a softmax.
+// The terms e^(beta (z - shift)) of a row or block, times 2^(lift - k). `in` is false for scores `reach` or more below
+// the maximum, whose terms must be replaced by 0. `Plain` skips the subtraction of the shift, which takes 5% of the
+// time of a softmax.
 template <bool Plain, class T> struct Terms {
     using V = Pack<T>;
     ScaleIn<T> scale;
@@ -284,8 +287,8 @@ template <bool Plain, class T> struct Terms {
 // kCareful: power and power t are summed separately, so that no term is rounded.
 enum class Fold { kPlain, kStore, kCareful };
 
-// The maximum's own term and its ties are counted, not added. So r keeps the tail of a confident row, and the largest
-// term adds no rounding error to the sum.
+// Scores equal to the maximum are counted, and their terms are not added. So r keeps the tail of a confident row, and
+// the largest terms add no rounding error to the sum.
 template <bool Plain, Fold mode, class T>
 State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, const Next& next, T* store = nullptr) {
     using V = Pack<T>;
@@ -343,8 +346,8 @@ template <class T, class F> SOFTARGMAX_INLINE auto with_plain(const Peak<T>& pea
     return peak.plain(beta) ? f(std::true_type{}) : f(std::false_type{});
 }
 
-// A confident float32 piece, whose log l is about r, is folded twice. Its terms are accurate to an ulp, which the
-// division by E can turn into two.
+// A confident float32 piece, whose log l is about r, is folded a second time with Fold::kCareful. In the first fold the
+// terms have an error of one ulp, which the division by e + e_low can double.
 template <Fold mode, class T>
 State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, const Next& next, T* store = nullptr) {
     return with_plain(peak, beta, [&](auto plain) {
@@ -357,7 +360,7 @@ State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, c
 // True if a float32 piece can be folded in float32. Otherwise it is folded in float64.
 inline bool fits_float(double m, Scale beta) { return beta.hi >= 1e-30 && beta.hi <= 1e30 && std::fabs(m) < 1e30; }
 
-// The state of at most kBlock contiguous scores. For a negative beta, z is negated beforehand.
+// The state of at most kBlock contiguous scores. If beta is negative, the caller negates z and beta.
 template <class T> State fold(const T* z, std::int64_t n, Scale beta, const Next& next) {
     const T m = maximum(z, n);
     if (std::isinf(m) || std::isinf(beta.hi)) return count_ties(z, n, m);
@@ -375,11 +378,11 @@ template <class T> State fold(const T* z, std::int64_t n, Scale beta, const Next
 extern template State fold(const float*, std::int64_t, Scale, const Next&);
 extern template State fold(const double*, std::int64_t, Scale, const Next&);
 
-// How far below the maximum a PowerState adds terms, so that all of them are normal numbers.
+// A PowerState adds the terms of scores less than this far below the maximum, so that all terms are normal numbers.
 template <class T> constexpr T kPowerReach = sizeof(T) == 4 ? T(80) : T(700);
 
-// The state of n scores (whole pairs of packs) with the finite maximum `top`. The scores become their terms,
-// e^(z - m ln 2).
+// The state of n scores (whole pairs of packs) with the finite maximum `top`. Each score in memory is replaced by its
+// term, e^(z - m ln 2).
 template <class T> PowerState<T> fold_in_place(T* z, std::int64_t n, T top) {
     using V = Pack<T>;
     const auto m = static_cast<std::int32_t>(std::rint(static_cast<double>(top) * Exp<double>::log2e));

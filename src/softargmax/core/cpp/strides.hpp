@@ -1,5 +1,5 @@
-// Plans a call on arrays of any shapes and strides: which dimensions are rows and which are columns, with adjacent
-// dimensions joined where the strides allow.
+// Plans calls on arrays of any shapes and strides. A plan says which dimensions are rows and which are columns, and
+// joins adjacent dimensions where the strides allow.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 
 namespace softargmax {
 
-// Sizes or strides of an array, without heap memory: a call has about ten of them (softmax of 7 scores: 0.4 us).
+// Sizes or strides of an array, without heap memory. A call has about ten such lists, and heap memory for them would
+// add 0.4 us to a softmax of 7 scores.
 class Dims {
     std::int64_t at_[kMaxDims];
     std::size_t count_ = 0;
@@ -43,7 +44,7 @@ class Dims {
     bool operator!=(const Dims& other) const { return !(*this == other); }
 };
 
-// Memory as described by Python.
+// A description of memory, passed from Python.
 struct View {
     char* data = nullptr;
     Type type = Type::f64;
@@ -76,26 +77,26 @@ class Plan {
   public:
     template <class Axes> Plan(const View& z, const Axes& axes) : z_(z) {
         for (std::int64_t axis : axes) {
-            if (axis < 0 || axis >= static_cast<std::int64_t>(dims())) refuse("axes", "out of range");
+            if (axis < 0 || axis >= static_cast<std::int64_t>(dims())) refuse("axes", "expected axes of z");
             reduced_[static_cast<std::size_t>(axis)] = true;
         }
     }
 
-    // An operand that broadcasts with z, aligned at the last dimension.
+    // Adds an operand that broadcasts with z. The last dimensions of both are aligned.
     void add(const char* name, Operand& to, const View& x, bool exact = false) {
         if (!x && !exact) return;
-        if (x.shape.size() > dims() || (exact && x.shape != z_.shape)) refuse(name, "its shape does not fit z");
+        if (x.shape.size() > dims() || (exact && x.shape != z_.shape)) refuse(name, "expected a shape that fits z");
         Dims stride(dims(), 0);
         const std::size_t lead = dims() - x.shape.size();
         for (std::size_t d = 0; d < x.shape.size(); ++d) {
             if (x.shape[d] != z_.shape[lead + d] && x.shape[d] != 1)
-                refuse(name, "its shape does not broadcast with z");
+                refuse(name, "expected a shape that broadcasts with z");
             if (x.shape[d] != 1) stride[lead + d] = x.stride[d];
         }
         keep(to, x, stride);
     }
 
-    // An operand with one element per row; the reduced dimensions are absent or have size 1.
+    // Adds an operand with one element per row. The reduced dimensions are absent or have size 1.
     void add_row(const char* name, Operand& to, const View& x) {
         if (!x) return;
         Dims stride(dims(), 0);
@@ -104,11 +105,11 @@ class Plan {
         for (std::size_t i = 0; i < dims(); ++i) {
             if (reduced_[i] && !kept) continue;
             const std::int64_t wanted = reduced_[i] ? 1 : z_.shape[i];
-            if (d >= x.shape.size() || x.shape[d] != wanted) refuse(name, "its shape is not that of the rows");
+            if (d >= x.shape.size() || x.shape[d] != wanted) refuse(name, "expected the shape of the rows");
             if (!reduced_[i]) stride[i] = x.stride[d];
             ++d;
         }
-        if (d != x.shape.size()) refuse(name, "its shape is not that of the rows");
+        if (d != x.shape.size()) refuse(name, "expected the shape of the rows");
         keep(to, x, stride);
     }
 
@@ -139,7 +140,7 @@ class Plan {
             const std::int64_t size = z_.shape[d];
             shape.total *= size;
             if (size == 1) continue;
-            bool joins = shape.dims > 0;  // true if dimension d continues the previous one in every operand
+            bool joins = shape.dims > 0;  // true if dimension d can be joined to the previous one in every operand
             for (auto& [x, stride] : operands_) joins = joins && strides_of(*x)[shape.dims - 1] == stride[d] * size;
             if (!joins) ++shape.dims;
             shape.size[shape.dims - 1] = joins ? shape.size[shape.dims - 1] * size : size;

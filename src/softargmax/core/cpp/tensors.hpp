@@ -1,4 +1,4 @@
-// Fast checks of Python's arrays, without Python code: tensors in CPU memory, and arrays that need no conversion.
+// Fast checks of arrays from Python, in C++: for tensors in CPU memory, and for arrays that need no conversion.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +12,7 @@ namespace nb = nanobind;
 
 namespace softargmax {
 
-// A new reference from a call of Python's C API; throws if the call set an exception.
+// Takes the new reference that a call of Python's C API returned. Throws if the call set an exception.
 inline nb::object answered(PyObject* answer) {
     if (!answer) nb::raise_python_error();
     return nb::steal(answer);
@@ -20,24 +20,24 @@ inline nb::object answered(PyObject* answer) {
 
 // ---- tensors ----------------------------------------------------------------------------------------------------
 
-// Torch tensors, described in C through DLPack's exchange API. This takes 0.1 us; four calls from Python and the tuple
-// of their results would take 0.7 us. The core is not linked against torch.
+// Torch tensors, described in C through DLPack's exchange API. This takes 0.1 us. Four calls in Python, and a tuple of
+// their results, would take 0.7 us. The core is not linked against torch.
 struct Tensors {
     using Describe = int (*)(void* tensor, nb::dlpack::dltensor* memory);  // -1: a Python exception is set
     PyTypeObject* type = nullptr;
     PyTypeObject* parameter = nullptr;  // torch.nn.Parameter, which is treated as a tensor
     Describe describe = nullptr;
     PyObject* is_neg = nullptr;  // Tensor.is_neg
-    // True for functorch's wrappers. To ask one for its memory raises an error, which takes 7 ms.
+    // A function that is true for functorch's wrappers. Describing a wrapper raises an error, which takes 7 ms.
     PyObject* is_wrapped = nullptr;
     PyObject* grad_mode = nullptr;  // torch.is_grad_enabled
-    PyObject* requires_grad = nullptr;  // the name of the attribute
+    PyObject* requires_grad = nullptr;  // the name of this attribute
 
     static Tensors& known() {
         static Tensors all;
         return all;
     }
-    // Registers torch's types; false if tensors cannot be described in this way (torch before 2.10).
+    // Registers torch's types. Returns false if tensors cannot be described in this way (torch before 2.10).
     static bool know(nb::handle its_type, nb::handle parameter, nb::handle is_wrapped, nb::handle grad_mode) {
         struct Table {  // DLPackExchangeAPI of dlpack.h
             std::uint32_t major, minor;
@@ -62,23 +62,23 @@ struct Tensors {
         const auto code = static_cast<nb::dlpack::dtype_code>(dtype.code);
         return code == nb::dlpack::dtype_code::Float || code == nb::dlpack::dtype_code::Bfloat;
     }
-    // True for a tensor or a Parameter, but for no other subclass.
+    // True for a tensor or a Parameter, and false for all other subclasses.
     bool ordinary(nb::handle x) const {
         const PyTypeObject* const own = Py_TYPE(x.ptr());
         return type && (own == type || own == parameter);
     }
-    // Describes an ordinary tensor; false for functorch's wrappers and for tensors without elements in memory.
+    // Describes an ordinary tensor. Returns false for functorch's wrappers and for tensors without elements in memory.
     bool described(nb::handle x, nb::dlpack::dltensor& memory) const {
         return is_false(is_wrapped, x) && described_outside_transforms(x, memory);
     }
-    // The same if no transform is active, which saves a check of 63 ns. The only wrappers that can then arrive are
-    // those of an ended transform, and they make the call throw.
+    // `described` for use when no transform is active. It omits the check for wrappers, which takes 63 ns. Wrappers of
+    // a transform that has ended can still arrive. Describing them fails, so the result is false.
     bool described_outside_transforms(nb::handle x, nb::dlpack::dltensor& memory) const {
         if (describe(x.ptr(), &memory) == 0) return true;
         PyErr_Clear();
         return false;
     }
-    // True for an ordinary tensor whose values are in CPU memory. A lazily negated tensor does not qualify.
+    // True for an ordinary tensor whose values are in CPU memory. False for a lazily negated tensor.
     bool in_memory(nb::handle x) const {
         nb::dlpack::dltensor memory;
         return ordinary(x) && described(x, memory) && in_memory(x, memory);
@@ -102,7 +102,7 @@ struct Tensors {
         return answered(PyObject_Vectorcall(question, &self, 1, nullptr)).ptr() == Py_False;
     }
     bool has(nb::handle x) const { return type && PyObject_TypeCheck(x.ptr(), type); }
-    // True only if every tensor in a record, or in a tuple in it, is ready. It may be false for some ready tensors.
+    // True only if all tensors in a record, and in tuples in it, are ready. It may be false although all are ready.
     bool all_ready(nb::handle x) const {
         if (ordinary(x)) return ready(x);
         if (!PyTuple_Check(x.ptr())) return type && !has(x);
@@ -112,7 +112,7 @@ struct Tensors {
     }
 };
 
-// The current state of torch, as its Python functions report it; every call needs this.
+// The current state of torch, from torch's Python functions. Every call needs it.
 struct Torch {
     PyObject *transformed = nullptr, *modes = nullptr, *recording = nullptr;  // functions
     PyObject *forward_mode = nullptr, *level = nullptr;  // a module, and the name of its attribute
@@ -136,7 +136,7 @@ struct Torch {
 
 // ---- arrays of floats that need no conversion ---------------------------------------------------------------------
 
-// NumPy arrays, without subclasses of ndarray.
+// NumPy arrays, excluding subclasses of ndarray.
 struct NumPy {
     PyTypeObject* type;
     PyObject* floats[3];  // the dtypes that need no conversion
@@ -180,7 +180,7 @@ class Described {
         const auto* const place = std::find(std::begin(numpy.floats), std::end(numpy.floats), dtype.ptr());
         const nb::tuple shape = numpy.shape_of(x_);
         if (place == std::end(numpy.floats) || shape.size() > kDims) return false;
-        memory_.dtype.code = static_cast<std::uint8_t>(place - numpy.floats);  // not a DLPack code; `alike` compares it
+        memory_.dtype.code = static_cast<std::uint8_t>(place - numpy.floats);  // not a DLPack code, for `alike` only
         memory_.ndim = static_cast<std::int32_t>(shape.size());
         memory_.shape = sizes_;
         for (std::int32_t d = 0; d < memory_.ndim; ++d) sizes_[d] = nb::cast<std::int64_t>(shape[d]);
@@ -198,7 +198,7 @@ class Described {
         found_ = tensor_ && tensors.described(x, memory_) && Tensors::is_float(memory_.dtype) &&
                  tensors.in_memory(x, memory_);
     }
-    Described(const Described&) = delete;  // memory_ points into it
+    Described(const Described&) = delete;  // memory_ may point to sizes_
     explicit operator bool() const { return found_; }
     // True for a tensor whose derivative is not recorded.
     bool ready() const { return tensor_ && Tensors::known().unrecorded(x_); }
@@ -211,8 +211,8 @@ class Described {
     const std::int64_t* sizes() const { return memory_.shape; }
 };
 
-// The common call: an array of floats that needs no conversion, and one valid axis. It needs no further checks. This
-// test takes 0.1 us; the same test in Python takes 0.4 us.
+// The common call has an array of floats that needs no conversion, and one valid axis. It needs no further checks. This
+// test takes 0.1 us, and in Python it would take 0.4 us.
 class CommonCall {
     nb::handle z_, axis_;
     nb::dlpack::dltensor memory_{};
@@ -251,11 +251,11 @@ class CommonCall {
     }
 
   public:
-    // With `at_once` a tensor is common only if a kernel may run on it now, without torch.
+    // With `at_once`, a call with a tensor is common only if a kernel may run on the tensor now, without torch.
     CommonCall(nb::handle z, nb::handle axis, bool at_once = false) : z_(z), axis_(axis), at_once_(at_once) {
         common_ = is_common();
     }
-    // The axes of a row; None if this is not a common call.
+    // The axes of a row, or None if this is not a common call.
     nb::object axes() const {
         int beyond = 0;
         const std::int64_t n = memory_.ndim;
@@ -263,7 +263,7 @@ class CommonCall {
         if (!common_ || beyond || axis < -n || axis >= n) return nb::none();
         return nb::make_tuple(axis < 0 ? axis + n : axis);
     }
-    // `axes`, but None unless `target` is an int64 array in CPU memory, of z's library and with one class per row.
+    // `axes` if `target` is an int64 array in CPU memory, of z's library and with one class per row. None otherwise.
     nb::object axes_of_classes(nb::handle target) const {
         const nb::object axes = this->axes();
         if (axes.is_none()) return axes;

@@ -1,9 +1,9 @@
-// Copies between memory of any type and strides and contiguous tiles of scores.
+// Copies between contiguous tiles of scores and memory of any type and strides.
 //
-// A kernel reads one block of one row, contiguous, in float or double. If memory has this form, the kernel reads it
-// directly; otherwise a tile is filled first. Rows that are adjacent in memory (axis 0 of a C-ordered array) are tiled
-// 128 at a time. Then every cache line is read once. Every column is on a new page, and eight lines are read from each
-// page.
+// A kernel reads one block of one row, contiguous, in float or double. If the scores in memory have this form, the
+// kernel reads them directly. If not, they are first copied to a tile. If rows are adjacent in memory (axis 0 of a
+// C-ordered array), a tile has 128 rows. Then every cache line is read once: each column is on another page, and eight
+// cache lines are read from each page.
 #pragma once
 
 #include <algorithm>
@@ -41,8 +41,8 @@ inline Scratch& scratch(Slot slot) {
     return slots[slot];
 }
 
-// Rows per tile if rows are adjacent in memory (8192 x 4096, axis 0: 99 ms with 16 rows, 45 ms with 64, 39 ms with 128,
-// 41 ms with 256).
+// Rows per tile if rows are adjacent in memory. Axis 0 of 8192 x 4096 takes 99 ms with 16 rows, 45 ms with 64, 39 ms
+// with 128 and 41 ms with 256.
 constexpr int kGroup = 128;
 constexpr int kSide = 16;  // tiles are transposed in squares of 16 by 16, which stay in the first-level cache
 
@@ -57,7 +57,7 @@ struct Bfloat16 {
         return x;
     }
     Bfloat16() = default;
-    explicit Bfloat16(float x) {  // rounds to nearest, ties to even; NaN stays NaN
+    explicit Bfloat16(float x) {  // rounds to nearest, with ties to even, and keeps NaN
         std::uint32_t u;
         std::memcpy(&u, &x, sizeof u);
         const std::uint32_t rounded = (u + 0x7FFF + ((u >> 16) & 1)) >> 16;
@@ -72,8 +72,8 @@ template <class F> SOFTARGMAX_INLINE void with_type(Type type, char* data, F f) 
         case Type::bf16: return f(reinterpret_cast<Bfloat16*>(data));
         case Type::f32: return f(reinterpret_cast<float*>(data));
         case Type::f64: return f(reinterpret_cast<double*>(data));
-        case Type::boolean: return f(reinterpret_cast<std::uint8_t*>(data));  // NumPy masks may hold any byte
-        case Type::i64: return;  // integers are not scores; `integer_at` reads them
+        case Type::boolean: return f(reinterpret_cast<std::uint8_t*>(data));  // NumPy masks may contain any byte
+        case Type::i64: return;  // `integer_at` reads integers, which are not scores
     }
 }
 template <class T, class S> SOFTARGMAX_INLINE T convert(S x) {
@@ -81,8 +81,8 @@ template <class T, class S> SOFTARGMAX_INLINE T convert(S x) {
         return static_cast<T>(static_cast<float>(x));  // half precision converts via float
     else return static_cast<T>(x);
 }
-// Converts n contiguous numbers. GCC 12 would convert float16 one number per instruction, which takes half of the time
-// of a softmax.
+// Converts n contiguous numbers. Without the intrinsics, GCC 12 converts float16 one number per instruction, which
+// takes half of the time of a softmax.
 template <class S, class T> SOFTARGMAX_INLINE void convert(const S* from, std::int64_t n, T* to) {
     std::int64_t i = 0;
 #if defined(__F16C__) && defined(__AVX2__)
@@ -96,7 +96,7 @@ template <class S, class T> SOFTARGMAX_INLINE void convert(const S* from, std::i
 #endif
     for (; i < n; ++i) to[i] = convert<T>(from[i]);
 }
-// `convert` for results larger than the caches. It writes past the caches, one cache line at a time.
+// `convert` for results larger than the caches. The results are written past the caches, one cache line at a time.
 template <class S, class T> SOFTARGMAX_INLINE void convert_past_caches(const S* from, std::int64_t n, T* to) {
     constexpr int L = 64 / sizeof(T);
     std::int64_t i = 0;
@@ -112,7 +112,7 @@ template <class T> constexpr Type kTypeOf = sizeof(T) == 4 ? Type::f32 : Type::f
 
 // ---- offsets --------------------------------------------------------------------------------------------------
 
-// The offset of index i of a shape, in elements.
+// The offset in memory, in elements, of the i-th element of a shape in row-major order.
 SOFTARGMAX_INLINE std::int64_t offset_of(std::int64_t i, const Shape& shape, const std::int64_t* stride) {
     if (shape.dims == 1) return i * stride[0];
     std::int64_t offset = 0;
@@ -140,7 +140,7 @@ struct RowOf {
     SOFTARGMAX_INLINE std::int64_t segment() const { return args.heads == 1 ? index : index / args.heads; }
 };
 
-// Calls f(offset, stride, first, count) for each stretch of columns [begin, end) that one stride describes.
+// Splits columns [begin, end) into runs with one stride each, and calls f(offset, stride, first, count) for each run.
 template <class F>
 SOFTARGMAX_INLINE void stretches(const Operand& x, const Shape& cols, std::int64_t begin, std::int64_t end, F f) {
     const int last = cols.dims - 1;
@@ -162,7 +162,7 @@ inline bool rows_are_adjacent(const RowArgs& args, const Operand& x) {
            args.cols.total > 1 && x.col[0] != 1 && args.rows.size[args.rows.dims - 1] > 1;
 }
 
-// Groups of `size` adjacent rows; no group crosses the end of the innermost row dimension.
+// Groups of `size` adjacent rows. No group crosses the end of the innermost row dimension.
 struct Groups {
     int size;
     std::int64_t inner, in_inner;
@@ -182,7 +182,7 @@ struct Groups {
 
 // ---- tiles ----------------------------------------------------------------------------------------------------
 
-// Transposes a square, or the upper rows of one: to[j][i] = from[i][j], in registers of 16 bytes.
+// Transposes the upper `Rows` rows of a square of kSide by kSide: to[j][i] = from[i][j], in registers of 16 bytes.
 template <int Rows = kSide, class T>
 SOFTARGMAX_INLINE void turn(const T* from, std::int64_t from_pitch, T* to, std::int64_t to_pitch) {
     typedef T Part __attribute__((vector_size(16)));
@@ -213,7 +213,7 @@ inline bool is_turned(const RowArgs& args, const Operand& x, int count) {
     return count > 1 && rows_are_adjacent(args, x);
 }
 
-// Reads columns [begin, end) of `count` rows from row `first` on into a tile (count rows of `pitch`).
+// Reads columns [begin, end) of `count` rows from row `first` on into a tile, whose rows are `pitch` numbers apart.
 template <class T>
 void read(const RowArgs& args, const Operand& x, std::int64_t first, int count, std::int64_t begin, std::int64_t end,
           T* tile, std::int64_t pitch) {
@@ -254,7 +254,7 @@ void read(const RowArgs& args, const Operand& x, std::int64_t first, int count, 
         });
 }
 
-// Writes a tile to columns [begin, end) of `count` rows; the reverse of `read`.
+// Writes a tile to columns [begin, end) of `count` rows. This is the reverse of `read`.
 template <class T>
 void write(const RowArgs& args, const Operand& x, std::int64_t first, int count, std::int64_t begin, std::int64_t end,
            const T* tile, std::int64_t pitch, bool streaming = false) {
