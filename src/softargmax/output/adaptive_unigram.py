@@ -113,7 +113,7 @@ class Learned(Sampler):
         return {"counts": self.counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the counts of another sampler with the same number of classes.
+        """Replace the running counts by those of another sampler with the same number of classes.
 
         Parameters
         ----------
@@ -123,8 +123,8 @@ class Learned(Sampler):
         Raises
         ------
         ValueError
-            If "counts" is missing or there are other keys, or if the counts do not have shape (K,) or hold a negative
-            number, NaN or infinity. The sampler is then unchanged.
+            If "counts" is not the only key, if the counts do not have shape (K,), or if a count is negative, NaN or
+            infinite. The sampler is then unchanged.
         """
         if set(state) != {"counts"}:
             raise ValueError(f"state: expected 'counts' alone, got {sorted(map(str, state))}")

@@ -19,7 +19,8 @@ constexpr int kChains = 4;
 constexpr std::int64_t kSummands = 512;
 // Vectors are prefetched this many pairs ahead.
 constexpr std::int64_t kAhead = 8;
-// Packs of a sum that are in registers at the same time. With 16 packs and sanitizers, this file compiles for a minute.
+// Packs of a sum that are in registers at the same time. With 16 packs and sanitizers, this file takes a minute to
+// compile.
 constexpr int kSummed = kRegisterBytes == 64 && !SOFTARGMAX_SANITIZED ? 16 : 4;
 
 // Returns <a, b>, and prefetches the vector `next`, which has the length of b.
@@ -122,8 +123,8 @@ template <class T, class S> void add_up(const Summands<T, S>& terms, std::int64_
 
 // ---- binary logistic losses: log sigma and its slope, the same bits on every instruction set --------------------
 
-// loss = -log sigma(x), and slope = sigma(-x) = -d loss / dx. Both are NaN if x is NaN. If e^-|x| would be subnormal, 0
-// replaces it.
+// loss = -log sigma(x), and slope = sigma(-x) = -d loss / dx. Both are NaN if x is NaN. If e^-|x| would be subnormal,
+// it is replaced by 0.
 template <class V> struct LogisticLoss {
     V loss, slope;
 };
