@@ -300,9 +300,8 @@ void bind(nb::module_& module) {
                            numbers("x", &DotsArgs::out, &DotsArgs::pairs, &DotsArgs::h));
 
     bind_vectors<SumsArgs>(module, "sums",
-                           "Write sums of factors times rows of the table, from each start to the next, to sums. Write "
-                           "sums of the factors "
-                           "to totals.",
+                           "Write the sum of factors times rows of the table over each segment to sums. Write the sum "
+                           "of its factors to totals.",
                            run, vectors_result("sums", &SumsArgs::out), vectors("table", &SumsArgs::table),
                            vector("index", &SumsArgs::index, &SumsArgs::places),
                            numbers("factors", &SumsArgs::factors, &SumsArgs::places, &SumsArgs::out),
@@ -312,9 +311,8 @@ void bind(nb::module_& module) {
 
     bind_vectors<PlacesArgs>(
         module, "places_by_row",
-        "Write the positions of index, sorted by value, to order, the distinct values to rows, and the start of each "
-        "in "
-        "order to starts. Return the number of distinct values.",
+        "Write the positions of index, sorted by value, to order. Write the distinct values to rows, and the start of "
+        "each value in order to starts. Return the number of distinct values.",
         run, vector("index", &PlacesArgs::index, &PlacesArgs::places),
         vector("order", &PlacesArgs::order, &PlacesArgs::places),
         vector("rows", &PlacesArgs::rows, &PlacesArgs::places),

@@ -146,7 +146,7 @@ class Unigram(Sampler):
     -----
     `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. Draws use an alias table.
     For any K, a draw needs 64 random bits for the bucket, and 53 random bits for one comparison. The table is built
-    once, in 5 ms for 100,003 classes.
+    once, which takes 5 ms for 100,003 classes.
 
     References
     ----------
@@ -183,7 +183,7 @@ class Unigram(Sampler):
         return self._table.pick(bucket, philox_stream.unit(numbers.other_high, numbers.other_low))
 
     def chosen(self, seed: int, stream: int, first: int, count: int) -> Ints:
-        """Return the draws at positions first, first + 1, .. of a stream, by one call of the compiled core."""
+        """Return the draws at positions first, first + 1, .. of a stream, by one call of a native kernel."""
         if requested_name() == "reference":
             return super().chosen(seed, stream, first, count)
         found = np.empty(count, np.int64)

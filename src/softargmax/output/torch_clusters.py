@@ -50,7 +50,7 @@ class Clusters(NamedTuple):
     below: Sequence[Cluster]
 
     def head(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the head's log-probabilities, of the frequent classes and of the tokens."""
+        """Return the log-probabilities of the frequent classes and the log-probabilities of the tokens."""
         found: Tensor = log_softmax(scores(h, self.weight, self.bias))
         return found[:, : found.shape[1] - len(self.below)], found[:, found.shape[1] - len(self.below) :]
 

@@ -79,7 +79,8 @@ class ImportanceSampledSoftmax(SamplingLayer):
     `softargmax train-words`, 32,768 classes and 1024 draws, this happens after 20 seconds. `SampledSoftmax` includes
     the target exactly and does not diverge this way.
 
-    The gradient is :math:`\sum_{j \in S} r_j s'_j / \sum_{j \in S} r_j - s'_y`, the estimator of Bengio & Senécal.
+    The gradient is :math:`\sum_{j \in S} r_j s'_j / \sum_{j \in S} r_j - s'_y`, where s' is the gradient of a score.
+    This is the estimator of Bengio & Senécal.
 
     References
     ----------

@@ -83,7 +83,10 @@ class CandidateLayer(LinearLayer):
 
 
 def candidate_loss(own: Tensor, others: Tensor) -> Tensor:
-    """Return -log of the softmax probability of the target's score, own (N,), among own and others (N, n)."""
+    """Return the cross-entropy of each row, (N,), over the target and the other candidates.
+
+    own: the score of the target, (N,). others: the scores of the other candidates, (N, n).
+    """
     loss: Tensor = 0.0 - logsigmoid(own - logsumexp(others))
     return loss
 

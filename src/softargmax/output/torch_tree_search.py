@@ -49,7 +49,7 @@ def likeliest(h: Tensor, splits: Splits, k: int) -> TopK:
     A row with NaN has log p NaN and the index -1.
 
     All rows are searched together, one level of the tree at a time. No class is more probable than a node above it. So
-    only nodes are expanded whose log p reaches a lower bound of the k-th best log p.
+    a node is expanded only if its log p reaches a lower bound of the k-th best log p.
     """
     values = h.new_full((len(h), k), math.nan)
     index = torch.full((len(h), k), -1, device=h.device)
@@ -84,11 +84,11 @@ def _bound(h: Tensor, splits: Splits, k: int) -> Tensor:
             log_p, kept = log_p.topk(k, 1)
             code = code.gather(1, kept)
     least = log_p.amin(1)
-    return least - _SLACK * least.abs()  # `_reaching` may round differently, but must lose no class
+    return least - _SLACK * least.abs()  # `_reaching` may round differently, and must not lose a class
 
 
 def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return row, class and log p of all classes that reach their row's bound. Rows with NaN are left out."""
+    """Return row, class and log p of all classes whose log p is at least the bound of the row, except rows with NaN."""
     rows = torch.arange(len(h), device=h.device)
     if not len(splits.children):
         return rows, torch.zeros_like(rows), h.new_zeros(len(h))

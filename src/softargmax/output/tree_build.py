@@ -43,7 +43,7 @@ def children_of(values: Any) -> Integers:
 
 
 def points_of(values: Any) -> NDArray[Any]:
-    """Return one vector per class, all scaled so that no entry exceeds 1 in size, then centred."""
+    """Return one vector per class. The vectors are scaled by one factor to entries in [-1, 1], then centred."""
     found = on_host(values, "weights")
     if found.ndim != 2 or not len(found):
         raise ValueError(f"weights: expected shape (K, D), a vector for each class, got {found.shape}")
@@ -58,7 +58,7 @@ def points_of(values: Any) -> NDArray[Any]:
 
 
 def clusters_of(values: Any) -> Any:
-    """Return nested clusters unchanged; convert one cluster number per class to a list of clusters, by number."""
+    """Return nested clusters unchanged. Convert cluster numbers, one per class, to a list of clusters by number."""
     if isinstance(values, (list, tuple)) and any(map(_is_cluster, values)):
         return values
     found = on_host(values, "clusters")
@@ -239,7 +239,7 @@ def _direction(seed: int, level: int, x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _bisect(x: NDArray[Any], sizes: Integers, direction: NDArray[Any]) -> Integers:
-    """Order the points so that the first half of each cluster lies on one side of a plane.
+    """Order the points so that the first half of each cluster is on one side of a plane.
 
     The clusters of a level form a block (G, S, D), since their sizes differ by at most 1. Each step projects every
     point x_i on a direction v, which gives p_i. Then it replaces v by sum_i f_i x_i. In a step of the power method,
