@@ -19,7 +19,7 @@ struct DotsArgs {
     Table h, weight, bias;  // h: float or double, the type of the computation. bias: optional
     std::int64_t width = kUnknown, pairs = kUnknown;
     const std::int64_t *rows = nullptr, *nodes = nullptr;
-    char* out = nullptr; // type of h
+    char* out = nullptr;  // type of h
     int threads = 1;
 };
 
