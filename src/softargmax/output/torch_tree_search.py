@@ -101,9 +101,9 @@ def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor,
         below = splits.children[nodes]
         reached = log_p >= bound[rows][:, None]
         rows = rows[:, None].expand_as(below)
-        for_good, open_still = reached & (below < 0), reached & (below >= 0)
-        found.append((rows[for_good], ~below[for_good], log_p[for_good]))
-        rows, nodes, log_p_above = rows[open_still], below[open_still], log_p[open_still]
+        at_class, at_node = reached & (below < 0), reached & (below >= 0)
+        found.append((rows[at_class], ~below[at_class], log_p[at_class]))
+        rows, nodes, log_p_above = rows[at_node], below[at_node], log_p[at_node]
     rows, classes, log_p = (torch.cat(each) for each in zip(*found, strict=True))
     kept = sound[rows]
     return rows[kept], classes[kept], log_p[kept]
