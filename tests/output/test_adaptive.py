@@ -316,7 +316,7 @@ X, Y = drawn(2, 5, dtype=torch.float32), torch.tensor([0, 6])
         (
             lambda s: type(s).from_counts(5, [1, 2], clusters=1, cutoffs=[1]),
             ValueError,
-            "clusters: expected None where cutoffs are passed, got 1",
+            "clusters: expected None if cutoffs are passed, got 1",
         ),
     ],
 )

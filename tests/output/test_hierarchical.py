@@ -1,4 +1,4 @@
-"""The distribution, search, draws and derivatives of HierarchicalSoftmax are right."""
+"""Tests of HierarchicalSoftmax: distribution, search, draws and derivatives."""
 
 from __future__ import annotations
 

@@ -305,7 +305,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: Learned(2).load_state_dict({"count": [1, 2]}),
         ValueError,
-        r"state: expected 'counts' alone, got \['count'\]",
+        r"state: expected only the key 'counts', got \['count'\]",
     ),
 ]
 

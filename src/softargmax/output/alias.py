@@ -37,9 +37,9 @@ def alias_table(probabilities: Floats) -> AliasTable:
         \quad i = \min\{i : D_i \ge E_j\}
 
     D and E are integers, so their sums are exact. At K = 10^5 their unit is 2^-45 of a bucket. The rounding errors of
-    all q are added to the most probable class. They change its probability by a relative 1e-12, or by 1e-9 if all q
-    round in the same direction. For K = 100,003, the binary searches of this function take 4 ms, and a Python loop over
-    K takes 32 ms (one thread of an AMD EPYC).
+    all q are added to the most probable class. They change the probability of this class by a relative 1e-12, or by
+    1e-9 if all q round in the same direction. For K = 100,003, the binary searches of this function take 4 ms, and a
+    Python loop over K takes 32 ms (one thread of an AMD EPYC).
 
     References
     ----------

@@ -1,7 +1,7 @@
 // Single rows of embedding tables: inner products, weighted sums, and binary logistic losses.
 //
-//     <a, b>        fma adds pack i to partial sum i mod kChains; then the partial sums and their lanes are added
-//     sum f_p x_p   fma adds kSummands terms in order, from 0; then these partial sums are added in order
+//     <a, b>        fma adds pack i to partial sum i mod kChains, then the partial sums and their lanes are added
+//     sum f_p x_p   fma adds kSummands terms in order, from 0, then these partial sums are added in order
 //
 // The bits of a result depend only on the vectors and on the order of the terms.
 #pragma once

@@ -160,8 +160,8 @@ def _chebyshev(u: Floats) -> Iterator[Floats]:
 def _integral(nodes: _Nodes, n: int) -> Floats:
     """Return the inclusion probabilities pi at the nodes.
 
-    The variable of integration is x = log t, so dt = t dx. To the left of the panels N < n is certain, and that part of
-    the integral is :math:`1 - e^{-q t}`.
+    The variable of integration is x = log t, so dt = t dx. To the left of the panels, N < n is certain. That part of
+    the integral is :math:`1 - e^{-q t}`, with t at the left end of the panels.
     """
     middle = _middle(nodes, n - 0.5)
     found = np.zeros(nodes.log_q.size)
@@ -196,7 +196,7 @@ def _middle(nodes: _Nodes, count: float) -> float:
 
 
 def _width(nodes: _Nodes, x: float) -> float:
-    """Return the width of a quadrature panel at x. Within it, the distribution of N and its factors change little."""
+    """Return the width of a quadrature panel at x, small enough that the integrand changes little within the panel."""
     expected, p = _arrivals(nodes, x)
     left = np.where(expected < _NIL, np.exp(-expected), 0.0)
     variance, rate = float((p * left) @ nodes.weight), float((expected * left) @ nodes.weight)  # rate: d mean / d x

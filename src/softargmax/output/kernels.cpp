@@ -132,7 +132,7 @@ void run_steps(StepsArgs& args) {
 // draw, 64 bits of the block choose the bucket, and 53 bits choose one of the bucket's two classes.
 constexpr std::int64_t kAtOnce = kChunk / 4;
 
-// Draws for the positions from kAtOnce * begin to kAtOnce * end - 1.
+// Writes the draws or words for the positions from kAtOnce * begin to kAtOnce * end - 1.
 inline void draw(const DrawsArgs& args, std::int64_t begin, std::int64_t end) {
     const Philox philox(args.seed, args.stream, args.purpose);
     const auto n = static_cast<std::uint64_t>(args.classes);

@@ -153,9 +153,9 @@ class KeyedVectors:
         Parameters
         ----------
         positive, negative : str, int, array_like of shape (D,), or a list of these
-            Words, numbers of words, or vectors. A word stands for its vector scaled to length 1. A vector is used
-            unchanged. A list of numbers is one vector if one of the numbers is a float. The words of `positive` and
-            `negative` are excluded from the result.
+            Words, numbers of words, or vectors. For a word, the vector of the word is scaled to length 1. A vector is
+            used unchanged. A list of numbers is one vector if one of the numbers is a float. The words of `positive`
+            and `negative` are excluded from the result.
         topn : int
             The number of words to return.
 
@@ -187,7 +187,7 @@ class KeyedVectors:
         return [(self.words[place], float(found[place])) for place in order]
 
     def _vector(self, word: Any) -> Floats:
-        """Return the unit vector of a word; return a vector unchanged."""
+        """Return the unit vector of a word. Return a vector unchanged."""
         if isinstance(word, _WORD):
             return _unit(self[word])
         found: Floats = _numbers(word, "positive, negative").astype(np.float64)
@@ -239,7 +239,7 @@ class KeyedVectors:
 
 
 def _unit(vector: Any) -> Floats:
-    """Return the vector scaled to length 1; a zero vector stays zero."""
+    """Return the vector scaled to length 1, or zeros for a zero vector."""
     wide: Floats = np.asarray(vector, np.float64)
     length = np.linalg.norm(wide)
     return wide / length if length > 0 else wide

@@ -69,7 +69,10 @@ node_sums: Operation[NodeSums, WeightedSums] = Operation(
 
 
 def _by_node(table: Any, i: NodeSums, *, sparse: bool, totals: bool) -> tuple[Any, Any]:
-    """Return the gradient with respect to the table, in the table's shape. With `totals`, also sum the factors."""
+    """Return the gradient with respect to the table, in the table's shape.
+
+    With `totals`, also return the sums of the factors, which are the gradient with respect to the bias.
+    """
     if sparse:
         from softargmax.output.torch_sparse_gradients import sparse_sums
 

@@ -45,7 +45,7 @@ class Uniform(Sampler):
     Notes
     -----
     `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. A draw uses 64 random
-    bits, so each class has its probability up to a relative error of K 2^-64. A class is among n distinct draws with
+    bits, so the probability of a class has a relative error of at most K 2^-64. A class is among n distinct draws with
     probability n / K.
 
     References
@@ -131,8 +131,8 @@ class Unigram(Sampler):
     counts : array_like
         c, shape (K,): how often each class occurs, integers or floats, at least 0. A class with count 0 is never drawn.
     power : float
-        a. With 1, classes are drawn in proportion to their counts; with 0, all classes with a count above 0 are equally
-        likely. word2vec uses 3/4.
+        a, the exponent. With 1, classes are drawn in proportion to their counts. With 0, all classes with a count above
+        0 are equally likely. word2vec uses 3/4.
 
     Raises
     ------

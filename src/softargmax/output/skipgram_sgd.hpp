@@ -88,8 +88,8 @@ template <class T> class Steps {
     StepsArgs& args_;
     T *const vectors_, *const weight_;
     const std::int64_t batch_;
-    T* const changes_;  // a row's change, per owner and row of the batch
-    double* const losses_;  // a row's loss, per owner and row of the batch
+    T* const changes_;  // the change of each row of the batch, for each owner
+    double* const losses_;  // the loss of each row of the batch, for each owner
     double* const loss_;  // the loss of each row
     std::atomic<std::int64_t> done_{0};
 
@@ -124,7 +124,7 @@ template <class T> class Steps {
             found.sign[found.count] = static_cast<std::int8_t>(sign);
             found.owner[found.count] = static_cast<std::uint8_t>(owner);
             found.count +=
-                (sign != 0) & (begin <= owner) & (owner < end);  // no branch: half of the predictions would fail
+                (sign != 0) & (begin <= owner) & (owner < end);  // no branch, because half of its predictions would fail
             if (++seen < kTogether) return;
             update_pairs(found, first, row, begin, end, rate);
             found.count = seen = 0;

@@ -50,7 +50,7 @@ class AdaptiveSoftmax(RankedLayer):
     head_bias, tail_bias : bool
         If `head_bias` is True, the head has biases. If `tail_bias` is True, the clusters have biases.
     reduction : {"mean", "sum", "none"}
-        The result is the mean or the sum of the losses of the rows that are not ignored, or one loss per row.
+        A call returns the mean or the sum of the losses, without ignored rows, or one loss per row.
     ignore_index : int
         Rows with this target are ignored.
     device, dtype : optional
@@ -87,7 +87,7 @@ class AdaptiveSoftmax(RankedLayer):
 
     `topk` is exact. Each row visits the clusters by decreasing probability. No class is more probable than its cluster.
     So the row stops at a cluster that is less probable than the k-th best class found so far. `sample` draws from the
-    head. If the draw is a token, it then draws from the token's cluster with other random numbers.
+    head. If the draw is a token, `sample` also draws from the token's cluster, with other random numbers.
 
     Gradients are those of `softargmax.linear_cross_entropy` for the head and for each cluster. They can be
     differentiated again.
@@ -195,7 +195,7 @@ class AdaptiveSoftmax(RankedLayer):
         if cutoffs is None:
             cutoffs = adaptive_cutoffs(counts, dim=dim, clusters=clusters, batch=batch)
         elif clusters is not None:
-            raise ValueError(f"clusters: expected None where cutoffs are passed, got {clusters}")
+            raise ValueError(f"clusters: expected None if cutoffs are passed, got {clusters}")
         layer = cls(dim, len(order), cutoffs, **options)
         layer._reorder(order)
         return layer
@@ -244,7 +244,9 @@ class AdaptiveSoftmax(RankedLayer):
         theirs = [module.head.weight, *(tail[i].weight for i in (0, 1) for tail in tails)]
         with torch.no_grad():
             for to, source in zip(ours, theirs, strict=True):
-                to.zero_()[: source.shape[0], : source.shape[1]] = source  # torch allows width 0, this layer uses 1
+                to.zero_()[: source.shape[0], : source.shape[1]] = (
+                    source  # torch has vectors of width 0 where this layer has width 1
+                )
             if layer.head_bias is not None:
                 layer.head_bias.copy_(module.head.bias)
         return layer.train(module.training)

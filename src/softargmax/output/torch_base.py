@@ -49,9 +49,11 @@ class TopK(NamedTuple):
 class Targets(NamedTuple):
     """The checked targets of N rows, `classes`. `counted` is True for rows that are neither ignored nor out of range.
 
-    If values can be read, ignored rows are removed. Then `rows` has the positions of the remaining rows among all
-    `total` rows, or None if no row was removed, and `wrong` is None. Under tracing or on a device, no row is removed.
-    Then the target of a row that is not counted is replaced by 0, and `wrong` is True where it was out of range.
+    If values can be read, ignored rows are removed. In this case `wrong` is None, and `rows` has the positions of the
+    remaining rows among all `total` rows, or None if no row was removed.
+
+    Under tracing or on a device, no row is removed and `rows` is None. In this case `wrong` is True for targets out of
+    range, and the targets of rows that are not counted are replaced by 0.
     """
 
     classes: Tensor
@@ -79,7 +81,7 @@ class OutputLayer(nn.Module, ABC):
     classes : int
         K, the number of classes.
     reduction : {"mean", "sum", "none"}
-        The result is the mean or the sum of the losses of the rows that are not ignored, or one loss per row.
+        A call returns the mean or the sum of the losses, without ignored rows, or one loss per row.
     ignore_index : int
         Rows with this target are ignored.
 
@@ -305,7 +307,7 @@ def _best(log_p: Tensor, k: int) -> TopK:
 
 
 def float_dtype(dtype: Any) -> torch.dtype | None:
-    """Return dtype if it is a floating dtype or None; otherwise raise TypeError."""
+    """Return dtype. Raise TypeError unless it is a floating dtype or None."""
     if dtype is not None and arrays.dtype_name(dtype) not in arrays.FLOATS:
         raise TypeError(f"dtype: expected float16, bfloat16, float32 or float64, got {dtype}")
     found: torch.dtype | None = dtype

@@ -49,7 +49,7 @@ def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: T
     A row whose target y is IGNORE has loss 0. With `total`, the gradient is faster, because the scores are computed
     only once.
 
-    h is float32 or float64; weights and bias can be half precision.
+    h is float32 or float64. The weights and the bias can have half precision.
     """
     if not as_they_are(h, *weights, bias, y):
         return _definition(total, y, h, bias, *weights)
@@ -107,8 +107,8 @@ def _combined(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor
 class _Losses(torch.autograd.Function):
     """Autograd function of (total, wanted, y, h, bias, *weights): the losses of rows, or with `total` their sum.
 
-    With `total`, the forward pass already computes the wanted gradients of the sum. The first backward pass multiplies
-    these gradients by the gradient of the output, which is one number, and returns them.
+    With `total`, the forward pass already computes the required gradients of the sum. The first backward pass
+    multiplies these gradients by the gradient of the output, which is one number, and returns them.
     """
 
     @staticmethod
@@ -151,7 +151,7 @@ def _losses_and_gradients(
     wanted: Sequence[bool],
     seed: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """Return the losses of rows, and the wanted gradients with respect to h, bias and weights.
+    """Return the losses of rows, and the required gradients with respect to h, bias and weights.
 
     `seed` multiplies the gradient of each row.
     """

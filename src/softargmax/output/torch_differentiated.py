@@ -50,7 +50,7 @@ class DifferentiatedSoftmax(RankedLayer):
     bias : bool
         If True, each class has a bias b_k.
     reduction : {"mean", "sum", "none"}
-        The result is the mean or the sum of the losses of the rows that are not ignored, or one loss per row.
+        A call returns the mean or the sum of the losses, without ignored rows, or one loss per row.
     ignore_index : int
         Rows with this target are ignored.
     device, dtype : optional

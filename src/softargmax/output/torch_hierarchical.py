@@ -48,7 +48,7 @@ class HierarchicalSoftmax(OutputLayer):
         If True, the gradients to weight and bias are sparse tensors of the nodes on the paths, for
         `torch.optim.SparseAdam` and SGD. Gradients with ``create_graph=True`` and gradients of `log_prob` are dense.
     reduction : {"mean", "sum", "none"}
-        The result is the mean or the sum of the losses of the rows that are not ignored, or one loss per row.
+        A call returns the mean or the sum of the losses, without ignored rows, or one loss per row.
     ignore_index : int
         Rows with this target are ignored.
     device, dtype : optional

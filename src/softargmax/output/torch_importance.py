@@ -45,7 +45,7 @@ class ImportanceSampledSoftmax(SamplingLayer):
         If True, all rows of a call share their draws, and the scores are one matrix product. If False, each row has its
         own draws.
     seed, sparse : int, bool
-        The seed of the draws, and whether gradients to weight and bias are sparse; both as in `SampledSoftmax`.
+        As in `SampledSoftmax`: the seed of the draws, and whether gradients to weight and bias are sparse.
     bias, weight, reduction, ignore_index, device, dtype
         Options of the scores and the loss, as in `FullSoftmax`.
 

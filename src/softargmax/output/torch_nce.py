@@ -51,7 +51,7 @@ class NCE(SamplingLayer):
         If True, all rows of a call share their noise, and its scores are one matrix product. If False, each row has its
         own noise.
     seed, sparse : int, bool
-        The seed of the draws, and whether gradients to weight and bias are sparse; both as in `SampledSoftmax`.
+        As in `SampledSoftmax`: the seed of the draws, and whether gradients to weight and bias are sparse.
     bias, weight, reduction, ignore_index, device, dtype
         Options of the scores and the loss, as in `FullSoftmax`.
 
@@ -196,7 +196,7 @@ class NegativeSampling(SamplingLayer):
         If True, all rows of a call share their negatives, and the scores are one matrix product. If False, each row has
         its own negatives.
     seed, sparse : int, bool
-        The seed of the draws, and whether gradients to weight and bias are sparse; both as in `SampledSoftmax`.
+        As in `SampledSoftmax`: the seed of the draws, and whether gradients to weight and bias are sparse.
     bias, weight, reduction, ignore_index, device, dtype
         Options of the scores and the loss, as in `FullSoftmax`.
 
@@ -216,9 +216,9 @@ class NegativeSampling(SamplingLayer):
 
     Notes
     -----
-    The module is called like `SampledSoftmax`. It learns embeddings, not a distribution: the optimum is :math:`s_k =
-    \log p(k \mid h) - \log q_k - \log n`. So `log_prob`, `log_prob_of`, `topk` and `sample` raise NotImplementedError.
-    Use `scores` for ranking.
+    The module is called like `SampledSoftmax`. The module learns embeddings, not a distribution: the optimum is
+    :math:`s_k = \log p(k \mid h) - \log q_k - \log n`. So `log_prob`, `log_prob_of`, `topk` and `sample` raise
+    NotImplementedError. Use `scores` for ranking.
 
     Draws of the target itself count as negatives, as in the reference by Mikolov et al.
 

@@ -43,7 +43,7 @@ class SampledSoftmax(SamplingLayer):
         takes 0.7 ms per row at K = 100,003.
     in_batch : Sampler, optional
         Distribution of the targets, for example `Unigram` of their counts with power=1, or `Learned`. If passed, the
-        targets of the other rows are negatives too. The expected count of a class is then :math:`E\,\#j + (N - 1)\,
+        targets of the other rows are also negatives. The expected count of a class is then :math:`E\,\#j + (N - 1)\,
         p_j`, where N is the number of rows that are not ignored.
     seed : int
         Seed of the draws. The draws of a step depend only on seed and step. Processes that train one model together
@@ -133,7 +133,7 @@ class SampledSoftmax(SamplingLayer):
                     f"in_batch: expected a sampler of {self.classes} classes, got one of {in_batch.classes}"
                 )
             if not shared:
-                raise ValueError("in_batch: expected None where shared is False, got a sampler")
+                raise ValueError("in_batch: expected None if shared is False, got a sampler")
         self.in_batch = in_batch
 
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:

@@ -212,7 +212,8 @@ def _candidates(negatives: Any, h: Tensor, shape: tuple[int, ...], y: Targets, c
         raise ValueError(f"negatives.index: expected shape (n,) or {(*shape, 'n')}, got {tuple(index.shape)}")
     if log_expected.shape != index.shape:
         raise ValueError(
-            f"negatives.log_expected: expected index's shape, {tuple(index.shape)}, got {tuple(log_expected.shape)}"
+            "negatives.log_expected: expected the shape of negatives.index, "
+            f"{tuple(index.shape)}, got {tuple(log_expected.shape)}"
         )
     if readable(index) and index.is_cpu:
         classes_of(index, "negatives.index", classes)

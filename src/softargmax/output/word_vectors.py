@@ -209,8 +209,8 @@ class WordVectors(KeyedVectors):
             constant.
         batch : int
             The number of tokens per batch, each with its window. The batch should be so small that no word occurs often
-            in it. Small batches are closer to word2vec and give better vectors after little text. Large batches use
-            threads better.
+            in it. Small batches are closer to word2vec, and after little text they give better vectors than large
+            batches. Large batches use several threads better than small batches.
 
         Returns
         -------
