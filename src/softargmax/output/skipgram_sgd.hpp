@@ -90,7 +90,7 @@ template <class T> class Steps {
     const std::int64_t batch_;
     T* const changes_;  // the change of each row of the batch, for each owner
     double* const losses_;  // the loss of each row of the batch, for each owner
-    double* const loss_;  // the loss of each row
+    double* const loss_;  // the loss of each row of the call
     std::atomic<std::int64_t> done_{0};
 
     T* change(int owner, std::int64_t row) const { return changes_ + (owner * batch_ + row) * args_.width; }
@@ -124,7 +124,7 @@ template <class T> class Steps {
             found.sign[found.count] = static_cast<std::int8_t>(sign);
             found.owner[found.count] = static_cast<std::uint8_t>(owner);
             found.count +=
-                (sign != 0) & (begin <= owner) & (owner < end);  // no branch, because half of its predictions would fail
+                (sign != 0) & (begin <= owner) & (owner < end);  // no branch: half of its predictions would be wrong
             if (++seen < kTogether) return;
             update_pairs(found, first, row, begin, end, rate);
             found.count = seen = 0;

@@ -244,9 +244,8 @@ class AdaptiveSoftmax(RankedLayer):
         theirs = [module.head.weight, *(tail[i].weight for i in (0, 1) for tail in tails)]
         with torch.no_grad():
             for to, source in zip(ours, theirs, strict=True):
-                to.zero_()[: source.shape[0], : source.shape[1]] = (
-                    source  # torch has vectors of width 0 where this layer has width 1
-                )
+                # torch's module can have a cluster of width 0. In this layer, such a cluster has width 1 and weights 0.
+                to.zero_()[: source.shape[0], : source.shape[1]] = source
             if layer.head_bias is not None:
                 layer.head_bias.copy_(module.head.bias)
         return layer.train(module.training)
