@@ -141,7 +141,7 @@ def test_checkpoint_continues_with_the_same_draws(name: str) -> None:
 def test_layers_from_the_meta_device(name: str) -> None:
     """A layer created on the meta device works after each of three ways to allocate its parameters.
 
-    They are a checkpoint with ``assign=True``, `to_empty` with a checkpoint, and `to_empty` with `reset_parameters`.
+    The ways: a checkpoint with ``assign=True``, `to_empty` with a checkpoint, and `to_empty` with `reset_parameters`.
     """
     layer, hidden, y = layer_of(name).eval(), drawn(6, 5, dtype=torch.float32), torch.arange(6)
     wanted = layer(hidden, y)

@@ -146,10 +146,10 @@ def adaptive_cutoffs(
     exponentials, which take most of the time if :math:`D_i` is small. It also leaves out the optimiser, which takes
     most of the time if there are few rows.
 
-    The minimum is exact. A dynamic program over the ranks finds it in :math:`O(J K \log K)` time, because the best last
-    rank of a cluster never decreases as the cluster's first rank increases. The reason is that k p, as a function of
-    the first and the last rank of a cluster, is a Monge array. Any increasing convex function of k p is also a Monge
-    array.
+    The minimum is exact. A dynamic program over the ranks finds it in :math:`O(J K \log K)` time. The program uses that
+    the best last rank of a cluster never decreases as the cluster's first rank increases. The reason is that k p, as a
+    function of the first and the last rank of a cluster, is a Monge array. Any increasing convex function of k p is
+    also a Monge array.
 
     References
     ----------

@@ -1,7 +1,7 @@
 """Alias tables: draw from any distribution over K classes with one random bucket and one comparison.
 
-Walker (1977), An efficient method for generating discrete random variables with general distributions, ACM TOMS 3;
-Vose (1991), A linear algorithm for generating random numbers with a given distribution, IEEE TSE 17.
+Walker (1977), An efficient method for generating discrete random variables with general distributions, ACM TOMS 3. Vose
+(1991), A linear algorithm for generating random numbers with a given distribution, IEEE TSE 17.
 """
 
 from __future__ import annotations

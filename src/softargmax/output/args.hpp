@@ -38,7 +38,7 @@ struct SumsArgs {
 //
 //     x_p = <h_r, w_p> + b_p + shift_p      loss_r = sum -log sigma(s_p x_p)      slope_p = d loss_r / d x_p
 //
-// The sign s_p is 1 or -1; 0 marks an unused pair, which adds nothing. dh_r = sum slope_p w_p.
+// The sign s_p is 1 or -1, or 0 for an unused pair, which adds nothing. dh_r = sum slope_p w_p.
 struct CoinsArgs {
     Table h, weight, bias, dh;  // the bias and dh are optional
     std::int64_t width = kUnknown, rows = kUnknown, pairs = kUnknown;

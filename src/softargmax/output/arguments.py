@@ -40,7 +40,7 @@ class LinearScores(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """A table (K, ..) and the indices (n,) of the rows to gather; `sparse` is as in `Table`."""
+    """A table (K, ..) and the indices (n,) of the rows to gather. `sparse` is as in `Table`."""
 
     table: Array
     index: Array

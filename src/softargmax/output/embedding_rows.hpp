@@ -70,7 +70,7 @@ template <class T, class S> struct Summands {
     SOFTARGMAX_INLINE T factor(std::int64_t j) const { return factors[place(j)]; }
 };
 // out[i] = sum of factor(j) * vector(j)[at + i] over j from begin to end - 1, for i below n. The n numbers fill `Packs`
-// packs; the last pack may be partial. If begin > 0, the sum is added to `out`.
+// packs, of which the last may be partial. If begin > 0, the sum is added to `out`.
 template <int Packs, class T, class S>
 SOFTARGMAX_INLINE void add_packs(const Summands<T, S>& terms, std::int64_t begin, std::int64_t end, std::int64_t at,
                                  std::int64_t n, T* out) {

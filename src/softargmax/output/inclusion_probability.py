@@ -71,9 +71,9 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
     Notes
     -----
     The absolute error is below 1e-14. The relative error is below 1e-10 for any pi, and commonly 1e-12. The tests
-    compare the result with sums over all orders of draws. If q has only two distinct values, they compare it with
-    recursions up to K = 100,003. The time hardly depends on n: it is 30 ms for `LogUniform(100_003)` and 10 ms for 1000
-    classes (one thread of an AMD EPYC).
+    compare the result with sums over all orders of draws. If q has only two distinct values, the tests compare the
+    result with recursions up to K = 100,003. The time hardly depends on n: it is 30 ms for `LogUniform(100_003)` and 10
+    ms for 1000 classes (one thread of an AMD EPYC).
 
     References
     ----------
@@ -112,8 +112,8 @@ class _Nodes(NamedTuple):
     classes: int
     single: Ints  # classes that are nodes themselves
     shared: Ints  # the other classes
-    cell: Ints  # the cell of each shared class; `place` is its position in the cell, from -1 to 1
-    place: Floats
+    cell: Ints  # the cell of each shared class
+    place: Floats  # the position of each shared class in its cell, from -1 to 1
 
     def interpolate(self, values: Floats) -> Floats:
         """Return values at all classes, (K,), interpolated from the values at the nodes."""

@@ -68,7 +68,7 @@ class Sampler(ABC):
     This probability is integrated numerically, once for each n, with an error below 1e-14
     (`softargmax.output.inclusion_probability`). TensorFlow uses :math:`1 - (1 - q)^t` instead, where t is the number of
     tries in that call. The largest relative error of this formula over the classes was measured for `LogUniform` with K
-    = 100,003 and n = 1024: 1.6% in the median of 30 batches, and 6% in the worst.
+    = 100,003 and n = 1024. It is 1.6% in the median of 30 batches, and 6% in the worst batch.
 
     References
     ----------
@@ -139,7 +139,7 @@ class Sampler(ABC):
         Returns
         -------
         array of float64
-            log q, with the shape, library and device of index; -inf for a class that is never drawn.
+            log q, with the shape, library and device of index. It is -inf for a class that is never drawn.
 
         Raises
         ------

@@ -6,8 +6,8 @@
 // vector of a row does not change until all owners have processed the batch. Then the changes of the owners are added
 // to the vector, in the order of the owners.
 //
-// So the bits of the results depend neither on the number of threads nor on their timing, and a node stays in the cache
-// of one core. (In a version that divided the rows among the threads, two threads were no faster than one.)
+// So the bits of the results depend neither on the number of threads nor on their timing. A node stays in the cache of
+// one core. (In a version that divided the rows among the threads, two threads were no faster than one.)
 #pragma once
 
 #include <atomic>

@@ -69,8 +69,7 @@ def _by_block(
 def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights: Tensor) -> Tensor:
     """Return losses that are differentiable to any order.
 
-    The loss of a row is its loss within the block of its target, plus the lse of all blocks, minus the lse of this
-    block.
+    The loss of a row is the loss in the target's block + (lse of the row - lse of the target's block).
     """
     if len(weights) == 1:
         rows: Tensor = linear_cross_entropy(h, weights[0], y, bias=bias, ignore_index=IGNORE, reduction="none")

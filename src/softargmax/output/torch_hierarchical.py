@@ -75,7 +75,7 @@ class HierarchicalSoftmax(OutputLayer):
     mean is 0. The other methods are `log_prob` (one matrix product for all nodes, one sweep over the levels),
     `log_prob_of` (along the path), `topk` and `sample`.
 
-    `topk` visits few classes. It searches all rows together, one level of the tree at a time, and expands only nodes
+    `topk` visits few classes. It searches all rows together, one level of the tree at a time. It expands only nodes
     that may be as probable as the k-th best class. The flatter the distribution of a row, the more nodes are expanded.
     Equally probable classes are sorted by their number. `sample` descends from the root with one random decision at
     each node.

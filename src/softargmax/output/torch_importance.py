@@ -75,7 +75,7 @@ class ImportanceSampledSoftmax(SamplingLayer):
 
     The sum over S is an unbiased estimate of Z. So the mean loss is below the loss of the full softmax, and tends to it
     as n grows. The loss can be negative, because the draws need not include the target. Once the model is too confident
-    for n draws, training diverges: the scores of targets grow, this loss falls, and the true loss rises. With
+    for n draws, training diverges. The scores of targets grow, this loss falls, and the true loss rises. With
     `softargmax train-words`, 32,768 classes and 1024 draws, this happens after 20 seconds. `SampledSoftmax` includes
     the target exactly and does not diverge this way.
 

@@ -73,7 +73,7 @@ class CandidateLayer(LinearLayer):
     def _binary_losses(self, h: Tensor, y: Targets, index: Tensor, shift: Tensor | None = None) -> Tensor:
         """Return each row's sum of the binary logistic losses of its target and its candidates, (N,).
 
-        shift: added to the scores, (N, 1 + n); column 0 is for the target.
+        shift: added to the scores, (N, 1 + n). Column 0 is for the target.
         """
         signs = torch.full((len(h), 1 + index.shape[1]), -1, dtype=torch.int8, device=h.device)
         signs[:, 0] = 1

@@ -88,8 +88,9 @@ def balanced(n: int) -> Integers:
 def huffman(counts: NDArray[Any]) -> Integers:
     """Return a tree with the smallest sum of counts times depths and, among such trees, the smallest maximal depth.
 
-    Uses the two queues of van Leeuwen (1976): one has the items sorted by count, and the other has the new nodes, whose
-    counts never decrease. Among equal counts, an item is taken before a node, and an earlier item before a later item.
+    Uses the two queues of van Leeuwen (1976). One queue has the items sorted by count. The other queue has the new
+    nodes, whose counts never decrease. Among equal counts, an item is taken before a node, and an earlier item before a
+    later item.
     """
     n = len(counts)
     order = np.argsort(counts, kind="stable")
@@ -209,7 +210,9 @@ def _class(item: Any) -> int:
 # --- recursive halving ------------------------------------------------------------------------------------------------
 
 
-_POWER, _MEANS = 3, 6  # steps of the power method; maximum steps of two-means, which stops when no point moves
+# _POWER is the number of steps of the power method. _MEANS is the maximum number of steps of two-means, which stops
+# when no point moves.
+_POWER, _MEANS = 3, 6
 
 
 def halves(x: NDArray[Any], seed: int) -> Integers:

@@ -144,7 +144,7 @@ class WordVectors(KeyedVectors):
             raise ValueError(f"{name}: expected {classes} classes, one per count, got {noise.classes}")
         self._noise, self._kept = noise, _kept(counted, t)
         self._seed = int(seed_of(np.empty(0), integer(seed, "seed"), None))
-        self._pieces = 0  # blocks of _TOKENS tokens so far; each has its own random numbers
+        self._pieces = 0  # number of blocks of _TOKENS tokens so far, each with its own random numbers
         self.vectors = _initial_vectors(self._seed, classes, self._dim)
         self.weight = _table(classes if tree is None else tree.nodes, self._dim)
         self._name(words)
