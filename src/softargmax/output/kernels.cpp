@@ -1,6 +1,6 @@
 // Kernels of the output layers: scores of pairs, weighted sums of vectors, binary logistic losses, gradient descent and
-// random numbers. The random numbers are Philox words, or draws from an alias table. This file is compiled once for each
-// instruction set.
+// random numbers. The random numbers are Philox words, or draws from an alias table. This file is compiled once for
+// each instruction set.
 #include "core/cpp/philox.hpp"
 #include "output/skipgram_sgd.hpp"
 
