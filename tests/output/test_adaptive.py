@@ -84,7 +84,7 @@ def test_from_counts_uses_the_cost_models_cutoffs() -> None:
     assert found[0] == adaptive_cutoffs(counts, dim=64)
     assert found[2] == adaptive_cutoffs(counts, dim=64, batch=64)
     assert found[3] == (7, 70)
-    assert len(set(found)) == 4, "every argument counts"
+    assert len(set(found)) == 4, "each argument changes the cut-offs"
     layer = AdaptiveSoftmax.from_counts(64, counts, clusters=0, head_bias=True, div_value=2)
     assert (layer.cutoffs, layer.div_value, layer.head_bias.shape) == ((), 2.0, (5000,))
 
@@ -150,12 +150,12 @@ def test_topk_equals_sorted_log_prob(k: int, cutoffs: list[int], scale: float) -
 
 def test_topk_computes_only_the_clusters_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = filled(AdaptiveSoftmax(3, 90, [30, 50, 70], head_bias=True), 0.1, mixed=False)
-    opened: list[tuple[int, int]] = []
+    computed: list[tuple[int, int]] = []
     log_p = clusters.Cluster.log_p
 
     def counted(cluster: Any, h: Any) -> Any:
         if len(h):
-            opened.append((cluster.begin, len(h)))
+            computed.append((cluster.begin, len(h)))
         return log_p(cluster, h)
 
     hidden = drawn(8, 3, dtype=torch.float32)
@@ -170,9 +170,9 @@ def test_topk_computes_only_the_clusters_it_needs(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(clusters.Cluster, "log_p", log_p)
         truth = layer.log_prob(hidden).topk(k).indices
         monkeypatch.setattr(clusters.Cluster, "log_p", counted)
-        opened.clear()
+        computed.clear()
         assert torch.equal(layer.topk(hidden, k).index, truth)
-        assert sorted(opened) == wanted
+        assert sorted(computed) == wanted
 
 
 def test_topk_with_classes_of_probability_0() -> None:
@@ -180,7 +180,7 @@ def test_topk_with_classes_of_probability_0() -> None:
     with torch.no_grad():
         layer.head_bias[0] = layer.head_bias[3] = layer.tail_bias[1] = -torch.inf
     found = layer.topk(drawn(4, 3, dtype=torch.float32), 6)
-    assert (found.index.sort(1).values == torch.arange(6)).all(), "each class once"
+    assert (found.index.sort(1).values == torch.arange(6)).all(), "every class occurs once"
     assert (found.values[:, 2:] == -torch.inf).all()
     assert (found.index[:, :2].sort(1).values == torch.tensor([1, 2])).all()
 
@@ -213,7 +213,7 @@ def test_draws_follow_the_distribution(seed: int) -> None:
     assert p_value(draws, p) > 1e-4
     first, second = np.argsort(-p)[:2]
     p[[first, second]] += np.array([-0.1, 0.1]) * p[second]
-    assert p_value(draws, p) < 1e-9, "it can fail"
+    assert p_value(draws, p) < 1e-9, "a wrong distribution fails the test"
 
 
 def test_draws_depend_only_on_seed_and_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_draws_depend_only_on_seed_and_stream(monkeypatch: pytest.MonkeyPatch) -
     assert torch.equal(layer.sample(hidden[some], 5, stream=some), found[some])
     assert not torch.equal(layer.sample(hidden), layer.sample(hidden))
     monkeypatch.setattr(layers, "_SIZE", 900)
-    assert torch.equal(found, layer.sample(hidden, 5)), "in blocks"
+    assert torch.equal(found, layer.sample(hidden, 5)), "the block size has no effect"
 
 
 # --- cost and errors --------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def test_loss_never_stores_all_scores() -> None:
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         layer(hidden, y).backward()
     allocated = sum(max(0, event.self_cpu_memory_usage) for event in profile.key_averages())
-    assert 0 < allocated < n * k * 4 / 4, "all that torch allocates, freed or not"
+    assert 0 < allocated < n * k * 4 / 4, "all allocations of torch, including freed memory"
 
 
 def test_training_reduces_the_loss() -> None:
@@ -316,7 +316,7 @@ X, Y = drawn(2, 5, dtype=torch.float32), torch.tensor([0, 6])
         (
             lambda s: type(s).from_counts(5, [1, 2], clusters=1, cutoffs=[1]),
             ValueError,
-            "clusters: expected None where cutoffs are passed, got 1",
+            "clusters: expected None if cutoffs are passed, got 1",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Binary logistic losses and scores of pairs: the compiled core agrees with definitions in torch."""
+"""Binary logistic losses and scores of pairs: the native kernels agree with definitions in torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def problem(
     width: int = 5,
     wanted: tuple[str, ...] = NAMES,
 ) -> tuple[dict[str, Tensor], Any, Tensor]:
-    """Return random h, weight, bias and shift, some of which require gradients, and pairs and signs."""
+    """Return random h, weight, bias and shift, then pairs and signs. The tensors in `wanted` require gradients."""
     counts = torch.tensor([3, 0, 1, 6, 2])
     n = int(counts.sum())
     nodes = torch.tensor([0, 6, 2, 3, 0, 0, 5, 1, 2, 6, 4, 0])
@@ -98,8 +98,8 @@ def test_without_bias_or_shift(absent: str) -> None:
     torch.testing.assert_close(losses({**numbers, absent: None}, pairs, signs), losses(zero, pairs, signs))
 
 
-def test_strided_and_overlapping_memory() -> None:
-    """Results are right if a table is strided or overlaps itself, and if the incoming gradient is expanded."""
+def test_strided_inputs_and_expanded_gradients() -> None:
+    """Strided inputs give the losses of contiguous inputs, and their gradients for an expanded incoming gradient."""
     numbers, pairs, signs = problem()
     wide = {name: x.detach() for name, x in numbers.items()}
     apart = {
@@ -121,7 +121,7 @@ def test_strided_and_overlapping_memory() -> None:
             torch.testing.assert_close(a, b)
 
 
-def test_sparse_gradients_hold_only_visited_rows() -> None:
+def test_sparse_gradients_contain_only_visited_rows() -> None:
     numbers, pairs, signs = problem()
     dense = gradients(numbers, losses(numbers, pairs, signs))
     sparse = gradients(numbers, losses(numbers, pairs, signs, sparse=True))
@@ -175,7 +175,7 @@ def test_no_rows_and_no_pairs() -> None:
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_training_steps_equal_the_definition(dtype: torch.dtype, sparse: bool) -> None:
-    """A training step of the layers gives equal results with the compiled core and with the definitions."""
+    """The layers have the same loss and gradients with the native kernels and with the definitions."""
     counts = 1.0 / torch.arange(1, 41)
     hidden, target = drawn(30, 16, dtype=torch.float32), torch.arange(30)
     layers = [

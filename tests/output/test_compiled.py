@@ -1,4 +1,4 @@
-"""Sampling layers compiled with fullgraph train with the draws, losses and gradients of eager code."""
+"""Sampling layers compiled with fullgraph have the draws, losses and gradients of eager code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def layer_of(name: str) -> Any:
 
 
 def trained(layer: Any, call: Any) -> list[Any]:
-    """Return the results and gradients of three steps, rounded so that the order of additions has no effect."""
+    """Return the losses and gradients of three training steps."""
     found: list[Any] = []
     for step in range(3):
         h = layers.drawn(len(Y), 5, dtype=torch.float32, seed=step).requires_grad_()

@@ -1,4 +1,4 @@
-"""Cut-offs have the smallest cost: compared with all cut-offs for small K, with some others for large K."""
+"""The cut-offs have the smallest cost, compared with all cut-offs for small K and with some cut-offs for large K."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEASURED = StepCost()
 def total(
     counts: Any, cuts: Sequence[int], dim: int, batch: int = 1024, div_value: float = 1.0, cost: StepCost = MEASURED
 ) -> float:
-    """Return the cost of some cut-offs, computed by the formulas of the docstrings."""
+    """Return the cost of the cut-offs `cuts`, computed by the formulas of the docstrings."""
 
     def g(classes: int, rows: float, width: int) -> float:
         products = classes * rows * (width + cost.score) + classes * width * cost.parameter
@@ -29,8 +29,8 @@ def total(
     ends = [0, *cuts, len(shares)]
     found = g(ends[1], batch, dim)
     for i in range(1, len(ends) - 1):
-        met, width = batch * shares[ends[i] : ends[i + 1]].sum(), max(1, int(dim // div_value**i))
-        found += g(ends[i + 1] - ends[i], met, width) + (met + cost.parameter) * dim * width
+        rows, width = batch * shares[ends[i] : ends[i + 1]].sum(), max(1, int(dim // div_value**i))
+        found += g(ends[i + 1] - ends[i], rows, width) + (rows + cost.parameter) * dim * width
         found += batch * (dim + cost.score) + dim * cost.parameter
     return float(found)
 
@@ -69,7 +69,7 @@ def test_many_classes_take_seconds() -> None:
     counts = 1e9 / np.arange(1.0, 100_004)
     began = time.perf_counter()
     found = adaptive_cutoffs(counts, dim=256, clusters=4)
-    assert time.perf_counter() - began < 10, "100,003 squared would take minutes"
+    assert time.perf_counter() - began < 10, "an algorithm of time O(K^2) would take minutes"
     assert list(found) == sorted(set(found))
     assert 0 < found[0] < found[-1] < 100_003
     rng, least = np.random.default_rng(0), total(counts, found, 256)

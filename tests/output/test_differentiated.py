@@ -106,7 +106,7 @@ def test_draws_follow_the_distribution() -> None:
     p = layer.log_prob(hidden)[0].exp().detach().numpy()
     draws = layer.sample(hidden.expand(100_000, 4), 1).numpy()
     assert p_value(draws, p) > 1e-4
-    assert p_value(draws, p[::-1].copy()) < 1e-9, "it can fail"
+    assert p_value(draws, p[::-1].copy()) < 1e-9, "a wrong distribution fails the test"
 
 
 def test_loss_never_stores_all_scores() -> None:
@@ -116,7 +116,7 @@ def test_loss_never_stores_all_scores() -> None:
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         layer(hidden, y).backward()
     allocated = sum(max(0, event.self_cpu_memory_usage) for event in profile.key_averages())
-    assert 0 < allocated < n * k * 4 / 8, "all that torch allocates, freed or not"
+    assert 0 < allocated < n * k * 4 / 8, "all allocations of torch, including freed memory"
 
 
 def test_repr_shows_the_options() -> None:

@@ -1,4 +1,4 @@
-"""The distribution, search, draws and derivatives of HierarchicalSoftmax are right."""
+"""Tests of HierarchicalSoftmax: distribution, search, draws and derivatives."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_shapes_and_half_precision() -> None:
             torch.testing.assert_close(half.log_prob(x), wide.log_prob(rounded.float()))
         half(rounded, y).sum().backward()
         wide(rounded.float(), y).sum().backward()
-        assert torch.equal(half.weight.grad, wide.weight.grad.to(dtype)), "rounded once"
+        assert torch.equal(half.weight.grad, wide.weight.grad.to(dtype)), "gradients are rounded once"
         with torch.autocast("cpu", dtype=torch.bfloat16):
             assert torch.equal(wide(rounded.float(), y), half(rounded, y))
             assert wide.log_prob(rounded.float()).dtype == torch.float32
@@ -135,17 +135,17 @@ def test_gradients(k: int, bias: bool) -> None:
     hidden, y = drawn(4, 3).requires_grad_(), torch.tensor([0, k - 1, -100, k // 2])
     names = [name for name, _ in layer.named_parameters()]
 
-    def of(method: str, *beside: Any) -> Any:
+    def of(method: str, *arguments: Any) -> Any:
         class Of(torch.nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.layer = layer
 
             def forward(self, hidden: Any) -> Any:
-                return getattr(self.layer, method)(hidden, *beside)
+                return getattr(self.layer, method)(hidden, *arguments)
 
-        given = {f"layer.{name}" for name in names}
-        return lambda h, *p: torch.func.functional_call(Of(), dict(zip(sorted(given), p, strict=True)), (h,))
+        parameter_names = {f"layer.{name}" for name in names}
+        return lambda h, *p: torch.func.functional_call(Of(), dict(zip(sorted(parameter_names), p, strict=True)), (h,))
 
     inputs = (hidden, *(dict(layer.named_parameters())[name] for name in sorted(names)))
     for f in (of("forward", y), of("log_prob")):
@@ -162,13 +162,13 @@ def test_sparse_gradients_equal_dense_gradients(dtype: Any, reduction: str) -> N
     hidden, y = drawn(9, 5, dtype=dtype), torch.arange(9) % 4
     for layer in (dense, sparse):
         layer(hidden, y).backward()
-    met = np.unique(
+    visited = np.unique(
         np.concatenate([dense.tree.paths.nodes[slice(*dense.tree.paths.offsets[i : i + 2])] for i in range(4)])
     )
     for name in ("weight", "bias"):
         ours = getattr(sparse, name).grad
         assert ours.layout == torch.sparse_coo
-        assert ours.coalesce().indices()[0].tolist() == met.tolist()
+        assert ours.coalesce().indices()[0].tolist() == visited.tolist()
         assert torch.equal(ours.to_dense(), getattr(dense, name).grad)
         assert getattr(dense, name).grad.layout == torch.strided
 
@@ -234,14 +234,14 @@ def test_topk_equals_sorted_log_prob(k: int, scale: float) -> None:
             found = layer.topk(hidden, n)
             assert torch.equal(found.index, index[:, :n])
             torch.testing.assert_close(found.values, values[:, :n], rtol=1e-12, atol=1e-12)
-            assert torch.equal(layer.topk(hidden[7:8], n).values, found.values[7:8]), "whatever the batch"
+            assert torch.equal(layer.topk(hidden[7:8], n).values, found.values[7:8]), "other rows have no effect"
 
 
 def test_topk_visits_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[int] = []
+    node_counts: list[int] = []
 
     def dots(*arguments: Any) -> Any:
-        looked.append(len(arguments[-1]))
+        node_counts.append(len(arguments[-1]))
         return rows.dots(*arguments)
 
     layer = layer_of(Tree.balanced(4096), 5, 2.0, dtype=F64)
@@ -249,9 +249,9 @@ def test_topk_visits_few_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = layer.log_prob(hidden).topk(3)
     monkeypatch.setattr(descent, "dots", dots)
     assert torch.equal(layer.topk(hidden, 3).index, wanted.indices)
-    assert sum(looked) < 8 * 4095 / 10
+    assert sum(node_counts) < 8 * 4095 / 10
     monkeypatch.setattr(layers, "_SIZE", 5000)
-    assert torch.equal(layer.topk(hidden, 3).index, wanted.indices), "row by row"
+    assert torch.equal(layer.topk(hidden, 3).index, wanted.indices), "blocks of one row give the same result"
 
 
 def test_nan_rows() -> None:
@@ -275,7 +275,7 @@ def test_draws_follow_the_distribution(seed: int) -> None:
     assert p_value(draws, p) > 1e-4
     first, second = np.argsort(-p)[:2]
     p[[first, second]] += np.array([-0.1, 0.1]) * p[second]
-    assert p_value(draws, p) < 1e-9, "it can fail"
+    assert p_value(draws, p) < 1e-9, "a wrong distribution fails the test"
     sure = layer_of(Tree.balanced(8), 3, 1e4)
     x = drawn(1, 3, dtype=torch.float32)
     assert (sure.sample(x.expand(5000, 3), seed) == sure.topk(x, 1).index[0]).all()
@@ -295,6 +295,6 @@ def test_draws_depend_only_on_seed_and_stream() -> None:
     kept = layers._SIZE
     try:
         layers._SIZE = 900
-        assert torch.equal(found, layer.sample(hidden, 5)), "in blocks"
+        assert torch.equal(found, layer.sample(hidden, 5)), "the block size has no effect"
     finally:
         layers._SIZE = kept

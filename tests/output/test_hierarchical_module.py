@@ -78,7 +78,7 @@ def test_loss_never_stores_all_scores() -> None:
     allocated = sum(max(0, event.self_cpu_memory_usage) for event in profile.key_averages())
     touched = layer.weight.grad.coalesce().values().shape[0]
     assert 0 < allocated < 4 * (3 * n * 17 * dim + 60 * n * 17 + 3 * touched * dim), (
-        "all that is allocated, freed or not"
+        "all allocations of torch, including freed memory"
     )
     assert allocated < n * k * 4 / 10
 
@@ -116,7 +116,7 @@ def test_vmap_and_functional_derivatives() -> None:
     (again,) = torch.autograd.grad(wanted[0, 0], h)
     torch.testing.assert_close(hessian[0, 0], again)
     wrong = torch.func.vmap(layer)(hidden, torch.tensor([0, 30, -1, 29, -100, 99]))
-    assert wrong.isnan().tolist() == [False, True, True, False, False, True], "where nobody may look"
+    assert wrong.isnan().tolist() == [False, True, True, False, False, True], "NaN for targets out of range"
 
 
 @pytest.mark.slow

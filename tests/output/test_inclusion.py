@@ -51,9 +51,9 @@ SMALL = {
     "random": lambda k: rng().random(k),
     "Zipf": lambda k: np.log1p(1 / np.arange(1.0, k + 1)),
     "steep": lambda k: 2.0 ** -(np.arange(k) ** 1.5),
-    "one of all but all": lambda k: np.array([1e6] + [1.0] * (k - 1)),
+    "nearly all mass on one class": lambda k: np.array([1e6] + [1.0] * (k - 1)),
     "two kinds, far apart": lambda k: np.array([1.0] * (k // 2) + [1e-9] * (k - k // 2)),
-    "as far apart as doubles are": lambda k: np.logspace(-307, 0, k),
+    "over the range of float64": lambda k: np.logspace(-307, 0, k),
     "over 50 orders of magnitude": lambda k: np.exp(rng().standard_normal(k) * 20),
 }
 
@@ -93,9 +93,9 @@ KINDS = [
 
 @pytest.mark.parametrize(("many", "few", "ratio", "n"), KINDS)
 def test_against_the_recursion_for_two_kinds_of_classes(many: int, few: int, ratio: float, n: int) -> None:
-    """The errors are at most 6e-15, and relative to pi at most 4e-11 (2e-13 if pi > 1e-4).
+    """The absolute error is at most 6e-15, and the relative error at most 4e-11 (2e-13 if pi > 1e-4).
 
-    Part of these errors are errors of the recursion.
+    The rounding errors of the recursion are a part of these errors.
     """
     q = np.repeat([ratio, 1.0], [many, few])
     q /= q.sum()
@@ -109,7 +109,7 @@ def test_interpolation_agrees_with_one_node_per_class(n: int, monkeypatch: pytes
     q = np.concatenate([LogUniform(2000).probabilities, 1e-6 * rng().random(1000) ** 2])
     q /= q.sum()
     quick = inclusion_probabilities(q, n)
-    assert inclusion_probability._nodes_of(np.log(q)).log_q.size < 700, "few nodes stand for the classes"
+    assert inclusion_probability._nodes_of(np.log(q)).log_q.size < 700, "few nodes represent the classes"
     monkeypatch.setattr(inclusion_probability, "_FEW", 10**9)
     assert inclusion_probability._nodes_of(np.log(q)).log_q.size == 3000
     np.testing.assert_allclose(quick, inclusion_probabilities(q, n), rtol=1e-12)
@@ -125,11 +125,11 @@ def test_sum_is_the_number_of_draws(sampler: LogUniform | Unigram, n: int) -> No
     q = sampler.probabilities
     assert abs(math.fsum(pi) / n - 1) < 1e-13
     assert np.all((pi > 0) & (pi <= 1) & (pi >= -np.expm1(n * np.log1p(-q)) * (1 - 1e-14)))
-    assert np.all(np.diff(pi) <= 1e-14), "a likelier class is likelier to come"
+    assert np.all(np.diff(pi) <= 1e-14), "pi does not increase from a class to a rarer class"
 
 
 def test_against_simulation() -> None:
-    """pi agrees with how often a class is among the first n of 1000 exponential arrivals, in 40,000 simulations."""
+    """In 40,000 simulations, a class is among the first n of 1000 exponential arrivals as often as pi predicts."""
     q, sets = LogUniform(1000).probabilities, 40_000
     for n in (10, 100):
         count, random = np.zeros(1000), rng()
@@ -141,7 +141,7 @@ def test_against_simulation() -> None:
         assert np.abs(z).max() < 5
         assert 0.8 < np.mean(z**2) < 1.2
         uniform = inclusion_probabilities(np.full(1000, 1e-3), n)
-        assert np.abs((count - sets * uniform) / np.sqrt(sets * uniform)).max() > 20, "it can fail"
+        assert np.abs((count - sets * uniform) / np.sqrt(sets * uniform)).max() > 20, "a wrong pi fails the test"
 
 
 def test_equal_classes_and_one_draw() -> None:

@@ -1,4 +1,4 @@
-"""KeyedVectors: nearest words and files agree with gensim's; error messages."""
+"""Tests of KeyedVectors: nearest words and files, compared with those of gensim, and error messages."""
 
 import numpy as np
 import pytest
@@ -94,7 +94,7 @@ def test_numbers_are_keys(tmp_path):
     assert OURS.most_similar(np.int64(3), topn=2) == OURS.most_similar(["w3"], topn=2)
     assert OURS.most_similar(VECTORS[3].tolist(), topn=1)[0][0] == "w3"
     assert [x in bare for x in (3, 40, "w3", True, [3])] == [True, False, False, False, False]
-    assert [x in OURS for x in (3, 40, "w3", "x")] == [True, False, True, False]  # numbers are valid keys too
+    assert [x in OURS for x in (3, 40, "w3", "x")] == [True, False, True, False]  # numbers are also valid keys
     assert (list(OURS), list(bare)) == (WORDS, list(range(40)))
     bare.save(tmp_path / "v")
     assert KeyedVectors.load(tmp_path / "v").words == list(map(str, range(40)))

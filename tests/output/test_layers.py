@@ -54,7 +54,7 @@ def test_draws_follow_the_distribution_row_by_row(name: str) -> None:
     found = layer.sample(hidden, seed=1)
     p = layer.log_prob(hidden[0]).detach().exp().numpy()
     assert p_value(found, p) > 1e-4
-    assert p_value(found, np.full(12, 1 / 12)) < 1e-9, "the test can fail"
+    assert p_value(found, np.full(12, 1 / 12)) < 1e-9, "a wrong distribution fails the test"
     rows = torch.tensor([7, 19_999, 3])
     assert torch.equal(layer.sample(hidden[rows], seed=1, stream=rows), found[rows])
 

@@ -110,7 +110,7 @@ def test_nan_rows(name: str) -> None:
         (
             lambda: nn.SampledSoftmax(5, Uniform(7), samples=1, shared=False, in_batch=Uniform(7)),
             ValueError,
-            "in_batch: expected None where shared is False, got a sampler",
+            "in_batch: expected None if shared is False, got a sampler",
         ),
         (
             lambda: nn.ImportanceSampledSoftmax(5, Uniform(7), samples=4, most=3),
@@ -193,7 +193,7 @@ def test_errors_of_construction(call: Callable[[], Any], error: type[Exception],
         (
             Negatives(torch.zeros(3).long(), torch.zeros(2)),
             ValueError,
-            r"negatives.log_expected: expected index's shape, \(3,\), got \(2,\)",
+            r"negatives.log_expected: expected the shape of negatives.index, \(3,\), got \(2,\)",
         ),
         (
             Negatives(torch.tensor([7]), torch.zeros(1)),

@@ -43,7 +43,7 @@ def losses_of(layer: Any, y: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 @every
 def test_derivatives(name: str) -> None:
     layer = layer_of(name, 3, 7, dtype=F64, reduction="none").eval()  # the candidates stay the same in eval mode
-    layer.least_ess = 0.0  # otherwise n jumps as h changes
+    layer.least_ess = 0.0  # with a larger value, n depends on h, and the loss has jumps
     loss, values = losses_of(layer, torch.tensor([6, 0, -100, 3, 0]))
     inputs = drawn(5, 3).requires_grad_(), *values
     assert torch.autograd.gradcheck(loss, inputs, check_forward_ad=True)
@@ -80,17 +80,17 @@ def test_tied_weight_gets_both_gradients() -> None:
 def test_vmap_and_compile(name: str) -> None:
     layer, hidden, y = layer_of(name, reduction="none").eval(), drawn(6, 5, dtype=torch.float32), torch.arange(6)
     layer.least_ess = 0.0
-    given: tuple[Any, ...] = (hidden, y)
+    inputs: tuple[Any, ...] = (hidden, y)
     if hasattr(layer, "sampler"):
-        given += (Negatives(torch.arange(8) * 3, torch.linspace(-2, 1, 8)),)
+        inputs += (Negatives(torch.arange(8) * 3, torch.linspace(-2, 1, 8)),)
     if name == "target":
         layer.use(torch.arange(20))
-    wanted = layer(*given)
-    mapped = torch.func.vmap(layer, in_dims=(0, 0, None)[: len(given)])(*given)
+    wanted = layer(*inputs)
+    mapped = torch.func.vmap(layer, in_dims=(0, 0, None)[: len(inputs)])(*inputs)
     torch.testing.assert_close(mapped, wanted)
     torch._dynamo.reset()  # dynamo limits how often it recompiles a function
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(*given), wanted)
+    torch.testing.assert_close(compiled(*inputs), wanted)
 
 
 # --- bits and state ---------------------------------------------------------------------------------------------------
@@ -139,7 +139,10 @@ def test_checkpoint_continues_with_the_same_draws(name: str) -> None:
 
 @every
 def test_layers_from_the_meta_device(name: str) -> None:
-    """A layer created on the meta device works after each of three ways to give it memory."""
+    """A layer created on the meta device works after each of three ways to allocate its parameters.
+
+    The ways: a checkpoint with ``assign=True``, `to_empty` with a checkpoint, and `to_empty` with `reset_parameters`.
+    """
     layer, hidden, y = layer_of(name).eval(), drawn(6, 5, dtype=torch.float32), torch.arange(6)
     wanted = layer(hidden, y)
     assigned = layers.LAYERS[name](5, 40, device="meta").eval()
@@ -158,14 +161,14 @@ def test_layers_from_the_meta_device(name: str) -> None:
     assert begun.eval()(hidden, y).isfinite()
 
 
-def test_checkpoint_holds_learned_counts() -> None:
+def test_checkpoint_contains_learned_counts() -> None:
     layer, twin = (nn.SampledSoftmax(5, Learned(40), samples=6) for _ in range(2))
     hidden, y = drawn(3, 5, dtype=torch.float32), torch.tensor([7, -100, 7])
     layer(hidden, y)
     assert layer.sampler.counts[7] == 2
     assert layer.sampler.counts.sum() == 2
     layer.eval()(hidden, y)
-    assert layer.sampler.counts.sum() == 2, "in eval mode nothing is learned"
+    assert layer.sampler.counts.sum() == 2, "eval mode does not count targets"
     twin.load_state_dict(layer.state_dict())
     assert np.array_equal(twin.sampler.counts, layer.sampler.counts)
     with pytest.raises(RuntimeError, match=r"Missing key.*sampler\.counts"):

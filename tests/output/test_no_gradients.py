@@ -52,7 +52,10 @@ for name in sys.argv[1:]:
 
 @pytest.fixture(scope="module")
 def shares() -> tuple[dict[str, list[float]], str]:
-    """Return each layer's peak memory without and with gradients, in multiples of its weights, and all output."""
+    """Return the peak memory of each layer without and with gradients, and the error output of the process.
+
+    The unit of the peak memory is the size of the layer's weights.
+    """
     done = subprocess.run([sys.executable, "-c", SCRIPT, *LAYERS], capture_output=True, text=True, check=False)
     return {name: peaks for name, *peaks in map(json.loads, done.stdout.splitlines())}, done.stderr
 
@@ -65,4 +68,4 @@ def test_no_grad_allocates_no_gradients(layer: str, shares: tuple[dict[str, list
     assert layer in found, printed
     without, with_gradients = found[layer]
     assert without < 0.2
-    assert with_gradients > 0.9, "the check has to see a gradient of the weights"
+    assert with_gradients > 0.9, "the peak includes the gradient of the weights"

@@ -32,7 +32,7 @@ NODES = np.array([0, 6, 2, 3, 0, 0, 5, 1, 2, 6, 4, 0])
 SIGNS = np.array([1, -1, 1, 0, 1, -1, -1, 1, -1, 1, -1, 0], np.int8)
 H, W, B, F = (RNG.standard_normal(shape) for shape in ((5, 4), (7, 4), 7, 12))
 PAIRS = Pairs(NODES, ROWS, STARTS)
-ANYHOW = Pairs(NODES, ROWS[::-1].copy(), None)
+UNSORTED = Pairs(NODES, ROWS[::-1].copy(), None)
 F64 = np.dtype(np.float64)
 CASES = {
     "linear_scores": (o.linear_scores, LinearScores(H, W, B)),
@@ -40,7 +40,7 @@ CASES = {
     "gathered": (o.gathered, Gathered(W, NODES, False)),
     "gathered, numbers": (o.gathered, Gathered(B, NODES, False)),
     "pair_scores": (o.pair_scores, PairScores(H, Table(W, B, False), PAIRS)),
-    "pair_scores, any order": (o.pair_scores, PairScores(H, Table(W, None, True), ANYHOW)),
+    "pair_scores, any order": (o.pair_scores, PairScores(H, Table(W, None, True), UNSORTED)),
     "coin_losses": (o.coin_losses, CoinLosses(H, Table(W, B, False), PAIRS, SIGNS, F, True)),
     "coin_losses, no dh": (o.coin_losses, CoinLosses(H, Table(W, None, True), PAIRS, SIGNS, None, False)),
     "sums": (o.sums, Sums(W, NODES, F, STARTS, None)),
@@ -116,10 +116,10 @@ def test_derivatives(name: str) -> None:
     varying = [field not in operation.constant for field in operation.fields]
 
     def f(*values: Any) -> tuple[Any, ...]:
-        given = list(flat)
+        arguments = list(flat)
         for k, value in zip(places, values, strict=True):
-            given[k] = value
-        found = operation(operation.torch.unflatten(*given))
+            arguments[k] = value
+        found = operation(operation.torch.unflatten(*arguments))
         return tuple(x for x, varies in zip(found, varying, strict=True) if varies)
 
     if is_sparse(i):

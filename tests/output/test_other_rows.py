@@ -42,18 +42,18 @@ def test_nonfinite_numbers_change_no_bit_of_other_rows(
 ) -> None:
     monkeypatch.setattr(layers, "_SIZE", size)
     y, h, *layer = drawn(number, torch.float32)
-    odd = h.clone()
-    odd[17, 1] = bad
+    changed = h.clone()
+    changed[17, 1] = bad
     kept = torch.arange(N) != 17
     for total in (False, True):
-        clean, beside = (found(y, x, *layer, total=total) for x in (h, odd))
-        for x, same in list(zip(clean, beside, strict=True))[total:2]:
+        clean, with_bad = (found(y, x, *layer, total=total) for x in (h, changed))
+        for x, same in list(zip(clean, with_bad, strict=True))[total:2]:
             assert torch.equal(x[kept], same[kept])
             assert not torch.equal(x[17], same[17])
 
 
 def places(h: Any, b: Any, w: Any) -> dict[str, list[Any]]:
-    """Where a test puts a nonfinite number."""
+    """Return the views into which a test writes a nonfinite number."""
     return {
         "a class": [w[-1][5, :1]],
         "two classes": [w[0][1, :1], w[-1][5, :1]],

@@ -38,7 +38,7 @@ every = pytest.mark.parametrize("name", KINDS)
 
 
 def filled(layer: Any, scale: float = 0.7, *, mixed: bool = True) -> Any:
-    """Return a layer with random parameters and a random order of classes."""
+    """Give a layer random parameters, and a random order of classes if `mixed` is True, and return it."""
     generator = torch.Generator().manual_seed(layer.classes)
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -136,22 +136,22 @@ def test_gradients(name: str, k: int, bias: bool, reduction: str) -> None:
     hidden, y = drawn(4, 3).requires_grad_(), torch.tensor([0, k - 1, -100, k // 2])
     names, parameters = zip(*layer.named_parameters(), strict=True)
 
-    def of(method: str, *beside: Any) -> Any:
+    def of(method: str, *arguments: Any) -> Any:
         class Of(torch.nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.layer = layer
 
             def forward(self, hidden: Any) -> Any:
-                return getattr(self.layer, method)(hidden, *beside)
+                return getattr(self.layer, method)(hidden, *arguments)
 
         return lambda h, *p: torch.func.functional_call(
             Of(), {f"layer.{n}": one for n, one in zip(names, p, strict=True)}, (h,)
         )
 
     inputs = (hidden, *parameters)
-    for method, *beside in (("forward", y), ("log_prob_of", y), ("log_prob",)):
-        assert torch.autograd.gradcheck(of(method, *beside), inputs, check_forward_ad=True, check_batched_grad=True)
+    for method, *arguments in (("forward", y), ("log_prob_of", y), ("log_prob",)):
+        assert torch.autograd.gradcheck(of(method, *arguments), inputs, check_forward_ad=True, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(of("forward", y), inputs, check_fwd_over_rev=True, fast_mode=True)
 
 
@@ -173,7 +173,7 @@ def test_backward_can_be_repeated_with_any_factor(name: str) -> None:
     (dh,) = torch.autograd.grad(layer(hidden, y).sum(), hidden)
     frozen = copy.deepcopy(layer).requires_grad_(requires_grad=False)
     frozen.reduction = "sum"
-    assert torch.equal(torch.autograd.grad(frozen(hidden, y), hidden)[0], dh), "of what is wanted alone"
+    assert torch.equal(torch.autograd.grad(frozen(hidden, y), hidden)[0], dh), "frozen parameters do not change dh"
 
 
 @every
@@ -223,7 +223,7 @@ def test_a_row_has_the_same_bits_in_every_batch(name: str, dtype: Any, monkeypat
             torch.set_num_threads(threads)
         assert all(torch.equal(ours, x[part]) for ours, x in zip(found, whole, strict=True))
     monkeypatch.setattr(layers, "_SIZE", 7000)
-    assert all(torch.equal(ours, x) for ours, x in zip(all_of(slice(None)), whole, strict=True)), "in blocks of rows"
+    assert all(torch.equal(ours, x) for ours, x in zip(all_of(slice(None)), whole, strict=True)), "in smaller blocks"
 
 
 @every
@@ -278,7 +278,7 @@ def test_infinite_vector_excludes_its_class(name: str) -> None:
     loss = layer(hidden, layer.order[torch.tensor([1, 0, 20, 39])])
     loss.backward()
     assert loss.isfinite()
-    assert hidden.grad.isfinite().all(), "0 times infinity is not met"
+    assert hidden.grad.isfinite().all(), "no product of 0 and infinity"
 
 
 @every

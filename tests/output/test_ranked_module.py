@@ -37,7 +37,7 @@ def test_half_precision(name: str) -> None:
         half(hidden, y).backward()
         wide(hidden.float(), y).backward()
         for ours, theirs in zip(half.parameters(), wide.parameters(), strict=True):
-            assert torch.equal(ours.grad, theirs.grad.to(dtype)), "rounded once"
+            assert torch.equal(ours.grad, theirs.grad.to(dtype)), "gradients are rounded once"
         for implementation in ("native", "reference"):
             with using(implementation):
                 found = wide(hidden.float(), y), wide.log_prob(hidden.float())
@@ -63,7 +63,7 @@ def test_vmap_and_functional_derivatives(name: str) -> None:
     (again,) = torch.autograd.grad(wanted[0, 0], h)
     torch.testing.assert_close(hessian[0, 0], again)
     wrong = torch.func.vmap(layer)(hidden, torch.tensor([0, 40, -1, 29, -100, 99]))
-    assert wrong.isnan().tolist() == [False, True, True, False, False, True], "where nobody may look"
+    assert wrong.isnan().tolist() == [False, True, True, False, False, True], "NaN for targets out of range"
     assert wrong[4] == 0
     layer.reduction = "mean"
     parameters = dict(layer.named_parameters())

@@ -20,7 +20,7 @@ Y = torch.tensor([0, 8, 3, 3])
 
 
 def at(layer: Any, seed: int = 5) -> Any:
-    """Set the same random parameters in every layer."""
+    """Set random parameters, the same for every layer, and return the layer in float64."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name in ("weight", "bias"):
@@ -42,7 +42,7 @@ OWN = Negatives(torch.arange(N * 5).reshape(N, 5) * 4 % K, torch.linspace(-1, 1,
 def test_losses_equal_the_definitions(given: Negatives) -> None:
     hidden = drawn(N, D)
 
-    def beside(row: int) -> list[tuple[int, float]]:
+    def candidates_of(row: int) -> list[tuple[int, float]]:
         index, log_e = (x if x.ndim == 1 else x[row] for x in given)
         return [(int(j), float(e)) for j, e in zip(index, log_e, strict=True)]
 
@@ -50,27 +50,29 @@ def test_losses_equal_the_definitions(given: Negatives) -> None:
         layer = at(layer)
         layer.reduction = "none"
         s = scores(layer, hidden).detach().numpy()
-        wanted = [of_row(s[i], int(Y[i]), beside(i)) for i in range(N)]
+        wanted = [of_row(s[i], int(Y[i]), candidates_of(i)) for i in range(N)]
         torch.testing.assert_close(layer(hidden, Y, given).detach(), torch.tensor(wanted, dtype=F64))
 
-    def sampled(s: Any, y: int, some: list[tuple[int, float]]) -> float:
-        return np.log(np.exp(s[y]) + sum(np.exp(s[j] - e) for j, e in some if j != y)) - s[y]
+    def sampled(s: Any, y: int, candidates: list[tuple[int, float]]) -> float:
+        return np.log(np.exp(s[y]) + sum(np.exp(s[j] - e) for j, e in candidates if j != y)) - s[y]
 
-    def importance(s: Any, y: int, some: list[tuple[int, float]]) -> float:
-        return np.log(sum(np.exp(s[j] - e) for j, e in some)) - s[y]
+    def importance(s: Any, y: int, candidates: list[tuple[int, float]]) -> float:
+        return np.log(sum(np.exp(s[j] - e) for j, e in candidates)) - s[y]
 
-    def coin(x: float) -> float:
+    def logistic_loss(x: float) -> float:
         return np.log1p(np.exp(-x))
 
     n = given.index.shape[-1]
     sampler = Unigram(layers.counts(K))
     q = sampler.probabilities
 
-    def nce(s: Any, y: int, some: list[tuple[int, float]]) -> float:
-        return coin(s[y] - 0.3 - np.log(n * q[y])) + sum(coin(-(s[j] - 0.3 - e)) for j, e in some)
+    def nce(s: Any, y: int, candidates: list[tuple[int, float]]) -> float:
+        return logistic_loss(s[y] - 0.3 - np.log(n * q[y])) + sum(
+            logistic_loss(-(s[j] - 0.3 - e)) for j, e in candidates
+        )
 
-    def negative(s: Any, y: int, some: list[tuple[int, float]]) -> float:
-        return coin(s[y]) + sum(coin(-s[j]) for j, _ in some)
+    def negative(s: Any, y: int, candidates: list[tuple[int, float]]) -> float:
+        return logistic_loss(s[y]) + sum(logistic_loss(-s[j]) for j, _ in candidates)
 
     compare(nn.SampledSoftmax(D, sampler, samples=5), sampled)
     compare(nn.ImportanceSampledSoftmax(D, sampler, samples=5), importance)

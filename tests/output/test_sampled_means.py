@@ -20,7 +20,10 @@ DRAWS = 10_000
 
 
 def gradients(layer: Any, hidden: Any, y: Any) -> tuple[Any, Any]:
-    """Return the mean over draws of the gradient to h, and its standard error. Each row of a batch has its own draw."""
+    """Return the mean over draws of the gradient with respect to h, and the standard error of the mean.
+
+    Each row of a batch has its own draw.
+    """
     assert not layer.shared
     rows = hidden.expand(DRAWS, D).clone().requires_grad_()
     layer.reduction = "sum"
@@ -48,12 +51,12 @@ def test_sampling_from_the_softmax_itself_is_unbiased(n: int) -> None:
     mean, error = gradients(at(nn.SampledSoftmax(D, own_distribution(hidden, 3), **options)), hidden, y)
     assert ((mean - truth(hidden, y)).abs() < 3 * error).all()
     biased, error = gradients(at(nn.SampledSoftmax(D, Uniform(K), **options)), hidden, y)
-    assert ((biased - truth(hidden, y)).abs() > 6 * error).any(), "the test can fail"
+    assert ((biased - truth(hidden, y)).abs() > 6 * error).any(), "another sampler fails the test"
 
 
 @pytest.mark.parametrize("kind", [nn.SampledSoftmax, nn.ImportanceSampledSoftmax])
 def test_bias_falls_as_1_over_n(kind: Any) -> None:
-    """With 16 times as many draws, the bias is 16 times smaller, within 3 standard errors."""
+    """With 16 times as many draws, the bias is at most 1/8 as large, within 3 standard errors. In theory it is 1/16."""
     hidden, y, sampler = drawn(D), torch.tensor(3), Unigram(layers.counts(K))
     options: dict[str, Any] = {"unique": False} if kind is nn.SampledSoftmax else {}
     bias = {}
@@ -65,10 +68,13 @@ def test_bias_falls_as_1_over_n(kind: Any) -> None:
 
 
 def test_nce_gradient_has_its_expectation_and_tends_to_likelihood() -> None:
-    """The mean is -sigma(-D_y) s'_y + sum_j n q_j sigma(D_j) s'_j, which tends to p - e_y for normalised scores."""
+    """The mean gradient is -sigma(-D_y) s'_y + sum_j n q_j sigma(D_j) s'_j, where s' is the gradient of a score.
+
+    D is Delta in the docstring of `NCE`. For normalised scores, the mean tends to the gradient of the full softmax.
+    """
     hidden, y, sampler = drawn(D), torch.tensor(3), Unigram(layers.counts(K), power=0.5)
     q = torch.tensor(sampler.probabilities)
-    far = []
+    distance = []
     for n in (3, 2000):
         layer = at(nn.NCE(D, sampler, samples=n, shared=False, log_z=0.0))
         with torch.no_grad():
@@ -77,11 +83,11 @@ def test_nce_gradient_has_its_expectation_and_tends_to_likelihood() -> None:
         delta = s - (n * q).log()
         expected = (n * q * delta.sigmoid())[:, None] * layer.weight
         wanted = (expected.sum(0) - (-delta[y]).sigmoid() * layer.weight[y]).detach()
-        far.append((wanted - truth(hidden, y)).norm().item())
+        distance.append((wanted - truth(hidden, y)).norm().item())
         if n == 3:
             mean, error = gradients(layer, hidden, y)
             assert ((mean - wanted).abs() < 3 * error).all()
-    assert far[1] < 0.01 * far[0]
+    assert distance[1] < 0.01 * distance[0]
 
 
 def test_negative_sampling_learns_pointwise_mutual_information() -> None:
@@ -89,13 +95,13 @@ def test_negative_sampling_learns_pointwise_mutual_information() -> None:
     n, sampler = 4, Unigram(layers.counts(K))
     p = torch.tensor(Unigram(np.arange(1, K + 1), power=1).probabilities)
     best = p.log() - torch.tensor(sampler.log_probabilities(range(K))) - np.log(n)
-    pulled = p * (best.sigmoid() - 1) + n * torch.tensor(sampler.probabilities) * best.sigmoid()
-    torch.testing.assert_close(pulled, torch.zeros(K, dtype=F64))
+    mean_gradient = p * (best.sigmoid() - 1) + n * torch.tensor(sampler.probabilities) * best.sigmoid()
+    torch.testing.assert_close(mean_gradient, torch.zeros(K, dtype=F64))
     layer = at(nn.NegativeSampling(D, sampler, samples=n))
     with torch.no_grad():
         layer.weight.zero_()
         layer.bias.copy_(best)
     y = torch.multinomial(p, DRAWS, replacement=True, generator=torch.Generator().manual_seed(0))
     layer(torch.zeros(DRAWS, D, dtype=F64), y).backward()
-    error = (p + n * torch.tensor(sampler.probabilities)).sqrt() / DRAWS**0.5  # an upper bound: the counts' error
+    error = (p + n * torch.tensor(sampler.probabilities)).sqrt() / DRAWS**0.5  # an upper bound
     assert (layer.bias.grad.abs() < 3 * error).all()

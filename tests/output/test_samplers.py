@@ -20,12 +20,12 @@ stats = pytest.importorskip("scipy.stats")
 
 DRAWS = 1_000_000
 COUNTS = [500, 0, 3, 70, 1, 0, 0, 12, 9, 1000, 4, 0]
-SEEN = [0, 0, 5, 2, 5, 5, 1]
+TARGETS = [0, 0, 5, 2, 5, 5, 1]
 
 
 def learned() -> Learned:
     sampler = Learned(7, smoothing=0.5, power=0.75)
-    sampler.observe(SEEN)
+    sampler.observe(TARGETS)
     return sampler
 
 
@@ -43,7 +43,7 @@ CASES: dict[str, tuple[Callable[[], Sampler], list[float]]] = {
     "unigram of one": (lambda: Unigram([3.5]), [1.0]),
     "learned": (
         learned,
-        [(SEEN.count(k) + 0.5) ** 0.75 / sum((SEEN.count(j) + 0.5) ** 0.75 for j in range(7)) for k in range(7)],
+        [(TARGETS.count(k) + 0.5) ** 0.75 / sum((TARGETS.count(j) + 0.5) ** 0.75 for j in range(7)) for k in range(7)],
     ),
 }
 every = pytest.mark.parametrize("case", CASES)
@@ -76,7 +76,7 @@ def test_draws_pass_a_chi_square_test(case: str) -> None:
         first, second = np.argsort(q)[-2:]
         wrong = np.array(q)
         wrong[[first, second]] += np.array([-0.1, 0.1]) * wrong[first]
-        assert p_value(found.index, wrong) < 1e-9, "it can fail"
+        assert p_value(found.index, wrong) < 1e-9, "a wrong distribution fails the test"
 
 
 @every
@@ -142,7 +142,7 @@ def test_distinct_draws_are_successive() -> None:
     found = np.array([5 * i + j for i, j in pairs])
     assert p_value(found, law) > 1e-4
     wrong = np.array([[0 if i == j else q[i] * q[j] for j in range(5)] for i in range(5)]).reshape(-1)
-    assert p_value(found, wrong / wrong.sum()) < 1e-9, "it can fail"
+    assert p_value(found, wrong / wrong.sum()) < 1e-9, "a wrong distribution fails the test"
 
 
 def test_rare_classes_are_drawn_by_arrival_times() -> None:
@@ -151,7 +151,7 @@ def test_rare_classes_are_drawn_by_arrival_times() -> None:
     sets = np.array([sampler.draw(4, seed=2, stream=s, unique=True).index for s in range(700)])
     assert np.all(sets[:, 0] == 0)
     assert p_value(sets[:, 1] - 1, np.array([1, 2, 3]) / 6) > 1e-4
-    assert p_value(sets[:, 1] - 1, np.array([1, 1, 1]) / 3) < 1e-9, "it can fail"
+    assert p_value(sets[:, 1] - 1, np.array([1, 1, 1]) / 3) < 1e-9, "a wrong distribution fails the test"
     # The probabilities of being the last of the three rare classes, after the other two in either order.
     last = np.array([2 / 6 * 3 / 4 + 3 / 6 * 2 / 3, 1 / 6 * 3 / 5 + 3 / 6 * 1 / 3, 1 / 6 * 2 / 5 + 2 / 6 * 1 / 4])
     assert p_value(sets[:, 3] - 1, last) > 1e-4
@@ -171,7 +171,7 @@ def test_inclusion_probabilities_equal_frequencies_of_draws() -> None:
     assert np.abs(z).max() < 5
     assert 0.85 < np.mean(z[10:] ** 2) < 1.15
     naive = np.minimum(500 * sampler.probabilities, 1.0)
-    assert np.abs((count - 2000 * naive) / error)[100:].max() > 10, "it can fail"
+    assert np.abs((count - 2000 * naive) / error)[100:].max() > 10, "a wrong pi fails the test"
 
 
 def test_smallest_numbers_of_classes_and_draws() -> None:
@@ -187,23 +187,23 @@ def test_smallest_numbers_of_classes_and_draws() -> None:
         assert none.index.dtype == np.int64
 
 
-# --- what is learned --------------------------------------------------------------------------------------------------
+# --- learned counts ---------------------------------------------------------------------------------------------------
 
 
-def test_learned_follows_what_it_observes() -> None:
+def test_learned_counts_the_observed_targets() -> None:
     sampler = Learned(4, smoothing=2.0, decay=0.5)
     before = sampler.expected([3], 2, unique=True)
     sampler.observe([[3, 3], [0, 3]])
     sampler.observe(np.array([1], dtype=np.uint8))
     np.testing.assert_array_equal(sampler.counts, [0.5, 1.0, 0.0, 1.5])
     np.testing.assert_allclose(sampler.probabilities, np.array([2.5, 3.0, 2.0, 3.5]) / 11.0)
-    assert sampler.expected([3], 2, unique=True) > before, "nothing is kept from before"
+    assert sampler.expected([3], 2, unique=True) > before, "`observe` clears the cache"
     assert p_value(sampler.draw(100_000, seed=0).index, sampler.probabilities) > 1e-4
     sampler.observe([])
     np.testing.assert_array_equal(sampler.counts, [0.25, 0.5, 0.0, 0.75])
     counts = sampler.counts
     counts[0] = 100.0
-    assert sampler.counts[0] == 0.25, "a copy"
+    assert sampler.counts[0] == 0.25, "`counts` is a copy"
 
 
 def test_learned_state_dict_can_be_saved_by_torch(tmp_path: Any) -> None:
@@ -218,11 +218,11 @@ def test_learned_state_dict_can_be_saved_by_torch(tmp_path: Any) -> None:
     assert sampler.counts[6] == 0
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
+# --- alias tables and random numbers ----------------------------------------------------------------------------------
 
 
 def test_alias_table_has_the_masses_of_its_distribution() -> None:
-    """The largest relative error over 50,021 classes is 1e-12. Cumulative sums in float64 would make it 1e-9."""
+    """The largest relative error over 50,021 classes is 1e-12. With cumulative sums in float64, it would be 1e-9."""
     rng = np.random.default_rng(5)
     for weights in (rng.zipf(1.2, 50_021).clip(0, 10**7) ** 0.75, rng.integers(0, 3, 50), np.ones(9), np.array([0, 7])):
         q = weights / weights.sum()
@@ -305,7 +305,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: Learned(2).load_state_dict({"count": [1, 2]}),
         ValueError,
-        r"state: expected 'counts' alone, got \['count'\]",
+        r"state: expected only the key 'counts', got \['count'\]",
     ),
 ]
 

@@ -41,14 +41,14 @@ def entropy(counts: Any) -> float:
 def walked(tree: Tree) -> dict[int, list[tuple[int, int]]]:
     """Return the path to every class as (node, sign) pairs, found by a walk from the root."""
     found: dict[int, list[tuple[int, int]]] = {}
-    open_ones: list[tuple[int, list[tuple[int, int]]]] = [(0 if tree.nodes else ~0, [])]
-    while open_ones:
-        code, path = open_ones.pop()
+    stack: list[tuple[int, list[tuple[int, int]]]] = [(0 if tree.nodes else ~0, [])]
+    while stack:
+        code, path = stack.pop()
         if code < 0:
             found[~code] = path
             continue
         first, second = tree.children[code].tolist()
-        open_ones += [(first, [*path, (code, 1)]), (second, [*path, (code, -1)])]
+        stack += [(first, [*path, (code, 1)]), (second, [*path, (code, -1)])]
     return found
 
 
@@ -108,9 +108,9 @@ def test_huffman_tree_is_optimal(counts: list[int]) -> None:
     costs = {d: sum(c * x for c, x in zip(falling, d, strict=True)) for d in full_trees(len(counts))}
     least = min(costs.values())
     assert np.dot(depths, counts) == least
-    assert max(depths) == min(max(d) for d, cost in costs.items() if cost == least), "of these the least deep"
+    assert max(depths) == min(max(d) for d, cost in costs.items() if cost == least), "least deep optimal tree"
     for i, j in itertools.combinations(range(len(counts)), 2):
-        assert counts[i] != counts[j] or depths[i] >= depths[j], "of equal counts the earlier is as deep at least"
+        assert counts[i] != counts[j] or depths[i] >= depths[j], "of two equal counts, the earlier is at least as deep"
 
 
 @pytest.mark.parametrize("which", ["words", "zipf", "floats", "some zeros", "one only"])
@@ -128,7 +128,7 @@ def test_huffman_expected_depth_is_within_1_of_the_entropy(which: str) -> None:
     assert expected <= Tree.balanced(len(counts)).expected_depth(counts)
     np.testing.assert_allclose(expected, np.average(tree.depths, weights=counts))
     if which == "words":
-        assert len(counts) > 10_000, "real text has words enough"
+        assert len(counts) > 10_000, "the text has enough words"
         assert expected < 0.75 * Tree.balanced(len(counts)).expected_depth(counts)
 
 
@@ -188,7 +188,7 @@ def test_from_hidden_splits_into_nearby_points() -> None:
     tree = Tree.from_hidden(x, seed=0)
     assert all(below(tree, np.flatnonzero(labels == label).tolist()) for label in range(8))
     assert not below(Tree.balanced(400), np.flatnonzero(labels == 0).tolist())
-    assert tree == Tree.from_hidden(x, seed=0), "the same again"
+    assert tree == Tree.from_hidden(x, seed=0), "the same seed gives the same tree"
     assert tree == Tree.from_hidden(x.tolist(), 0)
     noise = RNG.standard_normal((300, 5))
     assert Tree.from_hidden(noise, seed=0) != Tree.from_hidden(noise, seed=1)
@@ -208,9 +208,9 @@ def test_trees_are_immutable_and_can_be_stored() -> None:
             array[0] = 1
     with pytest.raises(AttributeError):
         tree.depths = 1  # type: ignore[misc,assignment]
-    given_away = tree.children.copy()
-    twin = Tree(given_away)
-    given_away[0] = 7
+    source = tree.children.copy()
+    twin = Tree(source)
+    source[0] = 7
     copies = [pickle.loads(pickle.dumps(tree)), copy.deepcopy(tree), Tree.from_state(tree.state()), twin]
     for other in copies:
         assert other == tree
@@ -230,7 +230,7 @@ def test_tensors_are_accepted() -> None:
     assert Tree.from_clusters(torch.tensor([0, 1, 0])) == Tree.from_clusters([0, 1, 0])
     assert Tree.from_state({"children": torch.tensor(Tree.balanced(4).children)}) == Tree.balanced(4)
     torch.manual_seed(0)
-    assert Tree.from_hidden(x) == (torch.manual_seed(0), Tree.from_hidden(x))[1], "torch's own default generator"
+    assert Tree.from_hidden(x) == (torch.manual_seed(0), Tree.from_hidden(x))[1], "seed from torch's default generator"
 
 
 @pytest.mark.parametrize(

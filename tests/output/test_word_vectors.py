@@ -21,7 +21,7 @@ COUNTS = 1000 // np.arange(1, 41)
 
 
 def text(n: int = 3000, seed: int = 0) -> Any:
-    """Return a text of words of two kinds and ends of sentences. Words are near words of their own kind."""
+    """Return words of two kinds, even and odd numbers, and ends of sentences. Ten consecutive words have one kind."""
     rng = np.random.default_rng(seed)
     kinds = np.repeat(rng.integers(0, 2, n // 10), 10)
     words = 2 * rng.integers(0, 20, len(kinds)) + kinds
@@ -33,13 +33,13 @@ def pairs_by_loops(tokens: list[int], windows: list[int], start: int, stop: int)
     for i in range(start, stop):
         if tokens[i] < 0:
             continue
-        beside = []
+        near = []
         for step in (-1, 1):
             for j in range(i + step, i + step * (windows[i] + 1), step):
                 if not 0 <= j < len(tokens) or tokens[j] < 0:
                     break
-                beside.append(j)
-        found.append((tokens[i], [tokens[j] for j in sorted(beside)]))
+                near.append(j)
+        found.append((tokens[i], [tokens[j] for j in sorted(near)]))
     return found
 
 
@@ -50,8 +50,8 @@ def test_pairs_equal_a_loop(ends: float, reach: int) -> None:
     tokens = np.where(rng.random(200) < ends, -1, rng.integers(0, 9, 200))
     windows = rng.integers(1, reach + 1, 200)
     for start, stop in ((0, 200), (0, 50), (50, 51), (150, 200), (70, 70)):
-        centres, starts, beside = module._pairs(tokens, windows, reach, start, stop)
-        parts = [part.tolist() for part in np.split(beside, starts[1:-1])] if len(centres) else []
+        centres, starts, context = module._pairs(tokens, windows, reach, start, stop)
+        parts = [part.tolist() for part in np.split(context, starts[1:-1])] if len(centres) else []
         found = list(zip(centres.tolist(), parts, strict=True))
         assert found == pairs_by_loops(tokens.tolist(), windows.tolist(), start, stop)
         assert starts[0] == 0
@@ -60,7 +60,7 @@ def test_pairs_equal_a_loop(ends: float, reach: int) -> None:
 def test_frequent_words_are_subsampled() -> None:
     """Subsampling keeps sqrt(t / f) + t / f of a word's tokens, and all ends of sentences.
 
-    Windows are uniform from 1 on.
+    Windows are uniform from 1 to 3.
     """
     counts = np.array([9000, 900, 90, 10])
     model = WordVectors(counts, 2, threshold=1e-2, window=3)
@@ -79,20 +79,20 @@ def test_frequent_words_are_subsampled() -> None:
 
 @pytest.mark.parametrize("tree", [None, Tree.huffman(COUNTS)], ids=str)
 def test_small_step_equals_the_torch_module(tree: Tree | None) -> None:
-    """One batch of all tokens, at a small rate, has the torch module's loss and its SGD updates."""
+    """Training on one batch of all tokens, at a small rate, has the loss and the SGD updates of the torch module."""
     torch = pytest.importorskip("torch")
     tokens, rate = text(60), 1e-3
     model = WordVectors(COUNTS, 12, tree=tree, samples=4, window=2, seed=3)
     model.weight[:] = np.random.default_rng(0).normal(size=model.weight.shape) * 0.3
     before, weight = model.vectors.copy(), model.weight.copy()
     kept, windows = model._subsampled(tokens)
-    centres, starts, beside = module._pairs(kept, windows, 2, 0, len(kept))
+    centres, starts, context = module._pairs(kept, windows, 2, 0, len(kept))
     vectors = torch.nn.Parameter(torch.from_numpy(before.copy()))
-    hidden, target = vectors[np.repeat(centres, np.diff(starts))], torch.from_numpy(beside)
+    hidden, target = vectors[np.repeat(centres, np.diff(starts))], torch.from_numpy(context)
     options = {"bias": False, "reduction": "none"}
     if tree is None:
         layer = softargmax.nn.NegativeSampling(12, Unigram(COUNTS), samples=4, **options)
-        drawn = Unigram(COUNTS).draw(4 * len(beside), seed=3, stream=0)
+        drawn = Unigram(COUNTS).draw(4 * len(context), seed=3, stream=0)
         negatives = type(drawn)(*(np.reshape(x, (-1, 4)) for x in drawn))
     else:
         layer, negatives = softargmax.nn.HierarchicalSoftmax(12, tree, **options), None
@@ -106,7 +106,7 @@ def test_small_step_equals_the_torch_module(tree: Tree | None) -> None:
     losses.sum().backward()
     loss = model.train(tokens, rate=rate, batch=len(tokens))
     assert loss == pytest.approx(float(losses.detach().mean()), rel=1e-5)
-    # The tolerance allows for the weight's changes within the batch, which are proportional to the rate.
+    # The tolerance allows for the changes of the weights within the batch, which are proportional to the rate.
     for after, first, parameter in ((model.vectors, before, vectors), (model.weight, weight, layer.weight)):
         np.testing.assert_allclose((after - first) / rate, -parameter.grad.numpy(), rtol=1e-2, atol=5e-3)
 
@@ -128,7 +128,7 @@ def test_training_finds_words_of_one_kind(options: dict[str, Any]) -> None:
 def test_large_batches_do_not_diverge() -> None:
     """A batch of 256 words updates the tree's root a thousand times. Training does not diverge and vectors stay small.
 
-    It would diverge if all updates of a batch used the root's vector from before the batch.
+    Training would diverge if all updates of a batch used the root's vector from before the batch.
     """
     q = 1.0 / np.arange(1, 1501)
     rng = np.random.default_rng(0)
@@ -186,7 +186,7 @@ def test_every_option_changes_the_vectors() -> None:
 
 
 def test_second_text_has_new_draws() -> None:
-    """A second text has new draws. An empty text, or one with only ends of sentences, changes nothing."""
+    """A second text has new draws. An empty text, and a text in which no sentence has two words, have loss 0."""
     tokens = text(2000)
     model = WordVectors(COUNTS, 6)
     assert model.train([]) == 0

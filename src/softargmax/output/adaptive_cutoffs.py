@@ -26,14 +26,16 @@ BATCH = 1024
 MOST = 3
 """Default limit of the number of clusters.
 
-With more, the projections of the rarest classes have very few dimensions.
+With more clusters, the projections of the rarest classes have very few dimensions.
 """
 
 
 class StepCost(NamedTuple):
-    r"""Cost model of a training step: the cost g of the head or of one cluster, counted in multiply-adds.
+    r"""Cost model of a training step: the cost g of the head or of one cluster, in multiply-adds.
 
     .. math:: g(k, B, d) = c + \max(m,\ k B (d + s) + k d u)
+
+    k is the number of classes, B the number of rows, and d the length of the vectors.
 
     Attributes
     ----------
@@ -54,9 +56,9 @@ class StepCost(NamedTuple):
     ((103, 720), (54, 368, 1014))
     """
 
-    # Fitted to 69 measured times of a head or a cluster, with 32 x 64 to 1024 x 32768 scores and d from 4 to 256. Each
-    # time includes forward, backward and Adam's step, in float32 on 2 threads of an AMD EPYC. The root mean square of
-    # the relative error is 18%. One multiply-add took 0.025 ns.
+    # The defaults are fitted to 69 measured times of a head or a cluster, with 32 x 64 to 1024 x 32768 scores and d
+    # from 4 to 256. Each time includes forward, backward and Adam's step, in float32 on 2 threads of an AMD EPYC. The
+    # root mean square of the relative error is 18%. One multiply-add took 0.025 ns.
     call: float = 2e7
     least: float = 1e6
     score: float = 75.0
@@ -76,7 +78,7 @@ def integers(values: Any, name: str) -> tuple[int, ...]:
 
 
 class Ranked(NamedTuple):
-    """The classes sorted by decreasing count; shares[r] is the share of the first r classes in all counts."""
+    """The classes sorted by decreasing count. shares[r] is the share of the first r classes in the total count."""
 
     order: Ints
     shares: Floats
@@ -109,17 +111,17 @@ def adaptive_cutoffs(
     Parameters
     ----------
     counts : array_like
-        (K,), in any order: how often each class occurs, at least 0.
+        How often each class occurs, at least 0, with the classes in any order. Shape (K,).
     dim : int
         D, the length of the hidden vectors.
     clusters : int, optional
-        J, the number of clusters, from 0 to K - 1. By default the best number from 0 to 3.
+        J, the number of clusters, from 0 to K - 1. The default is the best number from 0 to 3.
     batch : int
         B, the number of rows of a step.
     div_value : float
         v: cluster i has vectors of length :math:`D_i = \max(1, \lfloor D / v^i \rfloor)`. With 1, as in the article,
         the cut-offs are chosen as if all vectors had length D. The model counts the time that short vectors save, but
-        not the accuracy that they lose. So with v = 4 it would leave few classes in the head.
+        not the accuracy that they lose. With v = 4, the result would therefore have few classes in the head.
     cost : StepCost, optional
         The cost model: g and its constants s and u. The default constants were measured on a CPU.
 
@@ -139,13 +141,15 @@ def adaptive_cutoffs(
     Notes
     -----
     The head has the :math:`k_0` frequent classes and a token for each cluster. Cluster i has :math:`k_i` classes, whose
-    share in the counts is :math:`p_i`. So a share :math:`p_i` of the rows needs it. For these rows, the cost is that of
-    a projection and of the scores of its classes. The article's model has s = u = 0. But with small :math:`D_i` most of
-    the time is spent on exponentials, and with few rows on the optimiser.
+    share in the counts is :math:`p_i`. So a share :math:`p_i` of the rows needs cluster i. Each of these rows needs a
+    projection and the scores of the cluster's classes. The article's model has s = u = 0. It leaves out the
+    exponentials, which take most of the time if :math:`D_i` is small. It also leaves out the optimiser, which takes
+    most of the time if there are few rows.
 
-    The minimum is exact. A dynamic program over the ranks finds it in :math:`O(J K \log K)` time: as the first rank of
-    a cluster increases, its best last rank never decreases. The reason is that k p, as a function of the first and the
-    last rank of a cluster, is a Monge array, and so is any increasing convex function of k p.
+    The minimum is exact. A dynamic program over the ranks finds it in :math:`O(J K \log K)` time. The program uses that
+    the best last rank of a cluster never decreases as the cluster's first rank increases. The reason is that k p, as a
+    function of the first and the last rank of a cluster, is a Monge array. Any increasing convex function of k p is
+    also a Monge array.
 
     References
     ----------
@@ -204,7 +208,7 @@ def _cheapest(cost: Callable[[Ints, Ints], Floats], after: Floats) -> tuple[Floa
     """Return the minimum over b > a of cost(a, b) + after[b], and the minimising b, for every a from 1 to K - 1.
 
     Divide and conquer: the best b of the middle a is an upper bound of b for smaller a, and a lower bound for larger a.
-    All intervals of one level of the recursion are searched together. Other entries of the minimum are inf.
+    All intervals of one level of the recursion are searched together. The minimum is inf for every other a.
     """
     least, best, last = np.full(len(after), np.inf), np.zeros(len(after), np.int64), len(after) - 1
     a_low, a_high, b_low, b_high = (np.array([x]) for x in (1, last - 1, 2, last))

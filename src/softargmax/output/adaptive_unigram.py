@@ -34,7 +34,7 @@ class Learned(Sampler):
         s, above 0: the initial count of every class.
     decay : float
         d, from 0 to 1: each call of `observe` first multiplies the old counts by d. With 1, all calls count equally.
-        Below 1, the counts of a call decay over about 1 / (1 - d) calls.
+        With d below 1, the counts of a call decay over about 1 / (1 - d) calls.
     power : float
         a, the power of the counts, as in `Unigram`.
 
@@ -95,7 +95,7 @@ class Learned(Sampler):
         Raises
         ------
         IndexError
-            If a target is outside 0 to K - 1; the counts are then unchanged.
+            If a target is outside 0 to K - 1. The counts are then unchanged.
         TypeError
             If targets are not integers.
         """
@@ -113,7 +113,7 @@ class Learned(Sampler):
         return {"counts": self.counts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the counts of another sampler with the same number of classes.
+        """Replace the running counts by those of another sampler with the same number of classes.
 
         Parameters
         ----------
@@ -123,11 +123,11 @@ class Learned(Sampler):
         Raises
         ------
         ValueError
-            If "counts" is missing or there are other keys, or if the counts do not have shape (K,) or hold a negative
-            number, NaN or infinity. The sampler is then unchanged.
+            If "counts" is not the only key, if the counts do not have shape (K,), or if a count is negative, NaN or
+            infinite. The sampler is then unchanged.
         """
         if set(state) != {"counts"}:
-            raise ValueError(f"state: expected 'counts' alone, got {sorted(map(str, state))}")
+            raise ValueError(f"state: expected only the key 'counts', got {sorted(map(str, state))}")
         counts = counts_of(state["counts"], "state['counts']").astype(np.float64)
         if counts.size != self._classes:
             raise ValueError(f"state['counts']: expected {self._classes} classes, got {counts.size}")

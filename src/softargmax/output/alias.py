@@ -1,7 +1,7 @@
 """Alias tables: draw from any distribution over K classes with one random bucket and one comparison.
 
-Walker (1977), An efficient method for generating discrete random variables with general distributions, ACM TOMS 3;
-Vose (1991), A linear algorithm for generating random numbers with a given distribution, IEEE TSE 17.
+Walker (1977), An efficient method for generating discrete random variables with general distributions, ACM TOMS 3. Vose
+(1991), A linear algorithm for generating random numbers with a given distribution, IEEE TSE 17.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ def alias_table(probabilities: Floats) -> AliasTable:
 
     A class with K q < 1 has a light bucket, and one with K q > 1 has a heavy bucket. Vose's construction fills the
     light buckets in order from the excess of one heavy bucket. When this excess is used up, it continues with the next
-    heavy bucket. D are the cumulative sums of the light buckets' deficits, and E those of the heavy buckets' excesses:
+    heavy bucket. :math:`D_i` is the sum of the deficits of the light buckets up to bucket i. :math:`E_j` is the sum of
+    the excesses of the heavy buckets up to bucket j:
 
     .. math:: \mathrm{alias}(i) = \min\{j : E_j > D_{i-1}\}, \qquad \mathrm{threshold}(j) = 1 - (D_i - E_j),
         \quad i = \min\{i : D_i \ge E_j\}
 
     D and E are integers, so their sums are exact. At K = 10^5 their unit is 2^-45 of a bucket. The rounding errors of
-    all q are added to the most probable class. They change its probability by a relative 1e-12, or by 1e-9 if all q
-    round in the same direction. For K = 100,003, binary searches take 4 ms, and a Python loop over K takes 32 ms (one
-    thread of an AMD EPYC).
+    all q are added to the most probable class. They change the probability of this class by a relative 1e-12, or by
+    1e-9 if all q round in the same direction. For K = 100,003, the binary searches of this function take 4 ms, and a
+    Python loop over K takes 32 ms (one thread of an AMD EPYC).
 
     References
     ----------
@@ -49,7 +50,7 @@ def alias_table(probabilities: Floats) -> AliasTable:
     steps = np.rint(scaled * bucket).astype(np.int64)
     steps[np.argmax(steps)] += classes * bucket - int(steps.sum())
     light, heavy = np.flatnonzero(steps < bucket), np.flatnonzero(steps > bucket)
-    lacking, over = np.cumsum(bucket - steps[light]), np.cumsum(steps[heavy] - bucket)  # equal last entries
+    lacking, over = np.cumsum(bucket - steps[light]), np.cumsum(steps[heavy] - bucket)  # same last entry
 
     threshold, alias = np.ones(classes), np.arange(classes, dtype=np.int64)
     threshold[light] = scaled[light]

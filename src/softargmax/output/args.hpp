@@ -16,29 +16,29 @@ struct Table {
 
 // Scores <h, w> + b of pairs: out[p] is the score of row rows[p] of h and row nodes[p] of weight.
 struct DotsArgs {
-    Table h, weight, bias;  // h has the type of the computation, float or double; the bias is optional
+    Table h, weight, bias;  // h: float or double, the type of the computation. bias: optional
     std::int64_t width = kUnknown, pairs = kUnknown;
     const std::int64_t *rows = nullptr, *nodes = nullptr;
-    char* out = nullptr;  // of the type of h
+    char* out = nullptr;  // type of h
     int threads = 1;
 };
 
 // Weighted sums of a table's rows. Row i of `out` is the sum of factors[p] * table[index[p]], where p = order[j] and j
-// runs from starts[i] to starts[i + 1] - 1. Without `order`, p = j. totals[i] is the sum of the same factors alone.
+// runs from starts[i] to starts[i + 1] - 1. Without `order`, p = j. totals[i] is the sum of the same factors.
 struct SumsArgs {
     Table table, out;
     std::int64_t width = kUnknown, sums = kUnknown, places = kUnknown;
     const std::int64_t *index = nullptr, *order = nullptr, *starts = nullptr;
-    const char* factors = nullptr;  // of the type of `out`, float or double
-    char* totals = nullptr;         // of the same type; null if not wanted
+    const char* factors = nullptr;  // type of `out`, float or double
+    char* totals = nullptr;         // type of `out`; null if not requested
     int threads = 1;
 };
 
-// Binary logistic losses. Row r has the pairs p from starts[r] to starts[r + 1] - 1, with the nodes nodes[p].
+// Binary logistic losses. Row r has the pairs p from starts[r] to starts[r + 1] - 1. The node of pair p is nodes[p].
 //
 //     x_p = <h_r, w_p> + b_p + shift_p      loss_r = sum -log sigma(s_p x_p)      slope_p = d loss_r / d x_p
 //
-// The sign s_p is 1 or -1; 0 marks an unused pair, which adds nothing. dh_r = sum slope_p w_p.
+// The sign s_p is 1 or -1, or 0 for an unused pair, which adds nothing. dh_r = sum slope_p w_p.
 struct CoinsArgs {
     Table h, weight, bias, dh;  // the bias and dh are optional
     std::int64_t width = kUnknown, rows = kUnknown, pairs = kUnknown;
@@ -58,12 +58,12 @@ struct StepsArgs {
     const std::int64_t *inputs = nullptr, *starts = nullptr, *target = nullptr;
     const std::int64_t* offsets = nullptr;  // where each class's path begins in `nodes`; null without a tree
     std::int64_t classes = kUnknown, path_nodes = kUnknown,
-                 drawn = kUnknown;  // number of paths, nodes, negatives
+                 drawn = kUnknown;  // numbers of paths, nodes and negatives
     const std::int32_t* nodes = nullptr;
     const std::int8_t* signs = nullptr;
     const std::int64_t* negatives = nullptr;  // `samples` per target
     std::int64_t samples = 0;
-    double rate = 0, last_rate = 0;  // the rates before the first and after the last row; linear in between
+    double rate = 0, last_rate = 0;  // learning rates at the first row and after the last row; linear in between
     double loss = 0;  // result: the sum of the losses
     int threads = 1;
 };
@@ -74,7 +74,7 @@ struct DrawsArgs {
     std::uint64_t seed = 0, stream = 0;
     std::uint32_t purpose = 0;
     std::int64_t first = 0, draws = kUnknown, classes = kUnknown;
-    const double* threshold = nullptr;  // null: no alias table; `out` has a row for each of the four words
+    const double* threshold = nullptr;  // null without an alias table; `out` then has a row for each of the four words
     const std::int64_t* alias = nullptr;
     std::int64_t* out = nullptr;
     int threads = 1;

@@ -10,7 +10,7 @@ from softargmax.core.record import Array, Bare, DType, Packed
 class Table(NamedTuple):
     """One vector per node, (nodes, D), and one bias per node, (nodes,), in any floating dtype.
 
-    sparse: if True, gradients are sparse tensors that hold only the rows in use. Under tracing, and with
+    sparse: if True, gradients are sparse tensors that contain only the rows in use. Under tracing, and with
     ``create_graph=True``, gradients are dense.
     """
 
@@ -20,9 +20,10 @@ class Table(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Pairs of a row of h and a node: the index of the node and of the row, (P,) each.
+    """Pairs of a row of h and a node: `nodes` and `rows` are the indices of both, (P,) each.
 
-    starts, (N + 1,): row r has the pairs from starts[r] to starts[r + 1] - 1; None if the pairs are not sorted by row.
+    starts, (N + 1,): row r has the pairs from starts[r] to starts[r + 1] - 1. It is None if the pairs are not sorted by
+    row.
     """
 
     nodes: Packed
@@ -39,7 +40,7 @@ class LinearScores(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """A table (K, ..) and the indices (n,) of the rows to gather; `sparse` is as in `Table`."""
+    """A table (K, ..) and the indices (n,) of the rows to gather. `sparse` is as in `Table`."""
 
     table: Array
     index: Array
@@ -57,7 +58,7 @@ class PairScores(NamedTuple):
 class CoinLosses(NamedTuple):
     """Inputs of the binary logistic losses of pairs. h, table and pairs are as in `PairScores`.
 
-    signs (P,), int8: 1 or -1; 0 marks an unused pair. shift (P,): added to the scores.
+    signs (P,), int8: 1 or -1, and 0 for an unused pair. shift (P,): added to the scores.
 
     to_h: if True, the kernel also computes the gradient with respect to h.
     """
@@ -94,7 +95,7 @@ class Sums(NamedTuple):
 
 
 class NodeSums(NamedTuple):
-    """Weighted sums by node: term p adds factors[p] * values[at[p]] to the sum of nodes[p], p < P.
+    """Weighted sums by node: term p adds factors[p] * values[at[p]] to the sum of node nodes[p], p < P.
 
     The values have shape (M, D). There are `size` nodes.
     """

@@ -27,8 +27,7 @@ void agree(const char* name, std::int64_t& count, std::int64_t found) {
     if (count == kUnknown) count = found;
     if (count == found) return;
     throw nb::value_error(
-        (std::string(name) + ": expected one for each of " + std::to_string(count) + ", got " + std::to_string(found))
-            .c_str());
+        (std::string(name) + ": expected length " + std::to_string(count) + ", got " + std::to_string(found)).c_str());
 }
 
 // ---- fields ---------------------------------------------------------------------------------------------------------
@@ -52,7 +51,7 @@ template <class J> struct TableField {
         if (x.shape.size() != 2) wrong(name, "a matrix");
         if (job.width == kUnknown) job.width = x.shape[1];
         if (x.shape[1] != job.width || (job.width > 1 && x.stride[1] != 1))
-            wrong(name, "vectors of one length, contiguous");
+            wrong(name, "contiguous vectors of the same length as the other vectors");
         job.*to = {x.data, x.type, x.stride[0], x.shape[0]};
     }
 };
@@ -61,7 +60,7 @@ template <class J> TableField<J> vectors(const char* name, Table J::* to, std::i
 }
 template <class J> TableField<J> vectors_result(const char* name, Table J::* to) { return {name, to, kWide, true}; }
 
-// An argument with one number per vector of a table, or None.
+// An argument with one number for each vector of a table, or None.
 template <class J> struct BiasField {
     using Value = HeldArray;
     const char* name;
@@ -74,7 +73,7 @@ template <class J> struct BiasField {
     }
     void put(J& job, const HeldArray& x) const {
         if (!x) return;
-        if (x.shape.size() != 1 || x.shape[0] != (job.*of).rows) wrong(name, "one per node");
+        if (x.shape.size() != 1 || x.shape[0] != (job.*of).rows) wrong(name, "a vector with one number per node");
         job.*to = {x.data, x.type, x.stride[0], x.shape[0]};
     }
 };
@@ -95,7 +94,7 @@ template <class J, class T> struct NumbersField {
     void put(J& job, const HeldArray& x) const {
         if (!x) return;
         must_be(name, x, {(job.*like).type});
-        if (x.shape.size() != 1 || (x.shape[0] > 1 && x.stride[0] != 1)) wrong(name, "a vector, contiguous");
+        if (x.shape.size() != 1 || (x.shape[0] > 1 && x.stride[0] != 1)) wrong(name, "a contiguous vector");
         agree(name, job.*count, x.shape[0]);
         job.*to = x.data;
     }
@@ -105,8 +104,8 @@ NumbersField<J, T> numbers(const char* name, T* J::* to, std::int64_t J::* count
     return {name, to, count, like};
 }
 
-// An argument of `count` + `more` contiguous numbers, integers or float64. A read-only argument may be copied to make
-// it contiguous.
+// An argument of `count` + `more` contiguous numbers, integers or float64. A read-only argument that is not contiguous
+// may be copied.
 template <class J, class T> struct VectorField {
     struct Value {
         T* data = nullptr;
@@ -140,20 +139,20 @@ template <class J, class T> struct VectorField {
         constexpr bool integer = std::is_same_v<Number, std::int64_t>;
         static_assert(integer || std::is_same_v<Number, double> || sizeof(Number) < 8);
         if (sizeof(Number) < 8 || x.type != (integer ? Type::i64 : Type::f64)) refuse(name, "a vector of another type");
-        if (x.shape.size() != 1 || (x.shape[0] > 1 && x.stride[0] != 1)) wrong(name, "a vector, contiguous");
+        if (x.shape.size() != 1 || (x.shape[0] > 1 && x.stride[0] != 1)) wrong(name, "a contiguous vector");
         return {reinterpret_cast<T*>(x.data), x.shape[0], {}};
     }
 };
 template <class J, class T> VectorField<J, T> vector(const char* name, T* J::* to, std::int64_t J::* count) {
     return {name, to, count};
 }
-// An argument with the beginnings of `count` pieces, and the end of the last piece.
+// An argument with the start positions of `count` segments, and the end of the last segment.
 template <class J> VectorField<J, const std::int64_t> bounds(const char* name, const std::int64_t* J::* to,
                                                              std::int64_t J::* count) {
     return {name, to, count, 1};
 }
 
-// A number.
+// A scalar argument.
 template <class J, class T> struct NumberField {
     using Value = T;
     const char* name;
@@ -163,7 +162,7 @@ template <class J, class T> struct NumberField {
 };
 template <class J, class T> NumberField<J, T> number(const char* name, T J::* to) { return {name, to}; }
 
-// Binds a kernel whose arguments are these fields. `run` checks the arguments' values and calls the kernel.
+// Binds a kernel with one argument per field. `run` checks the values of the arguments and calls the kernel.
 template <class J, class Run, class... Field>
 void bind_vectors(nb::module_& module, const char* name, const char* text, Run run, Field... fields) {
     module.def(name, [=](Handle<Field>... given) {
@@ -184,11 +183,11 @@ template <class T> void in_range(const char* name, const T* index, std::int64_t 
     Unsigned most = 0;
     for (std::int64_t i = 0; i < count; ++i) most = std::max(most, static_cast<Unsigned>(index[i]));
     if (count && most >= static_cast<std::uint64_t>(limit))
-        throw nb::index_error((std::string(name) + ": some are out of range").c_str());
+        throw nb::index_error((std::string(name) + ": expected indices in range, got one outside it").c_str());
 }
 void check_bounds(const char* name, const std::int64_t* starts, std::int64_t count, std::int64_t places) {
     if (count < 0 || starts[0] != 0 || starts[count] != places || !std::is_sorted(starts, starts + count + 1))
-        wrong(name, "bounds from 0 up to the number of places, one more than there are pieces");
+        wrong(name, "non-decreasing positions, from 0 to the number of entries, one more than there are segments");
 }
 int threads_for(std::int64_t work) { return work < kParallel ? 1 : threads_now(); }
 
@@ -201,7 +200,7 @@ void check_and_run(DotsArgs& job) {
 }
 
 void check_and_run(SumsArgs& job) {
-    if (job.out.rows != job.sums) wrong("starts", "one more than there are sums");
+    if (job.out.rows != job.sums) wrong("starts", "one more entry than there are sums");
     in_range("index", job.index, job.places, job.table.rows);
     check_bounds("starts", job.starts, job.sums, job.places);
     if (job.order) in_range("order", job.order, job.places, job.places);
@@ -211,7 +210,7 @@ void check_and_run(SumsArgs& job) {
 }
 
 void check_and_run(CoinsArgs& job) {
-    if (job.h.rows != job.rows) wrong("starts", "one more than h has rows");
+    if (job.h.rows != job.rows) wrong("starts", "one more entry than h has rows");
     if (job.dh.data && (job.dh.rows != job.rows || job.dh.type != job.h.type)) wrong("dh", "the shape and type of h");
     check_bounds("starts", job.starts, job.rows, job.pairs);
     in_range("nodes", job.nodes, job.pairs, job.weight.rows);
@@ -227,14 +226,15 @@ bool overlap(const Table& a, const Table& b) {
 
 double check_and_run(StepsArgs& job) {
     constexpr std::int64_t kEnd = std::int64_t{1} << 31;
-    if (job.weight.type != job.vectors.type) throw nb::type_error("weight: a type that this operation does not take");
-    if (overlap(job.vectors, job.weight)) wrong("weight", "memory apart from that of the vectors");
-    if (job.batch < 1 || job.batch >= kEnd || job.weight.rows >= kEnd) wrong("batch, weight", "numbers below 2^31");
+    if (job.weight.type != job.vectors.type) throw nb::type_error("weight: expected the type of vectors");
+    if (overlap(job.vectors, job.weight)) wrong("weight", "memory that does not overlap with vectors");
+    if (job.batch < 1 || job.batch >= kEnd || job.weight.rows >= kEnd)
+        wrong("batch, weight", "a batch from 1 to 2^31 - 1 and fewer than 2^31 nodes");
     in_range("inputs", job.inputs, job.rows, job.vectors.rows);
     check_bounds("starts", job.starts, job.rows, job.targets);
     std::int64_t pairs = 0;
     if (job.offsets) {
-        if (!job.nodes || !job.signs || job.negatives) wrong("nodes, signs", "those of the paths, and no negatives");
+        if (!job.nodes || !job.signs || job.negatives) wrong("nodes, signs", "both, and no negatives, with offsets");
         check_bounds("offsets", job.offsets, job.classes, job.path_nodes);
         in_range("nodes", job.nodes, job.path_nodes, job.weight.rows);
         in_range("target", job.target, job.targets, job.classes);
@@ -242,7 +242,7 @@ double check_and_run(StepsArgs& job) {
         pairs = std::transform_reduce(job.target, job.target + job.targets, std::int64_t{0}, std::plus<>(), length);
     } else {
         if (!job.negatives || (job.targets ? job.drawn % job.targets != 0 : job.drawn != 0))
-            wrong("negatives", "as many for each target, or paths");
+            wrong("negatives", "the same number for each target, or paths (offsets)");
         in_range("target", job.target, job.targets, job.weight.rows);
         in_range("negatives", job.negatives, job.drawn, job.weight.rows);
         job.samples = job.targets ? job.drawn / job.targets : 0;
@@ -257,7 +257,7 @@ double check_and_run(StepsArgs& job) {
 void check_and_run(DrawsArgs& job) {
     if (job.first < 0 || job.first + job.draws > std::int64_t{1} << 32) wrong("first", "positions below 2^32");
     if (job.threshold && (job.classes < 1 || job.classes >= std::int64_t{1} << 31))
-        wrong("threshold, alias", "one per class, below 2^31");
+        wrong("threshold, alias", "one entry per class, for 1 to 2^31 - 1 classes");
     job.threads = threads_for(job.draws);
     const nb::gil_scoped_release release;
     run_draws(job);
@@ -265,7 +265,7 @@ void check_and_run(DrawsArgs& job) {
 
 std::int64_t check_and_run(PlacesArgs& job) {
     constexpr std::int64_t kEnd = std::int64_t{1} << 31;
-    if (job.places >= kEnd) wrong("index", "fewer than 2^31");
+    if (job.places >= kEnd) wrong("index", "fewer than 2^31 entries");
     in_range("index", job.index, job.places, kEnd);
     const nb::gil_scoped_release release;
     const std::int64_t most = job.places ? *std::max_element(job.index, job.index + job.places) : 0;
@@ -278,7 +278,7 @@ struct WordsField {
     const char* name;
     Value read(nb::handle x) const {
         Value found;
-        if (!nb::try_cast(x, found, false)) refuse(name, "four rows of int64, contiguous");
+        if (!nb::try_cast(x, found, false)) refuse(name, "a contiguous array of int64 with four rows");
         return found;
     }
     void put(DrawsArgs& job, const Value& x) const {
@@ -292,28 +292,27 @@ struct WordsField {
 void bind(nb::module_& module) {
     const auto run = [](auto& job) { return check_and_run(job); };
 
-    bind_vectors<DotsArgs>(module, "pair_scores", "<h, w> + b of every pair of a row and a node, into x", run,
+    bind_vectors<DotsArgs>(module, "pair_scores", "Write the scores <h, w> + b of pairs of a row and a node to x.", run,
                            vectors("h", &DotsArgs::h, kWide), vectors("weight", &DotsArgs::weight),
                            bias("bias", &DotsArgs::bias, &DotsArgs::weight),
                            vector("nodes", &DotsArgs::nodes, &DotsArgs::pairs),
                            vector("rows", &DotsArgs::rows, &DotsArgs::pairs),
                            numbers("x", &DotsArgs::out, &DotsArgs::pairs, &DotsArgs::h));
 
-    bind_vectors<SumsArgs>(
-        module, "sums",
-        "factors times rows of the table, summed from each start to the next, into sums; those of factors alone into "
-        "totals",
-        run, vectors_result("sums", &SumsArgs::out), vectors("table", &SumsArgs::table),
-        vector("index", &SumsArgs::index, &SumsArgs::places),
-        numbers("factors", &SumsArgs::factors, &SumsArgs::places, &SumsArgs::out),
-        bounds("starts", &SumsArgs::starts, &SumsArgs::sums),
-        optional(vector("order", &SumsArgs::order, &SumsArgs::places)),
-        optional(numbers("totals", &SumsArgs::totals, &SumsArgs::sums, &SumsArgs::out)));
+    bind_vectors<SumsArgs>(module, "sums",
+                           "Write the sum of factors times rows of the table over each segment to sums. Write the sum "
+                           "of its factors to totals.",
+                           run, vectors_result("sums", &SumsArgs::out), vectors("table", &SumsArgs::table),
+                           vector("index", &SumsArgs::index, &SumsArgs::places),
+                           numbers("factors", &SumsArgs::factors, &SumsArgs::places, &SumsArgs::out),
+                           bounds("starts", &SumsArgs::starts, &SumsArgs::sums),
+                           optional(vector("order", &SumsArgs::order, &SumsArgs::places)),
+                           optional(numbers("totals", &SumsArgs::totals, &SumsArgs::sums, &SumsArgs::out)));
 
     bind_vectors<PlacesArgs>(
         module, "places_by_row",
-        "places of an index by what stands there, into order; what stands there, each once, into rows, and where its "
-        "places start: how many there are",
+        "Write the positions of index, sorted by value, to order. Write the distinct values to rows, and the start of "
+        "each value in order to starts. Return the number of distinct values.",
         run, vector("index", &PlacesArgs::index, &PlacesArgs::places),
         vector("order", &PlacesArgs::order, &PlacesArgs::places),
         vector("rows", &PlacesArgs::rows, &PlacesArgs::places),
@@ -321,7 +320,7 @@ void bind(nb::module_& module) {
 
     bind_vectors<CoinsArgs>(
         module, "coin_losses",
-        "the losses of rows whose coins fell as the signs say, their slopes and the gradients to h", run,
+        "Write the binary logistic losses of rows, the slopes of their pairs and the gradient with respect to h.", run,
         vectors("h", &CoinsArgs::h, kWide), vectors("weight", &CoinsArgs::weight),
         bias("bias", &CoinsArgs::bias, &CoinsArgs::weight), vector("nodes", &CoinsArgs::nodes, &CoinsArgs::pairs),
         bounds("starts", &CoinsArgs::starts, &CoinsArgs::rows), vector("signs", &CoinsArgs::signs, &CoinsArgs::pairs),
@@ -331,8 +330,8 @@ void bind(nb::module_& module) {
         optional(vectors_result("dh", &CoinsArgs::dh)));
 
     bind_vectors<StepsArgs>(
-        module, "descend", "steps of gradient descent on both tables, in place; the sum of the losses", run,
-        vectors_result("vectors", &StepsArgs::vectors), vectors_result("weight", &StepsArgs::weight),
+        module, "descend", "Update both tables in place by steps of gradient descent. Return the sum of the losses.",
+        run, vectors_result("vectors", &StepsArgs::vectors), vectors_result("weight", &StepsArgs::weight),
         vector("inputs", &StepsArgs::inputs, &StepsArgs::rows), bounds("starts", &StepsArgs::starts, &StepsArgs::rows),
         vector("target", &StepsArgs::target, &StepsArgs::targets),
         optional(vector("negatives", &StepsArgs::negatives, &StepsArgs::drawn)),
@@ -345,13 +344,14 @@ void bind(nb::module_& module) {
     const auto purpose = number("purpose", &DrawsArgs::purpose);
     const auto first = number("first", &DrawsArgs::first);
     bind_vectors<DrawsArgs>(module, "random_blocks",
-                            "the four random words of positions from the first on, into the rows of words", run,
+                            "Write the four random words of each position, from first on, to the rows of words.", run,
                             WordsField{"words"}, seed, stream, purpose, first);
-    bind_vectors<DrawsArgs>(module, "alias_draws",
-                            "draws from an alias table, by the random words of positions from the first on", run,
-                            vector("threshold", &DrawsArgs::threshold, &DrawsArgs::classes),
-                            vector("alias", &DrawsArgs::alias, &DrawsArgs::classes),
-                            vector("index", &DrawsArgs::out, &DrawsArgs::draws), seed, stream, purpose, first);
+    bind_vectors<DrawsArgs>(
+        module, "alias_draws",
+        "Write draws from an alias table to index, by the random words of the positions from first on.", run,
+        vector("threshold", &DrawsArgs::threshold, &DrawsArgs::classes),
+        vector("alias", &DrawsArgs::alias, &DrawsArgs::classes), vector("index", &DrawsArgs::out, &DrawsArgs::draws),
+        seed, stream, purpose, first);
 }
 
 }  // namespace softargmax::output

@@ -37,7 +37,7 @@ def number_of_classes(classes: Any) -> int:
 
 
 def on_host(values: Any, name: str) -> Any:
-    """Return an array of any library as a NumPy array; bfloat16 becomes float32."""
+    """Return an array of any library as a NumPy array. bfloat16 becomes float32."""
     values = arrays.dense(arrays.array_of(values, name), name)
     if is_torch(values):
         values = values.detach().cpu()

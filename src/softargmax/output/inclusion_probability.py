@@ -8,8 +8,8 @@ probability :math:`1 - e^{-q_k t}`, so
 
 Here N(t) is the number of arrivals before t, a sum of K independent Bernoulli variables, and N_{-k} is the same number
 without class k. The trapezoid rule computes the distribution of N from its characteristic function. For N_{-k}, the
-factor of class k is divided out of that function. The only error of the rule is the probability that N is beyond the
-rule's period. It is negligible by Bernstein's inequality.
+factor of class k is divided out of the characteristic function. The only error of the rule is the probability that N is
+outside the rule's period. This probability is negligible by Bernstein's inequality.
 
 The computation is fast because the integrand depends on q only through smooth functions of log q. Chebyshev nodes
 represent all classes that are close in log q. A few hundred nodes suffice for any K.
@@ -39,9 +39,9 @@ _DEGREE = 16
 _STEP = 2.0
 _TAIL = 1e-12
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
-_NIL = 36.0  # 1 + e^-36 rounds to 1
-_NOISE = 1e-14  # smaller probabilities are rounding errors of 0
-_FAR = 700.0  # e^700 is still finite
+_NIL = 36.0  # e^-36 = 2.3e-16, about the distance from 1 to the next float64
+_NOISE = 1e-14  # a computed probability below this is a rounding error
+_FAR = 700.0  # e^700 is finite in float64
 
 _ANGLES = (np.arange(_DEGREE) + 0.5) * np.pi / _DEGREE
 _POINTS = np.cos(_ANGLES)
@@ -59,7 +59,7 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
     Parameters
     ----------
     probabilities : ndarray of float64
-        q, shape (K,), at least 0, which sums to 1.
+        q, shape (K,), at least 0, with the sum 1.
     n : int
         The number of draws, from 0 to the number of classes with q > 0.
 
@@ -71,9 +71,9 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
     Notes
     -----
     The absolute error is below 1e-14. The relative error is below 1e-10 for any pi, and commonly 1e-12. The tests
-    compare the result with sums over all orders of draws. If q has only two distinct values, they compare it with
-    recursions up to K = 100,003. The time hardly depends on n. It is 30 ms for `LogUniform(100_003)` and 10 ms for 1000
-    classes (one thread of an AMD EPYC).
+    compare the result with sums over all orders of draws. If q has only two distinct values, the tests compare the
+    result with recursions up to K = 100,003. The time hardly depends on n: it is 30 ms for `LogUniform(100_003)` and 10
+    ms for 1000 classes (one thread of an AMD EPYC).
 
     References
     ----------
@@ -112,8 +112,8 @@ class _Nodes(NamedTuple):
     classes: int
     single: Ints  # classes that are nodes themselves
     shared: Ints  # the other classes
-    cell: Ints  # the cell of each shared class; `place` is its position in the cell, from -1 to 1
-    place: Floats
+    cell: Ints  # the cell of each shared class
+    place: Floats  # the position of each shared class in its cell, from -1 to 1
 
     def interpolate(self, values: Floats) -> Floats:
         """Return values at all classes, (K,), interpolated from the values at the nodes."""
@@ -160,8 +160,8 @@ def _chebyshev(u: Floats) -> Iterator[Floats]:
 def _integral(nodes: _Nodes, n: int) -> Floats:
     """Return the inclusion probabilities pi at the nodes.
 
-    The variable of integration is x = log t, so dt = t dx. To the left of the panels N < n is certain, and that part of
-    the integral is :math:`1 - e^{-q t}`.
+    The variable of integration is x = log t, so dt = t dx. To the left of the panels, N < n is certain. That part of
+    the integral is :math:`1 - e^{-q t}`, with t at the left end of the panels.
     """
     middle = _middle(nodes, n - 0.5)
     found = np.zeros(nodes.log_q.size)
@@ -196,7 +196,7 @@ def _middle(nodes: _Nodes, count: float) -> float:
 
 
 def _width(nodes: _Nodes, x: float) -> float:
-    """Return the width of a quadrature panel at x. Within it, the distribution of N and its factors change little."""
+    """Return the width of a quadrature panel at x, small enough that the integrand changes little within the panel."""
     expected, p = _arrivals(nodes, x)
     left = np.where(expected < _NIL, np.exp(-expected), 0.0)
     variance, rate = float((p * left) @ nodes.weight), float((expected * left) @ nodes.weight)  # rate: d mean / d x
@@ -227,5 +227,5 @@ def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, 
     phase = np.arctan2(imaginary, real) @ nodes.weight - (n - 0.5) * angle[:, 0]
     a, b = -size * np.sin(phase), size * np.cos(phase)  # real and imaginary part of i G e^{...}
     without = 0.5 + np.sum((a[:, None] * real + b[:, None] * imaginary) / (1.0 + shrink), axis=0)
-    without[without < _NOISE] = 0.0  # else rounding errors add up, as t can span a hundred orders of magnitude
+    without[without < _NOISE] = 0.0  # t can span 100 orders of magnitude, so the rounding errors would add up
     return without, 0.5 - float(a.sum()), 0.5 - float(size @ np.sin(phase - angle[:, 0]))

@@ -1,12 +1,13 @@
-// Kernels of the output layers: scores of pairs, weighted sums of vectors, and random numbers (Philox words, and draws
-// from an alias table). This file is compiled once for each instruction set.
+// Kernels of the output layers: scores of pairs, weighted sums of vectors, binary logistic losses, gradient descent and
+// random numbers. The random numbers are Philox words, or draws from an alias table. This file is compiled once for
+// each instruction set.
 #include "core/cpp/philox.hpp"
 #include "output/skipgram_sgd.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 namespace {
 
-// A table of vectors with biases. Its scores are computed in type T.
+// A table of vectors w_i with biases b_i. Scores <h, w_i> + b_i are computed in type T.
 template <class T, class S> struct Nodes {
     const S* data;
     const Table &table, &bias;
@@ -38,8 +39,8 @@ template <class T, class S> void dots(const DotsArgs& args, const S* weight) {
     });
 }
 
-// Calls body(i) for every i below n. Item i has the positions from starts[i] to starts[i + 1] - 1. The items are cut
-// into pieces with about equally many positions, which the threads share.
+// Calls body(i) for every i below n. Item i has the positions from starts[i] to starts[i + 1] - 1. The items are split
+// into pieces with about the same number of positions. The threads share the pieces.
 constexpr std::int64_t kPieces = 8;
 template <class F> void each_with_places(int threads, const std::int64_t* starts, std::int64_t n, const F& body) {
     const std::int64_t pieces = threads > 1 ? threads * kPieces : 1, places = starts[n];
@@ -96,8 +97,8 @@ template <class T, class S> void coins(const CoinsArgs& args, const S* weight) {
     });
 }
 
-// Calls f(zero, data). The type of `zero` is the type of the computation; `data` points to the table's numbers in their
-// own type.
+// Calls f(zero, data). The type of `zero` is the type of the computation. `data` points to the numbers of the table, in
+// the type of the table.
 template <class F> void with_table(Type type, const Table& table, const F& f) {
     with_type(table.type, table.data, [&](auto* data) {
         if constexpr (!std::is_same_v<decltype(data), std::uint8_t*>) {
@@ -132,7 +133,7 @@ void run_steps(StepsArgs& args) {
 // draw, 64 bits of the block choose the bucket, and 53 bits choose one of the bucket's two classes.
 constexpr std::int64_t kAtOnce = kChunk / 4;
 
-// Draws for the positions from kAtOnce * begin to kAtOnce * end - 1.
+// Writes the draws or words for the positions from kAtOnce * begin to kAtOnce * end - 1.
 inline void draw(const DrawsArgs& args, std::int64_t begin, std::int64_t end) {
     const Philox philox(args.seed, args.stream, args.purpose);
     const auto n = static_cast<std::uint64_t>(args.classes);

@@ -16,7 +16,7 @@ _coin_losses = Native(_native.coin_losses, CoinLosses, ("loss", "slopes", "dh"))
 
 
 def linear_scores(i: LinearScores, z: Any) -> None:
-    """Write h W^T + b, computed by the core's matrix product."""
+    """Write h W^T + b to z with the matrix product of core."""
     memory = memory_of(z)
     bias = None if i.bias is None else memory.packed(namespace(z).astype(i.bias, z.dtype, copy=False))
     _native.product(
@@ -28,7 +28,7 @@ def linear_scores(i: LinearScores, z: Any) -> None:
 
 
 def gathered(i: Gathered, rows: Any) -> None:
-    """Write table[index]."""
+    """Write table[index] to `rows`."""
     xp = namespace(rows)
     if is_torch(rows):
         xp.index_select(i.table, 0, i.index, out=rows)
@@ -37,7 +37,7 @@ def gathered(i: Gathered, rows: Any) -> None:
 
 
 def coin_losses(i: CoinLosses, loss: Any, slopes: Any, dh: Any) -> None:
-    """Write the losses; also the slopes unless `slopes` is None, and dh if ``i.to_h`` is True."""
+    """Write the losses. Also write the slopes if `slopes` is not None, and dh if ``i.to_h`` is True."""
     _coin_losses(i, loss, slopes, dh if i.to_h else None)
 
 
@@ -59,7 +59,7 @@ def _scatter(to: Any, rows: Any, x: Any) -> None:
 
 
 class Visited(NamedTuple):
-    """Return the distinct nodes of the pairs, increasing, and one sum per node, in the dtype of the factors."""
+    """The distinct nodes of the pairs in increasing order, and one sum per node, in the dtype of the factors."""
 
     rows: Any
     sums: Any
@@ -68,7 +68,10 @@ class Visited(NamedTuple):
 
 
 def visited_sums(i: NodeSums, *, totals: bool) -> Visited:
-    """Return each visited node's sums of factors_p values[at_p] and, with `totals`, of factors_p over its pairs."""
+    """Return for each visited node the sum of factors_p values[at_p] over the pairs p of the node.
+
+    With `totals`, also return the sum of factors_p.
+    """
     memory, count = memory_of(i.factors), i.nodes.shape[0]
     nodes, values, at, factors = (memory.packed(x) for x in (i.nodes, i.values, i.at, i.factors))
     order, rows, starts = (np.empty(count + more, np.int64) for more in (0, 0, 1))

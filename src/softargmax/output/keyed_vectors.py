@@ -53,7 +53,7 @@ class KeyedVectors:
     Notes
     -----
     Files are in word2vec's formats, which gensim reads with ``KeyedVectors.load_word2vec_format``. Similarities are
-    computed in float64; the similarity to a vector of zeros is 0.
+    computed in float64. The similarity to a vector of zeros is 0.
 
     References
     ----------
@@ -153,16 +153,17 @@ class KeyedVectors:
         Parameters
         ----------
         positive, negative : str, int, array_like of shape (D,), or a list of these
-            Words, their numbers, or vectors. For a word, its unit vector is used; a vector is used unchanged. A list of
-            numbers is one vector if one of them is a float. The result does not include the words of both arguments.
+            Words, numbers of words, or vectors. For a word, the vector of the word is scaled to length 1. A vector is
+            used unchanged. A list of numbers is one vector if one of the numbers is a float. The words of `positive`
+            and `negative` are excluded from the result.
         topn : int
             The number of words to return.
 
         Returns
         -------
         list of (str, float)
-            Words and their cosines, largest cosine first. If the vectors have no words, the numbers of the vectors
-            replace them.
+            Words and their cosines, largest cosine first. If there are no words, the entries are (int, float) with the
+            number of each vector.
 
         Raises
         ------
@@ -186,7 +187,7 @@ class KeyedVectors:
         return [(self.words[place], float(found[place])) for place in order]
 
     def _vector(self, word: Any) -> Floats:
-        """Return the unit vector of a word; return a vector unchanged."""
+        """Return the unit vector of a word. Return a vector unchanged."""
         if isinstance(word, _WORD):
             return _unit(self[word])
         found: Floats = _numbers(word, "positive, negative").astype(np.float64)
@@ -226,7 +227,7 @@ class KeyedVectors:
         Returns
         -------
         KeyedVectors
-            The words of the file and their vectors. They cannot be trained further.
+            The words of the file and their vectors. These vectors cannot be trained further.
 
         Raises
         ------
@@ -238,7 +239,7 @@ class KeyedVectors:
 
 
 def _unit(vector: Any) -> Floats:
-    """Return the vector scaled to length 1; a zero vector stays zero."""
+    """Return the vector scaled to length 1, or zeros for a zero vector."""
     wide: Floats = np.asarray(vector, np.float64)
     length = np.linalg.norm(wide)
     return wide / length if length > 0 else wide
@@ -255,7 +256,8 @@ def _numbers(values: Any, name: str) -> NDArray[Any]:
 def _as_list(words: Any) -> list[Any]:
     """Return an argument as a list of words and vectors.
 
-    A single word or vector becomes a list. A list of numbers is one vector if one of them is a float.
+    A single word or vector becomes a list of one item. A list of numbers is one vector if one of the numbers is a
+    float.
     """
     if isinstance(words, _WORD) or getattr(words, "ndim", 0) == 1:
         return [words]

@@ -69,7 +69,10 @@ node_sums: Operation[NodeSums, WeightedSums] = Operation(
 
 
 def _by_node(table: Any, i: NodeSums, *, sparse: bool, totals: bool) -> tuple[Any, Any]:
-    """Return the gradient of the table, which has its shape, and with `totals` also the sums of the factors."""
+    """Return the gradient with respect to the table, in the table's shape.
+
+    With `totals`, also return the sums of the factors, which are the gradient with respect to the bias.
+    """
     if sparse:
         from softargmax.output.torch_sparse_gradients import sparse_sums
 
@@ -109,11 +112,11 @@ linear_scores: Operation[LinearScores, Scores] = Operation(
 )
 
 
-# --- rows of a table: dtable_k = sum g_p over the places p with index_p = k -------------------------------------------
+# --- rows of a table: dtable_k = sum g_p over the positions p with index_p = k ----------------------------------------
 
 
 class Rows(NamedTuple):
-    """(n, ..)."""
+    """The gathered rows of the table, (n, ..)."""
 
     rows: Any
 
@@ -217,7 +220,7 @@ def _coin_losses_vjp(i: CoinLosses, r: LossesOfCoins, g: LossesOfCoins, wanted: 
 
 
 def _by_scores(i: CoinLosses, g: LossesOfCoins, wanted: Wanted) -> Gradients:
-    """Return gradients of `coin_losses` that can be differentiated again, by way of the scores of the pairs."""
+    """Return gradients of `coin_losses` that can be differentiated again, computed from the scores of the pairs."""
     of = PairScores(i.h, i.table, i.pairs)
     coins = Tossed(pair_scores.first(of), i.shift, i.signs, i.pairs.rows, i.h.shape[0])
     to_scores = tossed.torch.defined_vjp(coins, None, TossedScores(g.loss, None), {"x"} | ({"shift"} & wanted))

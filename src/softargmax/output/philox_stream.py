@@ -15,14 +15,13 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 # The purpose is the second word of the counter. In the counters of `softargmax.sample`, this word is the number of the
-# draw, from 0. The purposes are at the other end of the range, so that samplers and `softargmax.sample` can use the
-# same seed.
+# draw, from 0. The purposes count down from 2^31 - 1, so that samplers and `softargmax.sample` can use the same seed.
 CANDIDATES = (1 << 31) - 1
 ARRIVALS = (1 << 31) - 2
 WINDOWS = (1 << 31) - 3
 BEGINNINGS = (1 << 31) - 4
 
-_CHUNK = 1 << 15  # positions per chunk, so that its words stay in the cache
+_CHUNK = 1 << 15  # positions per chunk, few enough that the words of a chunk stay in the cache
 
 
 class Numbers(NamedTuple):
@@ -48,12 +47,12 @@ def numbers(seed: int, stream: int, first: int, count: int, purpose: int = CANDI
 
 
 def below(n: int, high: Ints, low: Ints) -> Ints:
-    """Return floor(n V), an integer from 0 to n - 1 for n < 2^31; V is the 64-bit number divided by 2^64."""
+    """Return floor(n V), an integer from 0 to n - 1, for n < 2^31. V is the 64-bit number divided by 2^64."""
     return (high * n + (low * n >> 32)) >> 32
 
 
 def unit(high: Ints, low: Ints) -> Floats:
-    """Return uniform numbers in [0, 1), multiples of 2^-53."""
+    """Return uniform numbers in [0, 1) that are multiples of 2^-53."""
     whole = (high << 21 | low >> 11).astype(np.float64)
     return whole * 2.0**-53
 

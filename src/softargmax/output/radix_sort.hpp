@@ -8,9 +8,10 @@
 namespace softargmax::output {
 
 // Sorts the positions p from 0 to `count` - 1 by index[p], stably. The numbers in `index` are from 0 to `most`, which
-// is below 2^31. `order` receives the sorted positions, and `rows` the distinct numbers, increasing. starts[i] receives
-// the first entry of `order` whose number is rows[i]; a last entry of `starts` is `count`. `order` and `rows` have
-// `count` entries, and `starts` has one more. Returns the number of distinct numbers.
+// is below 2^31. `order` receives the sorted positions, and `rows` the distinct numbers in increasing order. starts[i]
+// receives the place in `order` where the positions of the number rows[i] begin. The entry of `starts` after the last
+// number receives `count`. `order` and `rows` have room for `count` entries, and `starts` for one more. Returns the
+// number of distinct numbers.
 inline std::int64_t sort_places(const std::int64_t* index, std::int64_t count, std::int64_t most, std::int64_t* order,
                                 std::int64_t* rows, std::int64_t* starts) {
     constexpr int kMostBits = 11;  // at most this many bits per digit, so that the counts stay in the L1 cache
@@ -19,7 +20,7 @@ inline std::int64_t sort_places(const std::int64_t* index, std::int64_t count, s
     const int passes = (bits + kMostBits - 1) / kMostBits, digit = (bits + passes - 1) / passes;
     const std::uint64_t mask = (std::uint64_t{1} << digit) - 1;
     const auto size = static_cast<std::size_t>(count);
-    std::vector<std::uint64_t> items(size), next(size);  // upper 32 bits: the number; lower 32: its position
+    std::vector<std::uint64_t> items(size), next(size);  // upper 32 bits: the number; lower 32 bits: its position
     std::vector<std::uint32_t> ends(static_cast<std::size_t>(passes) << digit);
     for (std::size_t p = 0; p < size; ++p) {
         const auto number = static_cast<std::uint64_t>(index[p]);

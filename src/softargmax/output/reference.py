@@ -1,4 +1,4 @@
-"""Definitions of the operations of the output layers, by differentiable array-API functions."""
+"""Definitions of the operations of the output layers, written as differentiable array-API code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def pair_scores(h: Any, table: Table, pairs: Pairs) -> Any:
 
 
 def coin_losses(h: Any, table: Table, pairs: Pairs, signs: Any, shift: Any, to_h: bool) -> tuple[Any, Any, Any]:
-    """Return each row's sum of -log sigma(s_p (x_p + shift_p)) over s_p != 0, the slopes, and dh or an empty array."""
+    """Return the losses of the rows, the slopes of the pairs, and dh, which is an empty array unless `to_h` is True.
+
+    The loss of a row is the sum of -log sigma(s_p (x_p + shift_p)) over its pairs p with s_p != 0.
+    """
     loss, slopes = tossed(pair_scores(h, table, pairs), shift, signs, pairs.rows, h.shape[0])
     if not to_h:
         return loss, slopes, namespace(h).zeros(0, dtype=h.dtype, device=device_of(h))
@@ -86,7 +89,7 @@ def sums_of(row: Any, x: Any, rows: int) -> Any:
 
 
 def log_sigmoid(x: Any) -> Any:
-    """Return log sigma(x) = -log(1 + e^-x), for tensors by torch's function."""
+    """Return log sigma(x) = -log(1 + e^-x). Tensors use torch's function."""
     if is_torch(x):
         return sys.modules["torch"].nn.functional.logsigmoid(x)
     xp = namespace(x)

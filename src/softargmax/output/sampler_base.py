@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 SAMPLERS: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""The samplers by number; compiled graphs refer to a sampler by its number."""
+"""The samplers by number. Compiled graphs refer to a sampler by its number."""
 _numbers = itertools.count()
 
 
@@ -61,13 +61,14 @@ class Sampler(ABC):
     With ``unique=True``, repeated classes are rejected until n distinct classes are found. This is successive sampling:
     each draw is from Q, renormalised to the classes not yet drawn. After K + 1024 tries, each class not yet drawn gets
     an exponential arrival time with rate q, and the earliest classes are the remaining draws. This has the same
-    distribution and avoids long waits for rare classes. Here too, 10 draws equal the first 10 of 100.
+    distribution and avoids long waits for rare classes. Also with ``unique=True``, 10 draws equal the first 10 of 100
+    draws.
 
     Without replacement, the expected count of a class is its inclusion probability: the probability that it is drawn.
     This probability is integrated numerically, once for each n, with an error below 1e-14
     (`softargmax.output.inclusion_probability`). TensorFlow uses :math:`1 - (1 - q)^t` instead, where t is the number of
     tries in that call. The largest relative error of this formula over the classes was measured for `LogUniform` with K
-    = 100,003 and n = 1024: 1.6% in the median of 30 batches, and 6% in the worst.
+    = 100,003 and n = 1024. It is 1.6% in the median of 30 batches, and 6% in the worst batch.
 
     References
     ----------
@@ -95,7 +96,7 @@ class Sampler(ABC):
         self._register()
 
     def _register(self) -> None:
-        """Give the sampler a number that is unique in this process, by which compiled graphs find it."""
+        """Give the sampler a number that is unique in this process. Compiled graphs find the sampler by this number."""
         self.number = next(_numbers)
         SAMPLERS[self.number] = self
 
@@ -121,7 +122,7 @@ class Sampler(ABC):
 
     @property
     def probabilities(self) -> Floats:
-        """Q, shape (K,), float64, which sums to 1; read-only."""
+        """Q, shape (K,), float64, with the sum 1. The array is read-only."""
         if self._q is None:
             self._q = self._distribution()
             self._q.setflags(write=False)
@@ -138,7 +139,7 @@ class Sampler(ABC):
         Returns
         -------
         array of float64
-            log q, with the shape, library and device of index; -inf for a class that is never drawn.
+            log q, with the shape, library and device of index. It is -inf for a class that is never drawn.
 
         Raises
         ------
@@ -191,7 +192,8 @@ class Sampler(ABC):
         seed : int
             Seed of the random numbers, from 0 to 2^64 - 1.
         stream : int
-            Selects one of the seed's streams of random numbers; any 64-bit integer, for example the number of the step.
+            Any 64-bit integer, for example the number of the step. It selects one of the seed's streams of random
+            numbers.
         unique : bool
             If True, the draws are distinct (see the Notes of `Sampler`).
         like : array, optional

@@ -45,7 +45,7 @@ class Uniform(Sampler):
     Notes
     -----
     `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. A draw uses 64 random
-    bits, so each class has its probability up to a relative error of K 2^-64. A class is among n distinct draws with
+    bits, so the probability of a class has a relative error of at most K 2^-64. A class is among n distinct draws with
     probability n / K.
 
     References
@@ -131,8 +131,8 @@ class Unigram(Sampler):
     counts : array_like
         c, shape (K,): how often each class occurs, integers or floats, at least 0. A class with count 0 is never drawn.
     power : float
-        a. With 1, classes are drawn in proportion to their counts; with 0, all classes with a count above 0 are equally
-        likely. word2vec uses 3/4.
+        a, the exponent. With 1, classes are drawn in proportion to their counts. With 0, all classes with a count above
+        0 are equally likely. word2vec uses 3/4.
 
     Raises
     ------
@@ -146,7 +146,7 @@ class Unigram(Sampler):
     -----
     `draw`, `expected`, `probabilities` and `log_probabilities` are inherited from `Sampler`. Draws use an alias table.
     For any K, a draw needs 64 random bits for the bucket, and 53 random bits for one comparison. The table is built
-    once, in 5 ms for 100,003 classes.
+    once, which takes 5 ms for 100,003 classes.
 
     References
     ----------
@@ -183,7 +183,7 @@ class Unigram(Sampler):
         return self._table.pick(bucket, philox_stream.unit(numbers.other_high, numbers.other_low))
 
     def chosen(self, seed: int, stream: int, first: int, count: int) -> Ints:
-        """Return the draws at positions first, first + 1, .. of a stream, by one call of the compiled core."""
+        """Return the draws at positions first, first + 1, .. of a stream, by one call of a native kernel."""
         if requested_name() == "reference":
             return super().chosen(seed, stream, first, count)
         found = np.empty(count, np.int64)

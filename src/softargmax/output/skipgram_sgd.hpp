@@ -4,10 +4,10 @@
 // the rows of the batch in order, up to kTogether pairs of a row at a time. It always uses the current vectors of its
 // nodes. (If all rows used the nodes' vectors from before the batch, nodes near the root of a tree would diverge.) The
 // vector of a row does not change until all owners have processed the batch. Then the changes of the owners are added
-// to it, in the order of the owners.
+// to the vector, in the order of the owners.
 //
-// So the bits of the results depend neither on the number of threads nor on their timing, and a node stays in the cache
-// of one core. (In a version that divided the rows among the threads, two threads were no faster than one.)
+// So the bits of the results depend neither on the number of threads nor on their timing. A node stays in the cache of
+// one core. (In a version that divided the rows among the threads, two threads were no faster than one.)
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,8 @@ constexpr std::int64_t kTogether = 64;
 constexpr int kOwners = 8;
 // A waiting thread checks this many times whether the other threads are done before it yields its core.
 constexpr int kSpins = 1000;
-// Packs of a row's vector that are in registers at the same time. Their changes take as many registers again.
+// Packs of a row's vector that are in registers at the same time. The changes of these packs take the same number of
+// registers.
 constexpr int kUpdated = kRegisterBytes == 64 ? 8 : 2;
 
 inline int owner_of(std::int64_t i) { return static_cast<int>(static_cast<std::uint32_t>(i) * 0x9E3779B1u >> 29); }
@@ -87,9 +88,9 @@ template <class T> class Steps {
     StepsArgs& args_;
     T *const vectors_, *const weight_;
     const std::int64_t batch_;
-    T* const changes_;  // a row's change, per owner and row of the batch
-    double* const losses_;  // a row's loss, per owner and row of the batch
-    double* const loss_;  // the loss of each row
+    T* const changes_;  // the change of each row of the batch, for each owner
+    double* const losses_;  // the loss of each row of the batch, for each owner
+    double* const loss_;  // the loss of each row of the call
     std::atomic<std::int64_t> done_{0};
 
     T* change(int owner, std::int64_t row) const { return changes_ + (owner * batch_ + row) * args_.width; }
@@ -123,7 +124,7 @@ template <class T> class Steps {
             found.sign[found.count] = static_cast<std::int8_t>(sign);
             found.owner[found.count] = static_cast<std::uint8_t>(owner);
             found.count +=
-                (sign != 0) & (begin <= owner) & (owner < end);  // no branch, as half of its predictions would be wrong
+                (sign != 0) & (begin <= owner) & (owner < end);  // no branch: half of its predictions would be wrong
             if (++seen < kTogether) return;
             update_pairs(found, first, row, begin, end, rate);
             found.count = seen = 0;
@@ -137,7 +138,7 @@ template <class T> class Steps {
         T* node[kTogether];
         std::int8_t sign[kTogether];
         for (std::int64_t j = 0; j < found.count; ++j) {
-            const std::int64_t at = ends[found.owner[j]]++;  // ends[owner] grows from the begin to the end of its pairs
+            const std::int64_t at = ends[found.owner[j]]++;  // ends[owner] moves from the owner's first pair to its end
             node[at] = found.node[j];
             sign[at] = found.sign[j];
         }

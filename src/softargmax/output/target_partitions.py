@@ -44,8 +44,8 @@ def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
     Returns
     -------
     list of Partition
-        The slices from `start` to `stop` - 1, in order. `classes` has the distinct targets of a slice, sorted, for
-        `TargetSampledSoftmax.use`.
+        The slices from `start` to `stop` - 1, in order. `classes` has the sorted distinct targets of a slice, which
+        `TargetSampledSoftmax.use` accepts.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
 
     Notes
     -----
-    The time is O(n log n). Remove ignored targets before the call; otherwise they count as a class.
+    The time is O(n log n). Remove ignored targets before the call, because they would count as a class.
 
     References
     ----------

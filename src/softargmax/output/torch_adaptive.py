@@ -26,7 +26,7 @@ __all__ = ["AdaptiveSoftmax"]
 
 
 class AdaptiveSoftmax(RankedLayer):
-    r"""A softmax over the frequent classes and a token for each cluster of rare classes; a softmax within each cluster.
+    r"""A softmax over frequent classes and one token per cluster, and a softmax within each cluster of rare classes.
 
     .. math:: p(y \mid h) = \mathrm{softmax}(W_0 h + b_0)_y \ \text{for the frequent}, \qquad
         p(y \mid h) = \mathrm{softmax}(W_0 h + b_0)_{\text{token}(i)}\ \mathrm{softmax}(W_i P_i h + b_i)_y
@@ -48,9 +48,9 @@ class AdaptiveSoftmax(RankedLayer):
     div_value : float
         v, above 0: the vectors of a cluster are v times shorter than those of the cluster before it.
     head_bias, tail_bias : bool
-        If True, the head and the clusters, respectively, have biases b.
+        If `head_bias` is True, the head has biases. If `tail_bias` is True, the clusters have biases.
     reduction : {"mean", "sum", "none"}
-        The loss is the mean over the rows that are not ignored, their sum, or one number per row.
+        A call returns the mean or the sum of the losses, without ignored rows, or one loss per row.
     ignore_index : int
         Rows with this target are ignored.
     device, dtype : optional
@@ -76,20 +76,20 @@ class AdaptiveSoftmax(RankedLayer):
 
     Notes
     -----
-    The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
+    The module is called with hidden vectors (..., D) and integer targets (...), and returns the loss :math:`-\log p(y
     \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are converted
     to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of range raises
-    IndexError; under tracing or on a device, the result of its row is NaN.
+    IndexError. Under tracing or on a device, the result of the row is NaN instead.
 
-    Each cluster processes only the rows whose targets it holds. Under tracing or on a device, each cluster processes
-    all rows and ignores the targets of other clusters. At most 16 MiB of scores are in memory at once, of the head or
-    of one cluster. All parameters have a gradient; a cluster without targets has gradients of 0.
+    Each cluster processes only the rows whose targets are in the cluster. Under tracing or on a device, each cluster
+    processes all rows and ignores the targets of other clusters. At most 16 MiB of the scores of the head, or of one
+    cluster, are in memory at once. All parameters have a gradient. A cluster without targets has gradients of 0.
 
     `topk` is exact. Each row visits the clusters by decreasing probability. No class is more probable than its cluster.
     So the row stops at a cluster that is less probable than the k-th best class found so far. `sample` draws from the
-    head. If the draw is a token, it then draws from the token's cluster with other random numbers.
+    head. If the draw is a token, `sample` also draws from the token's cluster, with other random numbers.
 
-    Gradients are those of `softargmax.linear_cross_entropy` for the head and for each cluster; they can be
+    Gradients are those of `softargmax.linear_cross_entropy` for the head and for each cluster. They can be
     differentiated again.
 
     References
@@ -169,7 +169,7 @@ class AdaptiveSoftmax(RankedLayer):
         dim : int
             D, the length of the hidden vectors.
         counts : array_like
-            (K,): how often each class occurs, at least 0.
+            How often each class occurs, at least 0. Shape (K,).
         cutoffs : sequence of int, optional
             The first rank of each cluster. By default `softargmax.output.adaptive_cutoffs` chooses them.
         clusters, batch : int, optional
@@ -195,7 +195,7 @@ class AdaptiveSoftmax(RankedLayer):
         if cutoffs is None:
             cutoffs = adaptive_cutoffs(counts, dim=dim, clusters=clusters, batch=batch)
         elif clusters is not None:
-            raise ValueError(f"clusters: expected None where cutoffs are passed, got {clusters}")
+            raise ValueError(f"clusters: expected None if cutoffs are passed, got {clusters}")
         layer = cls(dim, len(order), cutoffs, **options)
         layer._reorder(order)
         return layer
@@ -207,8 +207,8 @@ class AdaptiveSoftmax(RankedLayer):
         Parameters
         ----------
         module : torch.nn.AdaptiveLogSoftmaxWithLoss
-            The module to copy. In the new layer, `log_prob_of(h, y)` replaces its `forward(h, y).output`, `forward(h,
-            y)` replaces `.loss`, and `topk(h, 1).index` replaces `predict(h)`.
+            The module to copy. In the new layer, `log_prob_of(h, y)` replaces the module's `forward(h, y).output`,
+            `forward(h, y)` replaces `forward(h, y).loss`, and `topk(h, 1).index` replaces `predict(h)`.
         **options
             The arguments `reduction` and `ignore_index` of `AdaptiveSoftmax`.
 
@@ -244,7 +244,8 @@ class AdaptiveSoftmax(RankedLayer):
         theirs = [module.head.weight, *(tail[i].weight for i in (0, 1) for tail in tails)]
         with torch.no_grad():
             for to, source in zip(ours, theirs, strict=True):
-                to.zero_()[: source.shape[0], : source.shape[1]] = source  # torch allows width 0, we use 1
+                # torch's module can have a cluster of width 0. In this layer, such a cluster has width 1 and weights 0.
+                to.zero_()[: source.shape[0], : source.shape[1]] = source
             if layer.head_bias is not None:
                 layer.head_bias.copy_(module.head.bias)
         return layer.train(module.training)

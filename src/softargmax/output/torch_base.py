@@ -27,7 +27,7 @@ for _room in ("normalize", "loss", "sample", "output"):
     register(f"softargmax.{_room}")  # so that torch.compile works before the first call of a layer
 
 _SIZE = 1 << 23
-"""The number of scores in a block of rows, which are normalised, searched or drawn together."""
+"""The maximum number of scores in a block of rows. The rows of a block are normalised, searched or drawn together."""
 
 
 class TopK(NamedTuple):
@@ -43,14 +43,17 @@ class TopK(NamedTuple):
     """
 
     values: Tensor
-    index: Tensor  # type: ignore[assignment]  # a tuple has a method of that name
+    index: Tensor  # type: ignore[assignment]  # tuples have a method `index`
 
 
 class Targets(NamedTuple):
-    """Checked targets of N rows, a mask of the rows that count, and under tracing a mask of targets out of range.
+    """The checked targets of N rows, `classes`. `counted` is True for rows that are neither ignored nor out of range.
 
-    If values can be read, ignored rows are removed. Then `rows` has the positions of the remaining rows among all
-    `total` rows, or None if no row was removed. Under tracing, the target of an ignored row is replaced by 0.
+    If values can be read, ignored rows are removed. In this case `wrong` is None, and `rows` has the positions of the
+    remaining rows among all `total` rows, or None if no row was removed.
+
+    Under tracing or on a device, no row is removed and `rows` is None. In this case `wrong` is True for targets out of
+    range, and the targets of rows that are not counted are replaced by 0.
     """
 
     classes: Tensor
@@ -78,7 +81,7 @@ class OutputLayer(nn.Module, ABC):
     classes : int
         K, the number of classes.
     reduction : {"mean", "sum", "none"}
-        The loss is the mean over the rows that are not ignored, their sum, or one number per row.
+        A call returns the mean or the sum of the losses, without ignored rows, or one loss per row.
     ignore_index : int
         Rows with this target are ignored.
 
@@ -89,10 +92,10 @@ class OutputLayer(nn.Module, ABC):
 
     Notes
     -----
-    A layer is called with hidden vectors (..., D) and targets (...), integers, and returns the loss. The other methods
+    A layer is called with hidden vectors (..., D) and integer targets (...), and returns the loss. The other methods
     are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are converted to float32, the dtype of the
-    results. If all rows are ignored, the mean is 0. A target out of range raises IndexError; under tracing or on a
-    device, the result of its row is NaN.
+    results. If all rows are ignored, the mean is 0. A target out of range raises IndexError. Under tracing or on a
+    device, the result of the row is NaN instead.
 
     References
     ----------
@@ -117,7 +120,7 @@ class OutputLayer(nn.Module, ABC):
 
     @abstractmethod
     def _losses(self, h: Tensor, y: Targets) -> Tensor:
-        """Return the loss of every row, (N,); ignored rows may have any value."""
+        """Return the loss of every row, (N,). The loss of an ignored row can be any number."""
 
     @abstractmethod
     def _log_p(self, h: Tensor) -> Tensor:
@@ -125,7 +128,7 @@ class OutputLayer(nn.Module, ABC):
 
     @abstractmethod
     def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:
-        """Return log p of one class per row, (N,); ignored rows may have any value."""
+        """Return log p of one class per row, (N,). The value of an ignored row can be any number."""
 
     # --- computation --------------------------------------------------------------------------------------------------
 
@@ -147,7 +150,7 @@ class OutputLayer(nn.Module, ABC):
         return torch.cat([self._log_p(h[part]) for part in parts]).reshape(*rows, self.classes)
 
     def log_prob_of(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """Return the log-probability of one class per row, (...); 0 where the target is ignored."""
+        """Return the log-probability of the target of each row, (...). It is 0 where the target is ignored."""
         h, shape, y = self._inputs(hidden, target)
         return restore_rows(self._log_p_of(h, y), shape, y)
 
@@ -158,7 +161,7 @@ class OutputLayer(nn.Module, ABC):
         Parameters
         ----------
         hidden : Tensor
-            (..., D).
+            Hidden vectors, (..., D).
         k : int
             The number of classes, from 1 to K.
 
@@ -166,7 +169,7 @@ class OutputLayer(nn.Module, ABC):
         -------
         TopK
             values and index, (..., k), by decreasing probability. A row with NaN has the values NaN and the index -1.
-            The values have no gradient; for a gradient use `log_prob_of`.
+            The values have no gradient. The log-probabilities of `log_prob_of` have one.
         """
         h, rows = self._rows(hidden)
         n = integer(k, "k")
@@ -188,20 +191,20 @@ class OutputLayer(nn.Module, ABC):
         Parameters
         ----------
         hidden : Tensor
-            (..., D).
+            Hidden vectors, (..., D).
         seed, stream, generator
-            As in `softargmax.categorical`. A row's draw depends only on its h, the seed and its stream.
+            As in `softargmax.categorical`. The draw of a row depends only on the row's h and stream and on the seed.
 
         Returns
         -------
         Tensor
-            int64.
+            The drawn classes, (...), int64.
 
         Raises
         ------
         ValueError
-            If the probabilities of a row are NaN; the error names the row. Under tracing and on devices, such a row has
-            class -1 instead.
+            If the probabilities of a row are NaN. The error names the row. Under tracing and on devices, there is no
+            error, and the row has class -1.
         """
         h, rows = self._rows(hidden)
         drawn = self._drawn(h, seeds.source(hidden, rows, seed, stream, generator))
@@ -304,7 +307,7 @@ def _best(log_p: Tensor, k: int) -> TopK:
 
 
 def float_dtype(dtype: Any) -> torch.dtype | None:
-    """Return dtype if it is a floating dtype or None; otherwise raise TypeError."""
+    """Return dtype. Raise TypeError unless it is a floating dtype or None."""
     if dtype is not None and arrays.dtype_name(dtype) not in arrays.FLOATS:
         raise TypeError(f"dtype: expected float16, bfloat16, float32 or float64, got {dtype}")
     found: torch.dtype | None = dtype

@@ -2,9 +2,9 @@
 
     z = (h_1 W_1^T, h_2 W_2^T, ..) + b        h = (h_1, h_2, ..)
 
-The vector h_i is as wide as W_i. With one block, this is an ordinary last layer. The loss holds the scores of only a
-few rows at a time. If the losses are summed, the forward pass also computes the gradients, while it has the scores. A
-row's loss and its gradient with respect to h have the same bits in every batch.
+The vector h_i is as wide as W_i. With one block, this is an ordinary last layer. The loss stores the scores of only a
+few rows at a time. If the losses are summed, the forward pass also computes the gradients from these scores. A row's
+loss and its gradient with respect to h have the same bits in every batch.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ def block_scores(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None) -> T
 def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: Tensor, *, total: bool) -> Tensor:
     """Return the cross-entropy of every row, (N,), or with `total` the sum over all rows.
 
-    A row whose target y is IGNORE has loss 0. With `total`, the gradient is faster.
+    A row whose target y is IGNORE has loss 0. With `total`, the gradient is faster, because the scores are computed
+    only once.
 
-    h is float32 or float64; weights and bias can be half precision.
+    h is float32 or float64. The weights and the bias can have half precision.
     """
     if not as_they_are(h, *weights, bias, y):
         return _definition(total, y, h, bias, *weights)
-    wanted = [trained(x) for x in (h, bias, *weights)]  # here, as grad mode is off inside `forward`
+    wanted = [trained(x) for x in (h, bias, *weights)]  # computed here because grad mode is off inside `forward`
     found: Tensor = _Losses.apply(total, wanted, y, h, bias, *weights)  # type: ignore[no-untyped-call]
     return found
 
@@ -66,7 +67,10 @@ def _by_block(
 
 
 def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights: Tensor) -> Tensor:
-    """Return losses that are differentiable to any order: the loss within y's block, plus lse minus the block's lse."""
+    """Return losses that are differentiable to any order.
+
+    The loss of a row is the loss in the target's block + (lse of the row - lse of the target's block).
+    """
     if len(weights) == 1:
         rows: Tensor = linear_cross_entropy(h, weights[0], y, bias=bias, ignore_index=IGNORE, reduction="none")
         return rows.sum() if total else rows
@@ -85,8 +89,8 @@ def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights
 def _combined(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
     """Return the loss of every row, from the loss in its own block and the lse and entropy of every block.
 
-    If a row has scores of +inf, these scores are its support, and the entropy of a block is the log of their number in
-    the block. Such a row has no gradient.
+    If a row has scores of +inf, these scores are the support of the row. The entropy of a block is then the log of the
+    number of +inf scores in the block. Such a row has no gradient.
     """
     top = lse == torch.inf
     flat = top.any(1, keepdim=True) & ~lse.isnan().any(1, keepdim=True)
@@ -102,8 +106,8 @@ def _combined(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor
 class _Losses(torch.autograd.Function):
     """Autograd function of (total, wanted, y, h, bias, *weights): the losses of rows, or with `total` their sum.
 
-    The gradients of the sum of losses depend on the backward pass only through one factor. So the forward pass computes
-    the wanted gradients. The first backward pass multiplies them by this factor and returns them.
+    With `total`, the forward pass already computes the required gradients of the sum. The first backward pass
+    multiplies these gradients by the gradient of the output, which is one number, and returns them.
     """
 
     @staticmethod
@@ -146,7 +150,7 @@ def _losses_and_gradients(
     wanted: Sequence[bool],
     seed: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """Return the losses of rows, and the wanted gradients to h, bias and weights.
+    """Return the losses of rows, and the required gradients with respect to h, bias and weights.
 
     `seed` multiplies the gradient of each row.
     """

@@ -16,7 +16,7 @@ from softargmax.output import operations
 from softargmax.output.arguments import CoinLosses, Gathered, LinearScores, Pairs, PairScores, Table
 
 _SIZE = 1 << 19
-"""Numbers per chunk of gathered vectors, few enough for the cache."""
+"""The amount of numbers in a chunk of gathered vectors, which fits the cache."""
 
 
 def scores(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -42,7 +42,7 @@ def pair_scores(h: Tensor, table: Table, pairs: Pairs) -> Tensor:
 def coin_losses(h: Tensor, table: Table, pairs: Pairs, signs: Tensor, shift: Tensor | None = None) -> Tensor:
     """Return the loss of every row, (N,): the sum of the binary logistic losses of its pairs with signs (P,).
 
-    signs: 1 or -1; 0 marks an unused pair. shift (P,): added to the scores.
+    signs: 1 or -1, and 0 for an unused pair. shift (P,): added to the scores.
     """
     i = CoinLosses(h, table, pairs, signs.to(torch.int8), shift, to_h=trained(h) and _by_kernel(h))
     with without_autocast(h):
@@ -51,7 +51,7 @@ def coin_losses(h: Tensor, table: Table, pairs: Pairs, signs: Tensor, shift: Ten
 
 
 def dots(h: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, nodes: Tensor) -> Tensor:
-    """Return the score <h, w> + b of every pair, without gradients. Its bits do not depend on the other pairs."""
+    """Return the score <h, w> + b of every pair, without gradients. A score's bits do not depend on other pairs."""
     h, table = h.detach(), Table(weight.detach(), None if bias is None else bias.detach(), False)
     if _by_kernel(h):
         return pair_scores(h, table, Pairs(nodes, rows, None))

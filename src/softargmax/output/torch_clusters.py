@@ -50,7 +50,7 @@ class Clusters(NamedTuple):
     below: Sequence[Cluster]
 
     def head(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the head's log-probabilities, of the frequent classes and of the tokens."""
+        """Return the log-probabilities of the frequent classes and the log-probabilities of the tokens."""
         found: Tensor = log_softmax(scores(h, self.weight, self.bias))
         return found[:, : found.shape[1] - len(self.below)], found[:, found.shape[1] - len(self.below) :]
 
@@ -77,9 +77,9 @@ def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
     values, ranks = pad(known.values, room, value=-math.inf), pad(known.indices, room, value=-1)
     tokens, order = tokens.sort(1, descending=True)
     for token, which in zip(tokens.unbind(1), order.unbind(1), strict=True):
-        opened = sound & (token >= values[:, -1])
+        searched = sound & (token >= values[:, -1])
         for i, cluster in enumerate(clusters.below):
-            (rows,) = (opened & (which == i)).nonzero(as_tuple=True)
+            (rows,) = (searched & (which == i)).nonzero(as_tuple=True)
             log_p = token[rows, None] + cluster.log_p(h[rows])
             sound[rows] = ~log_p.isnan().any(1)
             more = log_p.topk(min(k, log_p.shape[1]), 1)

@@ -34,21 +34,23 @@ class DifferentiatedSoftmax(RankedLayer):
     .. math:: p(y \mid h) = \frac{e^{s_y}}{\sum_k e^{s_k}}, \qquad s_k = \langle h_{(i)}, w_k \rangle + b_k
         \ \text{for } k \text{ in block } i, \qquad h = (h_{(1)}, h_{(2)}, \dots)
 
-    The scores cost :math:`\sum_i K_i D_i` multiply-adds in place of K D, because rarer classes have shorter vectors.
+    The scores of a row cost :math:`\sum_i K_i D_i` multiply-adds instead of K D, because rarer classes have shorter
+    vectors.
 
     Parameters
     ----------
     dim : int
         D, the length of the hidden vectors h.
     blocks : sequence of int
-        :math:`K_i`, the number of classes in each block; K is their sum. The classes are sorted by decreasing
-        frequency; `from_counts` accepts any order.
+        :math:`K_i`, the number of classes in each block. Their sum is K. The classes are sorted by decreasing
+        frequency. `from_counts` accepts classes in any order.
     widths : sequence of int
-        :math:`D_i`, the length of each block's slice of h; the slices are consecutive, and D is their sum.
+        :math:`D_i`, the length of each block's slice of h. The slices are consecutive, and the sum of their lengths is
+        D.
     bias : bool
         If True, each class has a bias b_k.
     reduction : {"mean", "sum", "none"}
-        The loss is the mean over the rows that are not ignored, their sum, or one number per row.
+        A call returns the mean or the sum of the losses, without ignored rows, or one loss per row.
     ignore_index : int
         Rows with this target are ignored.
     device, dtype : optional
@@ -70,15 +72,16 @@ class DifferentiatedSoftmax(RankedLayer):
 
     Notes
     -----
-    The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
+    The module is called with hidden vectors (..., D) and integer targets (...), and returns the loss :math:`-\log p(y
     \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are converted
     to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of range raises
-    IndexError; under tracing or on a device, the result of its row is NaN.
+    IndexError. Under tracing or on a device, the result of the row is NaN instead.
 
     At most 16 MiB of the scores (N, K) are in memory at once (32 MiB in float64).
 
-    Let :math:`dz = p - e_y`, and let :math:`dz_{(i)}` be its columns of block i. The gradients are :math:`dh_{(i)} =
-    dz_{(i)} W_i`, :math:`dW_i = dz_{(i)}^T h_{(i)}` and :math:`db = \sum dz`. They can be differentiated again.
+    Let :math:`dz = p - e_y`, and let :math:`dz_{(i)}` be the columns of dz that belong to block i. The gradients are
+    :math:`dh_{(i)} = dz_{(i)} W_i`, :math:`dW_i = dz_{(i)}^T h_{(i)}` and :math:`db = \sum dz`. They can be
+    differentiated again.
 
     References
     ----------
@@ -87,8 +90,8 @@ class DifferentiatedSoftmax(RankedLayer):
 
     See Also
     --------
-    softargmax.nn.AdaptiveSoftmax : also has short vectors for rare classes; its loss does not need the scores of all
-    classes.
+    softargmax.nn.AdaptiveSoftmax : also has short vectors for rare classes, but its loss does not need the scores of
+    all classes.
 
     Examples
     --------
@@ -142,10 +145,10 @@ class DifferentiatedSoftmax(RankedLayer):
         dim : int
             D, the length of the hidden vectors.
         counts : array_like
-            (K,): how often each class occurs, at least 0.
+            How often each class occurs, at least 0. Shape (K,).
         blocks : int
-            The number of blocks, 1 or above; there are fewer if K or D is too small. All blocks have about the same
-            share of the counts. Each block has half the width of the block before it, and the last block has the
+            The number of blocks, 1 or above. There are fewer blocks if K or D is too small. All blocks have about the
+            same share of the counts. Each block has half the width of the block before it, and the last block has the
             remaining width.
         **options
             The other arguments of `DifferentiatedSoftmax`.

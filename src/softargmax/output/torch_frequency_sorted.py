@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """A softmax over blocks of classes, whose loss is one term of the layer's loss. `rows` is None for all rows."""
+    """A softmax over blocks of classes. Its loss is one term of the layer's loss. `rows` is None for all rows."""
 
     rows: Tensor | None
     h: Tensor
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     target: Tensor
 
     def loss(self, *, total: bool) -> Tensor:
-        """Return the losses of the rows, 0 where the target is IGNORE, or with `total` their sum."""
+        """Return the losses of the rows, or with `total` their sum. The loss is 0 where the target is IGNORE."""
         return block_losses(self.h, self.weights, self.bias, self.target, total=total)
 
 
@@ -62,7 +62,7 @@ class RankedLayer(OutputLayer):
 
     @abstractmethod
     def _parts(self, h: Tensor, y: Targets) -> Iterator[Part]:
-        """Return the parts whose losses add up to the loss. The targets y are ranks."""
+        """Return the parts whose losses add up to the layer's loss. The targets y are ranks."""
 
     @abstractmethod
     def _ranked_log_p(self, h: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class RankedLayer(OutputLayer):
         return torch.where(ranks < 0, -1, self.order[ranks])
 
     def _reorder(self, order: Tensor) -> None:
-        """Set the class of every rank, from the order."""
+        """Set `order` to the class of every rank, and `ranks` to the rank of every class."""
         self.order = order.to(torch.int64)
         places = torch.arange(self.classes, device=order.device)
         self.ranks = torch.empty_like(self.order).index_put((self.order,), places)
@@ -124,5 +124,5 @@ class RankedLayer(OutputLayer):
 
 
 def _is_order(order: Tensor, classes: int) -> bool:
-    """True if the order holds each class once, or has no values (meta tensors)."""
+    """True if the order contains each class once, or has no values (meta tensors)."""
     return order.is_meta or torch.equal(order.sort().values.cpu(), torch.arange(classes, device="cpu"))

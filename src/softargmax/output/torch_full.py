@@ -35,7 +35,7 @@ class LinearKeywords(TypedDict, total=False):
 
 
 class LinearLayer(OutputLayer):
-    """Base class of layers whose scores are <h, w_k> + b_k; subclasses define the training loss."""
+    """Base class of layers whose scores are <h, w_k> + b_k. Subclasses define the training loss."""
 
     bias: nn.Parameter | None
 
@@ -66,7 +66,10 @@ class LinearLayer(OutputLayer):
         self.register_parameter("bias", None if zeros is None else nn.Parameter(zeros))
 
     def reset_parameters(self) -> None:
-        """Draw the weight, even if shared, uniformly in +-1 / sqrt(D) as `torch.nn.Linear` does; set the bias to 0."""
+        """Draw the weight uniformly in +-1 / sqrt(D), as `torch.nn.Linear` does, and set the bias to 0.
+
+        A shared weight is also drawn again.
+        """
         _reset_uniform(self.weight, self.dim)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -106,14 +109,15 @@ class FullSoftmax(LinearLayer):
     bias : bool
         If True, each class has a bias b_k.
     weight : Parameter, optional
-        W, (K, D): a parameter to share, for example the weight of an embedding. By default the layer creates it.
+        W, (K, D): a parameter to share, for example the weight of an embedding. By default the layer creates a new
+        parameter.
     reduction : {"mean", "sum", "none"}
-        The loss is the mean over the rows that are not ignored, their sum, or one number per row.
+        A call returns the mean or the sum of the losses, without ignored rows, or one loss per row.
     ignore_index : int
         Rows with this target are ignored.
     device, dtype : optional
-        Device and dtype of the parameters that the layer creates. If `weight` is passed, they default to its device and
-        dtype; otherwise to torch's defaults.
+        Device and dtype of the parameters that the layer creates. They default to the device and dtype of `weight` if
+        it is passed, and otherwise to torch's defaults.
 
     Attributes
     ----------
@@ -129,11 +133,11 @@ class FullSoftmax(LinearLayer):
 
     Notes
     -----
-    The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
+    The module is called with hidden vectors (..., D) and integer targets (...), and returns the loss :math:`-\log p(y
     \mid h)`. It calls `softargmax.linear_cross_entropy`, which computes the scores (N, K) a block at a time and never
     stores them all. The other methods are `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision
     inputs are converted to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of
-    range raises IndexError; under tracing or on a device, the result of its row is NaN.
+    range raises IndexError. Under tracing or on a device, the result of the row is NaN instead.
 
     With :math:`dz = p - e_y`, the gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h` and :math:`db = \sum dz`.
 

@@ -33,22 +33,22 @@ class HierarchicalSoftmax(OutputLayer):
     .. math:: p(y \mid h) = \prod_{n\ \text{above}\ y} \sigma\left(\pm(\langle h, w_n\rangle + b_n)\right)
 
     The sign is + where the path to y continues with the node's first child, and - where it continues with the second.
-    The probabilities of all classes sum to 1. The probability of one class needs only the nodes on its path:
-    :math:`O(d_y D)` in place of :math:`O(K D)`.
+    The probabilities of all classes sum to 1. The probability of class y needs only the :math:`d_y` nodes on its path.
+    So it costs :math:`O(d_y D)` instead of :math:`O(K D)`.
 
     Parameters
     ----------
     dim : int
         D, the length of the hidden vectors h.
     tree : Tree
-        A tree over the K classes. `Tree.huffman` of the classes' counts has the shortest mean path.
+        A tree over the K classes. `Tree.huffman(counts)` with the counts of the classes has the shortest mean path.
     bias : bool
         If True, each node has a bias b.
     sparse : bool
         If True, the gradients to weight and bias are sparse tensors of the nodes on the paths, for
         `torch.optim.SparseAdam` and SGD. Gradients with ``create_graph=True`` and gradients of `log_prob` are dense.
     reduction : {"mean", "sum", "none"}
-        The loss is the mean over the rows that are not ignored, their sum, or one number per row.
+        A call returns the mean or the sum of the losses, without ignored rows, or one loss per row.
     ignore_index : int
         Rows with this target are ignored.
     device, dtype : optional
@@ -70,14 +70,15 @@ class HierarchicalSoftmax(OutputLayer):
 
     Notes
     -----
-    The module is called with hidden vectors (..., D) and targets (...), integers, and returns the loss :math:`-\log p(y
+    The module is called with hidden vectors (..., D) and integer targets (...), and returns the loss :math:`-\log p(y
     \mid h)`. Half-precision inputs are converted to float32, the dtype of the results. If all rows are ignored, the
     mean is 0. The other methods are `log_prob` (one matrix product for all nodes, one sweep over the levels),
     `log_prob_of` (along the path), `topk` and `sample`.
 
-    `topk` visits few classes. It searches all rows together, one level of the tree at a time, and expands only nodes
-    that may be as probable as the k-th best class. The flatter a distribution, the more nodes it expands. Equally
-    probable classes are sorted by their number. `sample` descends from the root with one random decision at each node.
+    `topk` visits few classes. It searches all rows together, one level of the tree at a time. It expands only nodes
+    that may be as probable as the k-th best class. The flatter the distribution of a row, the more nodes are expanded.
+    Equally probable classes are sorted by their number. `sample` descends from the root with one random decision at
+    each node.
 
     Parameters are initialised to 0. Then class y has probability :math:`2^{-d_y}`, which for a Huffman tree is close to
     the distribution of the counts.
@@ -86,10 +87,10 @@ class HierarchicalSoftmax(OutputLayer):
     paths. No array of shape (N, K) or (N, d, D) is stored.
 
     Let :math:`x = \pm(\langle h, w_n\rangle + b_n)`. Each pair of a row and a node n on its path adds
-    :math:`\mp\sigma(-x)\,w_n` to the gradient of h, and :math:`\mp\sigma(-x)\,h` to the gradient of :math:`w_n`. They
-    can be differentiated again.
+    :math:`\mp\sigma(-x)\,w_n` to the gradient of h, and :math:`\mp\sigma(-x)\,h` to the gradient of :math:`w_n`. These
+    gradients can be differentiated again.
 
-    A target out of range raises IndexError; under tracing or on a device, the result of its row is NaN.
+    A target out of range raises IndexError. Under tracing or on a device, the result of the row is NaN instead.
 
     References
     ----------

@@ -45,7 +45,7 @@ class ImportanceSampledSoftmax(SamplingLayer):
         If True, all rows of a call share their draws, and the scores are one matrix product. If False, each row has its
         own draws.
     seed, sparse : int, bool
-        The seed of the draws, and whether gradients to weight and bias are sparse; both as in `SampledSoftmax`.
+        As in `SampledSoftmax`: the seed of the draws, and whether gradients to weight and bias are sparse.
     bias, weight, reduction, ignore_index, device, dtype
         Options of the scores and the loss, as in `FullSoftmax`.
 
@@ -75,11 +75,12 @@ class ImportanceSampledSoftmax(SamplingLayer):
 
     The sum over S is an unbiased estimate of Z. So the mean loss is below the loss of the full softmax, and tends to it
     as n grows. The loss can be negative, because the draws need not include the target. Once the model is too confident
-    for n draws, training diverges: the scores of targets grow, this loss falls, and the true loss rises. With
+    for n draws, training diverges. The scores of targets grow, this loss falls, and the true loss rises. With
     `softargmax train-words`, 32,768 classes and 1024 draws, this happens after 20 seconds. `SampledSoftmax` includes
     the target exactly and does not diverge this way.
 
-    The gradient is :math:`\sum_{j \in S} r_j s'_j / \sum_{j \in S} r_j - s'_y`, the estimator of Bengio & Senécal.
+    The gradient is :math:`\sum_{j \in S} r_j s'_j / \sum_{j \in S} r_j - s'_y`, where s' is the gradient of a score.
+    This is the estimator of Bengio & Senécal.
 
     References
     ----------

@@ -43,15 +43,15 @@ class NCE(SamplingLayer):
     log_z : float or {"learned", "context"}
         log Z. A float is a fixed value, and 0 trains self-normalised scores. "learned" is one learned number. "context"
         is a learned function of h, :math:`\langle h, u \rangle + c`. A learned log Z is initialised so that scores of 0
-        are normalised. If log Z is fixed, the bias is initialised for this purpose instead. Gradients to a learned log
-        Z are always dense.
+        are normalised. If log Z is fixed, the bias is initialised so that the initial scores are normalised. Gradients
+        to a learned log Z are always dense.
     unique : bool
         If True, the draws are distinct.
     shared : bool
         If True, all rows of a call share their noise, and its scores are one matrix product. If False, each row has its
         own noise.
     seed, sparse : int, bool
-        The seed of the draws, and whether gradients to weight and bias are sparse; both as in `SampledSoftmax`.
+        As in `SampledSoftmax`: the seed of the draws, and whether gradients to weight and bias are sparse.
     bias, weight, reduction, ignore_index, device, dtype
         Options of the scores and the loss, as in `FullSoftmax`.
 
@@ -62,7 +62,7 @@ class NCE(SamplingLayer):
     bias : Parameter or None
         b, (K,).
     log_z : Parameter or float
-        log Z, shape (); absent if log Z is a function of h.
+        log Z, shape (). It is 0.0 and unused if log Z is a function of h.
     context : torch.nn.Linear or None
         The weight u and the bias c of ``log_z="context"``.
     step : Tensor
@@ -85,8 +85,8 @@ class NCE(SamplingLayer):
     If negatives are passed to the call, n is their number, and :math:`E\,\#y` is the expected count of y in n draws of
     the sampler.
 
-    The gradient with respect to the target's score is :math:`\sigma(\Delta_y) - 1`, and with respect to the score of
-    noise draw j :math:`\sigma(\Delta_j)`. The gradient with respect to log Z is minus the sum of all these gradients.
+    The gradient is :math:`\sigma(\Delta_y) - 1` with respect to the target's score, and :math:`\sigma(\Delta_j)` with
+    respect to the score of noise draw j. The gradient with respect to log Z is minus the sum of all these gradients.
 
     References
     ----------
@@ -187,7 +187,7 @@ class NegativeSampling(SamplingLayer):
     dim : int
         D, the length of the hidden vectors h.
     sampler : Sampler
-        Distribution of the negatives over the K classes; commonly `Unigram` of their counts.
+        Distribution of the negatives over the K classes; commonly `Unigram` of the counts of the classes.
     samples : int
         n, the number of negatives.
     unique : bool
@@ -196,7 +196,7 @@ class NegativeSampling(SamplingLayer):
         If True, all rows of a call share their negatives, and the scores are one matrix product. If False, each row has
         its own negatives.
     seed, sparse : int, bool
-        The seed of the draws, and whether gradients to weight and bias are sparse; both as in `SampledSoftmax`.
+        As in `SampledSoftmax`: the seed of the draws, and whether gradients to weight and bias are sparse.
     bias, weight, reduction, ignore_index, device, dtype
         Options of the scores and the loss, as in `FullSoftmax`.
 
@@ -216,14 +216,14 @@ class NegativeSampling(SamplingLayer):
 
     Notes
     -----
-    The module is called like `SampledSoftmax`. It learns embeddings, not a distribution: the optimum is :math:`s_k =
-    \log p(k \mid h) - \log q_k - \log n`. So `log_prob`, `log_prob_of`, `topk` and `sample` raise NotImplementedError;
-    use `scores` for ranking.
+    The module is called like `SampledSoftmax`. The module learns embeddings, not a distribution: the optimum is
+    :math:`s_k = \log p(k \mid h) - \log q_k - \log n`. So `log_prob`, `log_prob_of`, `topk` and `sample` raise
+    NotImplementedError. Use `scores` for ranking.
 
     Draws of the target itself count as negatives, as in the reference by Mikolov et al.
 
-    The gradient with respect to the target's score is :math:`\sigma(s_y) - 1`, and with respect to the score of
-    negative j :math:`\sigma(s_j)`.
+    The gradient is :math:`\sigma(s_y) - 1` with respect to the target's score, and :math:`\sigma(s_j)` with respect to
+    the score of negative j.
 
     References
     ----------

@@ -43,11 +43,11 @@ class SampledSoftmax(SamplingLayer):
         takes 0.7 ms per row at K = 100,003.
     in_batch : Sampler, optional
         Distribution of the targets, for example `Unigram` of their counts with power=1, or `Learned`. If passed, the
-        targets of the other rows are negatives too. The expected count of a class is then :math:`E\,\#j + (N - 1)\,
+        targets of the other rows are also negatives. The expected count of a class is then :math:`E\,\#j + (N - 1)\,
         p_j`, where N is the number of rows that are not ignored.
     seed : int
         Seed of the draws. The draws of a step depend only on seed and step. Processes that train one model together
-        need different seeds. The seed is not in checkpoints.
+        need different seeds. Checkpoints do not contain the seed.
     sparse : bool
         If True, the gradients to weight and bias are sparse tensors of the classes in the call, for
         `torch.optim.SparseAdam` and SGD. A gradient with ``create_graph=True`` is dense.
@@ -74,10 +74,10 @@ class SampledSoftmax(SamplingLayer):
     The module is called with hidden vectors (..., D) and targets (...), and returns the loss. A third argument,
     `softargmax.output.Negatives` of shapes (n,) or (..., n), replaces the drawn negatives and the targets of other
     rows. In eval mode the step does not advance, so the draws repeat. Activation checkpointing calls the layer again in
-    the backward pass; with it, pass negatives or use eval mode. `torch.compile` supports the layer with
-    ``fullgraph=True``. A compiled layer draws the same classes for the same sampler, seed and step. The other methods,
-    `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`, use the softmax over all classes, which the training
-    approximates.
+    the backward pass. So with activation checkpointing, pass negatives or use eval mode. `torch.compile` supports the
+    layer with ``fullgraph=True``. A compiled layer draws the same classes for the same sampler, seed and step. The
+    other methods, `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`, use the softmax over all classes, which the
+    training approximates.
 
     Draws of the target itself are removed, and the target's score is not corrected. So the denominator is unbiased, and
     the gradient tends to the gradient of the full softmax as n grows. With distinct negatives and n = K, the loss is
@@ -133,7 +133,7 @@ class SampledSoftmax(SamplingLayer):
                     f"in_batch: expected a sampler of {self.classes} classes, got one of {in_batch.classes}"
                 )
             if not shared:
-                raise ValueError("in_batch: expected None where shared is False, got a sampler")
+                raise ValueError("in_batch: expected None if shared is False, got a sampler")
         self.in_batch = in_batch
 
     def _losses(self, h: Tensor, y: Targets, drawn: Candidates | None = None) -> Tensor:
@@ -144,7 +144,7 @@ class SampledSoftmax(SamplingLayer):
     def _mixed(self, drawn: Candidates, y: Targets) -> Candidates:
         """Return candidates that all rows share: the draws, and the targets of all rows that are not ignored.
 
-        The caller removes each row's own target. A class with expected count 0 is no candidate.
+        The caller removes each row's own target. A class with expected count 0 is not a candidate.
         """
         if self.in_batch is None:
             return drawn

@@ -73,7 +73,7 @@ class CandidateLayer(LinearLayer):
     def _binary_losses(self, h: Tensor, y: Targets, index: Tensor, shift: Tensor | None = None) -> Tensor:
         """Return each row's sum of the binary logistic losses of its target and its candidates, (N,).
 
-        shift: added to the scores, (N, 1 + n); column 0 is for the target.
+        shift: added to the scores, (N, 1 + n). Column 0 is for the target.
         """
         signs = torch.full((len(h), 1 + index.shape[1]), -1, dtype=torch.int8, device=h.device)
         signs[:, 0] = 1
@@ -83,7 +83,10 @@ class CandidateLayer(LinearLayer):
 
 
 def candidate_loss(own: Tensor, others: Tensor) -> Tensor:
-    """Return -log of the softmax probability of the target's score, own (N,), among own and others (N, n)."""
+    """Return the cross-entropy of each row, (N,), over the target and the other candidates.
+
+    own: the score of the target, (N,). others: the scores of the other candidates, (N, n).
+    """
     loss: Tensor = 0.0 - logsigmoid(own - logsumexp(others))
     return loss
 
@@ -209,7 +212,8 @@ def _candidates(negatives: Any, h: Tensor, shape: tuple[int, ...], y: Targets, c
         raise ValueError(f"negatives.index: expected shape (n,) or {(*shape, 'n')}, got {tuple(index.shape)}")
     if log_expected.shape != index.shape:
         raise ValueError(
-            f"negatives.log_expected: expected index's shape, {tuple(index.shape)}, got {tuple(log_expected.shape)}"
+            "negatives.log_expected: expected the shape of negatives.index, "
+            f"{tuple(index.shape)}, got {tuple(log_expected.shape)}"
         )
     if readable(index) and index.is_cpu:
         classes_of(index, "negatives.index", classes)

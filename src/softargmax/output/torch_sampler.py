@@ -1,7 +1,8 @@
 """Torch operators by which compiled graphs draw from samplers.
 
-A graph can hold only numbers and tensors, so a number represents a sampler. The draws depend on the sampler, the seed
-and the step, which is a tensor. The draws of a sampler that learns also depend on the targets that it has observed.
+A graph can contain only numbers and tensors, so a number represents a sampler. The draws depend on the sampler, the
+seed and the step, which is a tensor. The draws of a sampler that learns also depend on the targets that it has
+observed.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ LIBRARY.define(
 draw_classes: Any = torch.ops.softargmax.draw_classes.default
 """(sampler, seed, step, n, unique, total, rows, dtype) -> index, log_expected: the first n draws of a step.
 
-If `total` is None, all rows share them. Otherwise each of `total` rows has its own draws, and only those of `rows` are
-returned.
+If `total` is None, all rows share them. Otherwise each of `total` rows has its own draws, and only the draws of the
+rows `rows` are returned.
 """
 expected_counts: Any = torch.ops.softargmax.expected_counts.default
 """(sampler, step, index, n, unique) -> expected counts of classes among n draws of this step, in float64."""

@@ -43,7 +43,7 @@ class TargetSampledSoftmax(CandidateLayer):
     bias : Parameter or None
         b, (K,).
     candidates : Tensor or None
-        V, (n,), set by `use`. With None, V is the set of the targets of each call. Checkpoints do not contain it.
+        V, (n,), set by `use`. If None, V is the set of the targets of the current call. Checkpoints do not contain V.
 
     Raises
     ------
@@ -53,12 +53,13 @@ class TargetSampledSoftmax(CandidateLayer):
     Notes
     -----
     Cut the data into parts with few distinct targets (`softargmax.output.partitions`), and call `use` with the targets
-    of each part before training on it. This is importance sampling from a uniform distribution over V, for which the
-    correction cancels. The candidates are not random: a part has the same candidates in every epoch. The other methods,
-    `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`, use the softmax over all classes.
+    of each part before training on it. The loss is that of importance sampling from a uniform distribution over V. All
+    classes have the same correction, so it cancels. The candidates are not random: a part has the same candidates in
+    every epoch. The other methods, `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`, use the softmax over all
+    classes.
 
-    If V holds all K classes, this is the full softmax. If V is smaller, the loss does not lower the scores of classes
-    outside V, and the gradient is biased.
+    If V contains all K classes, the loss is that of the full softmax. If V is smaller, the loss does not lower the
+    scores of classes outside V, and the gradient is biased.
 
     The gradients are those of a softmax over V and y.
 
@@ -97,7 +98,7 @@ class TargetSampledSoftmax(CandidateLayer):
         Parameters
         ----------
         classes : array_like of int, optional
-            V, (n,), at least one class. Repeated classes have no effect. With None, V is the set of the targets of each
+            V, (n,), at least one class. Repeated classes have no effect. If None, V is the set of the targets of each
             call.
 
         Raises

@@ -49,7 +49,7 @@ def likeliest(h: Tensor, splits: Splits, k: int) -> TopK:
     A row with NaN has log p NaN and the index -1.
 
     All rows are searched together, one level of the tree at a time. No class is more probable than a node above it. So
-    only nodes are expanded whose log p reaches a lower bound of the k-th best log p.
+    a node is expanded only if its log p reaches a lower bound of the k-th best log p.
     """
     values = h.new_full((len(h), k), math.nan)
     index = torch.full((len(h), k), -1, device=h.device)
@@ -84,11 +84,11 @@ def _bound(h: Tensor, splits: Splits, k: int) -> Tensor:
             log_p, kept = log_p.topk(k, 1)
             code = code.gather(1, kept)
     least = log_p.amin(1)
-    return least - _SLACK * least.abs()  # `_reaching` may round differently, but must lose no class
+    return least - _SLACK * least.abs()  # `_reaching` may round differently, and must not lose a class
 
 
 def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return row, class and log p of all classes that reach their row's bound. Rows with NaN are left out."""
+    """Return row, class and log p of all classes whose log p is at least the bound of the row, except rows with NaN."""
     rows = torch.arange(len(h), device=h.device)
     if not len(splits.children):
         return rows, torch.zeros_like(rows), h.new_zeros(len(h))
@@ -101,9 +101,9 @@ def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor,
         below = splits.children[nodes]
         reached = log_p >= bound[rows][:, None]
         rows = rows[:, None].expand_as(below)
-        for_good, open_still = reached & (below < 0), reached & (below >= 0)
-        found.append((rows[for_good], ~below[for_good], log_p[for_good]))
-        rows, nodes, log_p_above = rows[open_still], below[open_still], log_p[open_still]
+        at_class, at_node = reached & (below < 0), reached & (below >= 0)
+        found.append((rows[at_class], ~below[at_class], log_p[at_class]))
+        rows, nodes, log_p_above = rows[at_node], below[at_node], log_p[at_node]
     rows, classes, log_p = (torch.cat(each) for each in zip(*found, strict=True))
     kept = sound[rows]
     return rows[kept], classes[kept], log_p[kept]

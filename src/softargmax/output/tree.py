@@ -22,12 +22,12 @@ __all__ = ["Paths", "Tree"]
 
 
 class Tree(Nodes):
-    r"""A binary tree whose K leaves are the classes; each of the K - 1 inner nodes has two children.
+    r"""A binary tree with the K classes as leaves and with K - 1 inner nodes, each of which has two children.
 
     .. math:: \sum_k 2^{-d_k} = 1
 
-    This equation holds for the depths d of the classes, because with probability 1/2 for each child the tree defines a
-    distribution.
+    Here :math:`d_k` is the depth of class k. The equation holds because a descent that takes each child with
+    probability 1/2 ends at class k with probability :math:`2^{-d_k}`.
 
     Parameters
     ----------
@@ -162,13 +162,13 @@ class Tree(Nodes):
         Returns
         -------
         Tree
-            A cluster that holds only classes becomes a balanced subtree. Above the clusters, the tree is a Huffman tree
-            of their counts, or a balanced tree if no counts are passed.
+            A cluster that contains only classes becomes a balanced subtree. Above the clusters, the tree is a Huffman
+            tree of the total counts of the clusters, or a balanced tree if no counts are passed.
 
         Raises
         ------
         TypeError, ValueError
-            If a cluster is empty, if the clusters do not hold each class from 0 to K - 1 once, or if the length of
+            If a cluster is empty, if the clusters do not contain each class from 0 to K - 1 once, or if the length of
             counts is not K.
 
         References
@@ -218,8 +218,8 @@ class Tree(Nodes):
         Raises
         ------
         TypeError, ValueError
-            If weights have the wrong type or shape or hold NaN or infinity, or if seed has the wrong type or is out of
-            range.
+            If weights have the wrong type or shape or contain NaN or infinity, or if seed has the wrong type or is out
+            of range.
 
         Notes
         -----
@@ -247,7 +247,7 @@ class Tree(Nodes):
         Parameters
         ----------
         state : mapping
-            The result of `state`; its arrays can be of any library.
+            The result of `state`, with arrays of any library.
 
         Returns
         -------

@@ -43,7 +43,7 @@ def children_of(values: Any) -> Integers:
 
 
 def points_of(values: Any) -> NDArray[Any]:
-    """Return one vector per class, all scaled so that no entry exceeds 1 in size, then centred."""
+    """Return one vector per class. The vectors are scaled by one factor to entries in [-1, 1], then centred."""
     found = on_host(values, "weights")
     if found.ndim != 2 or not len(found):
         raise ValueError(f"weights: expected shape (K, D), a vector for each class, got {found.shape}")
@@ -58,7 +58,7 @@ def points_of(values: Any) -> NDArray[Any]:
 
 
 def clusters_of(values: Any) -> Any:
-    """Return nested clusters unchanged; convert one cluster number per class to a list of clusters, by number."""
+    """Return nested clusters unchanged. Convert cluster numbers, one per class, to a list of clusters by number."""
     if isinstance(values, (list, tuple)) and any(map(_is_cluster, values)):
         return values
     found = on_host(values, "clusters")
@@ -88,8 +88,9 @@ def balanced(n: int) -> Integers:
 def huffman(counts: NDArray[Any]) -> Integers:
     """Return a tree with the smallest sum of counts times depths and, among such trees, the smallest maximal depth.
 
-    Uses the two queues of van Leeuwen (1976): one has the items sorted by count, and the other has the new nodes, whose
-    counts never decrease. Among equal counts, an item is taken before a node, and an earlier item before a later item.
+    Uses the two queues of van Leeuwen (1976). One queue has the items sorted by count. The other queue has the new
+    nodes, whose counts never decrease. Among equal counts, an item is taken before a node, and an earlier item before a
+    later item.
     """
     n = len(counts)
     order = np.argsort(counts, kind="stable")
@@ -209,7 +210,9 @@ def _class(item: Any) -> int:
 # --- recursive halving ------------------------------------------------------------------------------------------------
 
 
-_POWER, _MEANS = 3, 6  # steps of the power method; maximum steps of two-means, which stops when no point moves
+# _POWER is the number of steps of the power method. _MEANS is the maximum number of steps of two-means, which stops
+# when no point moves.
+_POWER, _MEANS = 3, 6
 
 
 def halves(x: NDArray[Any], seed: int) -> Integers:
@@ -239,7 +242,7 @@ def _direction(seed: int, level: int, x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _bisect(x: NDArray[Any], sizes: Integers, direction: NDArray[Any]) -> Integers:
-    """Order the points so that the first half of each cluster lies on one side of a plane.
+    """Order the points so that the first half of each cluster is on one side of a plane.
 
     The clusters of a level form a block (G, S, D), since their sizes differ by at most 1. Each step projects every
     point x_i on a direction v, which gives p_i. Then it replaces v by sum_i f_i x_i. In a step of the power method,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def write(file: BinaryIO, words: Sequence[str], vectors: Vectors, *, binary: bool) -> None:
-    """Write words and vectors. In text, a number has the fewest digits that restore the same float32."""
+    """Write words and vectors. In the text format, a number has the fewest digits that restore the same float32."""
     for word in words:
         if not word or any(letter.isspace() for letter in word):
             raise ValueError(f"words: expected words without spaces, for word2vec's formats, got {word!r}")

@@ -33,14 +33,14 @@ _LINE = 16  # the number of float32 per cache line
 
 
 class WordVectors(KeyedVectors):
-    r"""word2vec: one vector per word, trained to distinguish the words around it from noise words.
+    r"""word2vec: one vector per word, trained to distinguish the neighbours of the word from noise words.
 
     .. math:: \text{loss} = \sum_{i}\ \sum_{0 < |j - i| \le b_i} -\log \sigma(\langle v_i, w_{j} \rangle)
         - \sum_{k \in S_{ij}} \log \sigma(-\langle v_i, w_k \rangle)
 
     Here :math:`v_i` is the vector of the i-th token, :math:`w_j` is the weight of the j-th token, and :math:`b_i` is
-    uniform on 1, .., window. S are the noise draws other than token j. With a tree, the binary losses of the nodes on
-    the path to token j replace both terms.
+    uniform on 1, .., window. :math:`S_{ij}` are the noise draws other than token j. With a tree, the binary losses of
+    the nodes on the path to token j replace both terms.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class WordVectors(KeyedVectors):
             raise ValueError(f"{name}: expected {classes} classes, one per count, got {noise.classes}")
         self._noise, self._kept = noise, _kept(counted, t)
         self._seed = int(seed_of(np.empty(0), integer(seed, "seed"), None))
-        self._pieces = 0  # texts so far; each has its own random numbers
+        self._pieces = 0  # number of blocks of _TOKENS tokens so far, each with its own random numbers
         self.vectors = _initial_vectors(self._seed, classes, self._dim)
         self.weight = _table(classes if tree is None else tree.nodes, self._dim)
         self._name(words)
@@ -153,7 +153,7 @@ class WordVectors(KeyedVectors):
     def of_sentences(
         cls, sentences: Sequence[Sequence[str]], dim: int, *, min_count: int = 1, **options: Any
     ) -> WordVectors:
-        """Return an untrained model whose words are those of some sentences, sorted by decreasing frequency.
+        """Return an untrained model with the words of some sentences, sorted by decreasing frequency.
 
         Parameters
         ----------
@@ -199,22 +199,23 @@ class WordVectors(KeyedVectors):
         Parameters
         ----------
         tokens : array_like of int
-            The numbers of the words in order, (n,), from 0 to K - 1. -1 ends a sentence; windows do not cross it. A
-            model with words also accepts a list of sentences, each a list of words, and drops unknown words.
+            The numbers of the words in order, (n,), from 0 to K - 1. The number -1 ends a sentence, and windows do not
+            extend beyond the sentence. A model with words also accepts a list of sentences, each a list of words, and
+            drops unknown words.
         rate : float
             The step size of gradient descent.
         last_rate : float, optional
-            The rate at the end of the text. The rate changes linearly from `rate` to this value; by default it is
+            The rate at the end of the text. The rate changes linearly from `rate` to this value. By default the rate is
             constant.
         batch : int
-            The number of tokens per batch, each with its window. The batch should be so small that no word is frequent
-            in it. Small batches are closer to word2vec and give better vectors after little text. Large batches use
-            threads better.
+            The number of tokens per batch, each with its window. The batch should be so small that no word occurs often
+            in it. Small batches are closer to word2vec, and after little text they give better vectors than large
+            batches. Large batches use several threads better than small batches.
 
         Returns
         -------
         float
-            The mean loss of the pairs, each computed before its update; 0 if there are no pairs.
+            The mean loss of the pairs, or 0 without pairs. The loss of a pair is computed before the pair's update.
 
         Raises
         ------
@@ -248,7 +249,7 @@ class WordVectors(KeyedVectors):
         return total / max(1, pairs)
 
     def _token_numbers(self, tokens: Any) -> Any:
-        """Return sentences as word numbers, with -1 after each sentence; return tokens that are numbers unchanged."""
+        """Return sentences as word numbers, with -1 after each sentence. Return word numbers unchanged."""
         if not _is_sentences(tokens):
             return tokens
         if self.words is None:
