@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from softargmax.stream.windows import Box, Span
 
 
-# Contiguous runs less than NEAR bytes apart are read by one call, up to STRETCH bytes. The overhead of a call equals the
+# Contiguous runs less than NEAR bytes apart are read by one call, up to STRETCH bytes. The overhead of a call is the
 # time to read 8 KiB.
 NEAR = 8 << 10
 STRETCH = 1 << 19
@@ -137,7 +137,7 @@ def open_npy(path: str | os.PathLike[str]) -> NpyFile:
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return the shape, True for Fortran order, and the dtype of a ``.npy`` header. Raise an error for invalid headers."""
+    """Return the shape, True for Fortran order, and the dtype of a ``.npy`` header. Raise an error if invalid."""
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         version = np.lib.format.read_magic(file)
