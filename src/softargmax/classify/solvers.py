@@ -212,7 +212,7 @@ def newton(objective: Objective, start: Array, *, tol: float, steps: int) -> Fou
 
 
 def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: int) -> Found:
-    """Minimise with the penalty l1 |W|_1 by L-BFGS-B, for scaled features. The variables are P, N >= 0 with W = P - N."""
+    """Minimise with the penalty l1 |W|_1 by L-BFGS-B, for scaled features. The variables P, N >= 0 give W = P - N."""
     shape, size, r = objective.shape, start[:, :-1].size, Scaled(objective).r[:-1]
 
     @_Cached
