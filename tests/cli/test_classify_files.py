@@ -63,7 +63,7 @@ def test_decimal_commas(run, tmp_path, mark):
         (
             ";",
             lambda i, x: x if i % 2 else comma(i, x),
-            "row 1: '5,1' has a comma, other numbers of this column have a point",
+            "row 1: '5,1' has a comma, but other numbers of this column have a point",
         ),
         (";", lambda i, x: "1.020,5" if i == 4 else comma(i, x), "row 5: '1.020,5' is not a number, unlike 149 other"),
         (";", thousands, "row 1: '1,020' is ambiguous: expected 1020 or 1,0200"),
@@ -74,8 +74,8 @@ def test_decimal_commas(run, tmp_path, mark):
         (",", lambda i, x: x if i % 4 else "-", "row 1: '-' is not a number, unlike 112 other rows; correct it"),
         (",", lambda i, x: "?" if i % 3 else x, "row 2: '?' is not a number, unlike 50 other rows"),
         (",", lambda i, _: f"w{i % 100}", "'length': expected at most 75 categories, got 100 in 150 rows; --drop"),
-        (",", lambda i, _: f"2020-01-{1 + i % 28:02}", "'length' holds dates or times; --drop length leaves it out"),
-        (",", lambda i, _: f"2020-01-01T12:{i % 28:02}:00Z", "'length' holds dates or times"),
+        (",", lambda i, _: f"2020-01-{1 + i % 28:02}", "'length' contains dates or times; --drop length leaves it out"),
+        (",", lambda i, _: f"2020-01-01T12:{i % 28:02}:00Z", "'length' contains dates or times"),
     ],
 )
 def test_numeric_columns_are_not_categories(run, tmp_path, mark, change, message):

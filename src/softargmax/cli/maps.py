@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from softargmax.cli.tables import Array
 
 Alpha = Annotated[float, typer.Option("--alpha", parser=parse.number, help="The order: 1 is softmax, 2 is sparsemax.")]
-K = Annotated[int, typer.Option("-k", help="The number of scores that get a probability: the largest ones.")]
+K = Annotated[int, typer.Option("-k", help="Keep this many of the largest scores.")]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Draws per row.")]
 TopK = Annotated[int | None, typer.Option("--top-k", help="Draw from this many of the most probable classes.")]
-TopP = Annotated[float | None, typer.Option("--top-p", help="Draw from the fewest classes of this total probability.")]
+TopP = Annotated[
+    float | None, typer.Option("--top-p", help="Draw from the most probable classes with this total probability.")
+]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the draws; random by default.")]
 
 

@@ -80,7 +80,7 @@ def command(  # noqa: PLR0913 one argument per option
 
 
 def classes_of(table: Any, target: str, rows_file: csv_file.Source, folds: int) -> NDArray[Any]:
-    """Return the target column as text; reject classes with fewer rows than folds."""
+    """Return the target column as text. Reject classes with fewer rows than folds."""
     where = f"{rows_file.name}: column {target!r}"
     y = columns.words_of(table, target, rows_file.name).astype(str)
     numbers = decimals.numbers_in(table[target], rows_file.mark, where)
