@@ -208,7 +208,7 @@ def _error(
     def end(quantile: float) -> float:
         """Return an end of the interval: the estimated error times a factor c.
 
-        If errors are drawn with c times the observed gaps, the given quantile of these errors equals the estimate.
+        With this c, the given quantile of errors drawn from c times the observed gaps equals the estimate.
         """
 
         def beyond(c: float) -> float:
@@ -243,7 +243,7 @@ def _checked(y: Any, p: Any, classes: Any) -> tuple[Floats, NDArray[np.int64]]:
     if y.shape != p.shape[:1]:
         raise ValueError(f"y: expected one class per row, shape {p.shape[:1]}, got {y.shape}")
     if not ((p >= 0).all() and np.abs(p.sum(axis=1) - 1).max() < 1e-3):
-        raise ValueError("p: expected rows of numbers of 0 or above with the sum 1, got a row that is not")
+        raise ValueError("p: expected probabilities in every row, 0 or above with the sum 1, got other numbers")
     known = np.unique(y) if classes is None else np.asarray(classes)
     if classes is None and len(known) < p.shape[1] and set(known) <= set(range(p.shape[1])) and known[0] == 0:
         known = np.arange(p.shape[1])

@@ -132,8 +132,8 @@ class MultinomialNaiveBayes(_CountingBayes):
     Notes
     -----
     The model is that of scikit-learn's MultinomialNB. Like MultinomialNB, it has no `decision_function`. Rows can be
-    dense or sparse. With alpha = 0, a row has probability 0 for a class if it has a feature that never occurs in the
-    class. Other rows are not affected (scikit-learn gives NaN).
+    dense or sparse. With alpha = 0, a class has probability 0 in rows with a feature that never occurs in the class.
+    Other rows are not affected (scikit-learn gives NaN).
 
     References
     ----------
@@ -205,8 +205,8 @@ class BernoulliNaiveBayes(_CountingBayes):
     Notes
     -----
     The model is that of scikit-learn's BernoulliNB. Rows can be dense or sparse. :math:`1 - \theta` is computed from
-    the count of rows without the feature, not from :math:`\theta`. With alpha = 0, two kinds of rows have probability 0
-    for a class: rows without a feature that all training rows of the class have, and rows with a feature that no
+    the count of rows without the feature, not from :math:`\theta`. With alpha = 0, a class has probability 0 in two
+    kinds of rows: rows without a feature that all training rows of the class have, and rows with a feature that no
     training row of the class has.
 
     References

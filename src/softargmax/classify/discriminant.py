@@ -41,8 +41,8 @@ class LinearDiscriminant(ScoreClassifier):
     classes_ : ndarray
         The classes, in order.
     coef_, intercept_ : ndarray
-        Coefficients and intercepts of the scores, shapes (K, D) and (K,). For two classes, those of the second score
-        minus the first, shapes (1, D) and (1,).
+        Coefficients and intercepts of the scores, shapes (K, D) and (K,). For two classes, the coefficients and the
+        intercept of the second score minus the first, shapes (1, D) and (1,).
     means_ : ndarray
         :math:`\mu`, shape (K, D).
     priors_ : ndarray
@@ -287,12 +287,12 @@ def _whitening(x: Array, tol: float) -> Array:
 def _axes(x: Array, mean: Array, shrinkage: str | float | None, towards: float, unit: float) -> tuple[Array, Array]:
     """Return the eigenvalues and eigenvectors (columns) of the covariance of a class with rows x.
 
-    `unit` is the number 1 after the scaling that was applied to x.
+    x is scaled, and `unit` is the scaled value of 1.
     """
     if shrinkage is not None:
         variances, directions = np.linalg.eigh(covariance_of(x, shrinkage, unit))
         return variances, directions
-    _, s, vt = np.linalg.svd(x - mean, full_matrices=len(x) < x.shape[1])  # return D directions even for fewer rows
+    _, s, vt = np.linalg.svd(x - mean, full_matrices=len(x) < x.shape[1])  # all D directions, even for fewer rows
     variances = np.zeros(x.shape[1])
     variances[: len(s)] = np.square(s) / len(x)
     return (1 - towards) * variances + towards * unit * unit, vt.T

@@ -42,8 +42,8 @@ class Block(NamedTuple):
 class Objective:
     """The objective f as a function of a table of shape (F, D + 1).
 
-    A row of the table has the D coefficients and the intercept of one class. F is the number of classes. For two
-    classes F is 1: the table has a row for the second class, and the first class has scores of 0.
+    A row of the table has the D coefficients and the intercept of one class. F is the number of classes, or 1 for two
+    classes. With two classes, the only row belongs to the second class, and the first class has scores of 0.
     """
 
     def __init__(self, training: Training, classes: int, *, alpha: float, l2: float, intercept: bool) -> None:
@@ -120,7 +120,7 @@ class Objective:
         return np.where(found > 0, found, 1.0)
 
     def _block(self, x: Any, weight: Array) -> Array:
-        """Return the sum of w (x, 1)(x, 1)^T over rows, plus the l2 term. Without an intercept, its last entry is 1."""
+        """Return the sum of w (x, 1)(x, 1)^T plus the l2 term. Without an intercept, the last diagonal entry is 1."""
         weighed = (
             sparse.diags_array(weight.astype(x.dtype)) @ x
             if sparse.issparse(x)
@@ -142,7 +142,7 @@ class Objective:
     def _rows_to_a_block(self) -> int:
         """Return the number of rows per block.
 
-        A block fits the cache. It is larger if adding the gradients of so small blocks would take most of the time.
+        A block usually fits the cache. If adding gradients would then take most of the time, the block is larger.
         """
         stored = self.X.nnz // max(1, len(self.target)) if sparse.issparse(self.X) else self.features
         cached = BLOCK // max(stored, self.classes, 1)

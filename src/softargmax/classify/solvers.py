@@ -246,7 +246,7 @@ def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: i
 
 
 def subgradient(table: Array, gradient: Array, l1: float, r: Array) -> tuple[float, float]:
-    """Return the largest absolute entry of the minimum-norm subgradient, and the decrease expected from one step.
+    """Return the largest absolute entry of the minimum-norm subgradient, and the expected decrease by one step.
 
     The step is a gradient step in scaled coordinates, as in `_Watch`.
     """

@@ -92,7 +92,7 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
 
 
 def _log_beta(z: Any, margins: Any, w: Any, size: Any) -> Any:
-    """Return log beta by Newton's method. Its steps are taken in beta, within a shrinking bracket of log beta.
+    """Return log beta by Newton's method. Newton steps are taken in beta, within a shrinking bracket of log beta.
 
     `margins` are z - z_y divided by `size`, and beta applies to scores divided by `size`.
     """

@@ -47,8 +47,8 @@ SUBCOMMANDS: dict[str, Callable[..., None]] = {
     "predict": predict.command,
 }
 
-# Errors of the operating system, of memory, and of characters that the terminal cannot encode. They are reported in one
-# line, like the errors of errors.py. All other exceptions are bugs in softargmax and keep their traceback.
+# Errors of the operating system, lack of memory, and characters that the terminal cannot encode. They are reported in
+# one line, like the errors in errors.py. All other exceptions are bugs in softargmax and keep their traceback.
 RUN_ERRORS = (OSError, MemoryError, UnicodeEncodeError)
 INTERRUPTED = 130  # 128 + SIGINT: shells and typer return this code after an interrupt
 
@@ -109,7 +109,7 @@ def dispatched(arguments: Sequence[str]) -> list[str]:
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit code, as `softargmax.cli.main` does."""
-    if sys.stdout is None:  # Python sets it to None if the file descriptor is closed
+    if sys.stdout is None:  # Python sets sys.stdout to None if the file descriptor is closed
         closed = "standard output is closed; redirect it to a file, or to /dev/null to discard the output"
         print(f"softargmax: {closed}", file=sys.stderr)
         return 1

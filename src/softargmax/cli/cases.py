@@ -28,7 +28,7 @@ def scores(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def torch_side(z: np.ndarray[Any, Any], make: Callable[[Any, Any], Callable[[], object]]) -> Sides:
-    """Return {"torch": function of a case}, or {} if torch is not installed. The tensor shares the memory of z."""
+    """Return {"torch": torch's function}, or {} if torch is not installed. Its tensor shares the memory of z."""
     if find_spec("torch") is None:
         return {}
     import torch
@@ -37,7 +37,7 @@ def torch_side(z: np.ndarray[Any, Any], make: Callable[[Any, Any], Callable[[], 
 
 
 def scipy_side(make: Callable[[Any], Callable[[], object]]) -> Sides:
-    """Return {"scipy": function of a case}, or {} if SciPy is not installed."""
+    """Return {"scipy": SciPy's function}, or {} if SciPy is not installed."""
     if find_spec("scipy") is None:
         return {}
     import scipy.special

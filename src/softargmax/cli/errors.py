@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 try:
     from typer import TyperException
-except ImportError:  # older versions of typer build on click
+except ImportError:  # older versions of typer raise click's exceptions
     from click import ClickException as TyperException  # type: ignore[assignment]
 
 __all__ = ["FailedRunError", "TyperException", "UnknownOptionError", "WrongUseError", "refused_as", "require"]

@@ -123,7 +123,7 @@ def dtype_named(name: str | None) -> str | None:
 
 
 def axis_named(text: str) -> int | tuple[int, ...] | None:
-    """Parse ``--axis``: an integer, several separated by commas, or ``all``."""
+    """Parse ``--axis``: an integer, several integers separated by commas, or ``all``."""
     if text in ("all", "none", "None"):
         return None
     try:

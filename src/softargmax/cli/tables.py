@@ -27,7 +27,7 @@ KINDS = ".npy, .csv, .tsv or .txt"
 
 
 class Reading(NamedTuple):
-    """Options for reading a text file: if it has a header (None: detect it), and which columns to read."""
+    """Options for reading a text file: True if it has a header (None to detect it), and the columns to read."""
 
     header: bool | None = None
     columns: str | None = None

@@ -34,7 +34,7 @@ DECIMAL = re.compile(r"(?<=\d),(?=\d)")
 def read(path: str) -> bytes:
     """Return the bytes of a file, or of standard input for ``-``. Gzip data are decompressed."""
     name = STDIN if path == "-" else path
-    if path == "-" and sys.stdin is None:  # Python sets it to None if the file descriptor is closed
+    if path == "-" and sys.stdin is None:  # Python sets sys.stdin to None if it is closed
         raise FailedRunError(f"{STDIN} is closed; expected data on it, numbers, or one file")
     data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     if data.startswith(GZIP):

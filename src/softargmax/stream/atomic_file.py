@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str], size: int = 0) -> Iterator[BinaryIO]:
-    """Write a file that appears under its name when the block ends without an error. Before that, an old file stays.
+    """Write a file that appears under its name when the block ends without an error. An old file stays until then.
 
     The data is written to a new file in the target's folder. This file is synced to disk and then renamed. On Linux the
     new file has no name until it is complete, so a killed process leaves no partial file. (For microseconds before the

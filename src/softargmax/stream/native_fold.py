@@ -39,7 +39,7 @@ def native() -> bool:
 def fold(window: Array, scale: Scale, state: State | None) -> State:
     """Fold a window (outer, length, inner) into the state of its rows.
 
-    All windows of a row except the last must have whole blocks.
+    All windows of a row except the last must consist of whole blocks.
     """
     from softargmax.core import native as core
 

@@ -31,7 +31,7 @@ MINIMUM_MEMORY = 1 << 20
 
 
 def open_source(source: Any, axis: Any, stack: ExitStack) -> Store:
-    """Return a source that can be read twice as a `Store`. If the source is a file, `stack` closes it at its exit."""
+    """Return the `Store` of a source that can be read twice. If the source is a file, `stack` closes the file."""
     if isinstance(source, str | os.PathLike):
         return stack.enter_context(open_npy(source))
     if isinstance(source, np.ndarray):

@@ -2,8 +2,8 @@
 
 If windows contain whole rows, the data is read once, and each window is passed to the in-memory function. Rows longer
 than a window are read twice. The first pass folds each piece into the states of its rows. The second pass applies the
-final states to each piece. Pieces are cut at the block boundaries of the in-memory kernels, so both methods give the
-same bits.
+final states to each piece. Pieces are cut at the block boundaries of the in-memory kernels, so one pass and two passes
+give the same bits.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class WindowReader:
         self.rows: Rows = rows_of(source, job.axes)
         form = self.rows.form
         converted = job.work.itemsize if job.work != source.dtype else 0
-        copies = 2 if isinstance(self.rows, ScatteredRows) else 1  # boxes are copied into a window
+        copies = 2 if isinstance(self.rows, ScatteredRows) else 1  # scattered boxes are copied into a window
         each = copies * (source.dtype.itemsize + out_bytes) + converted
         # Without the native fold a row is never cut, even if it exceeds `memory`.
         elements = max(job.memory // each, 0 if native_fold.native() else form.length)

@@ -73,7 +73,7 @@ def _frame(piece: Array, axis: int) -> tuple[int, ...]:
 
 
 def checked_pieces(pieces: Iterable[Any], axis: int) -> Iterator[Array]:
-    """Yield the pieces as arrays. Their dtypes must agree, and their shapes except for the length along `axis`."""
+    """Yield the pieces as arrays. All must have one dtype, and one shape except for the length along `axis`."""
     first: Array | None = None
     for index, item in enumerate(pieces):
         piece = numpy_of(item, f"source: piece {index}")

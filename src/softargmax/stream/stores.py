@@ -33,9 +33,10 @@ class Store(Protocol):
     order: tuple[int, ...]
 
     def read(self, sizes: Sequence[int], box: Box) -> Array:
-        """Return the elements in a box: one slice per dimension of the stored elements, viewed with shape `sizes`.
+        """Return the elements in a box.
 
-        The result is valid until the next read.
+        A box has one slice per dimension of the stored elements, viewed with shape `sizes`. The result is valid until
+        the next read.
         """
 
     def write(self, sizes: Sequence[int], box: Box, window: Array) -> None:
@@ -136,7 +137,7 @@ def rows_of(store: Store, axes: Sequence[int]) -> Rows:
 
 
 def rows_like(rows: Rows, store: Store, axes: Sequence[int]) -> Rows:
-    """Return the rows of a second store with the same shape and order, such that both stores have the same windows."""
+    """Return the rows of `store`, which has the shape and order of the store of `rows`. Both have the same windows."""
     return ScatteredRows(store, axes) if isinstance(rows, ScatteredRows) else PlainRows(store, rows.form)
 
 
@@ -176,13 +177,14 @@ class ScatteredRows:
         self.form = Form(1, length, count) if self.side_by_side else Form(count, length, 1)
 
     def _flat(self, window: Array) -> Array:
-        """Return a view of a window as (rows, elements)."""
+        """Return a view of a window with shape (rows, elements)."""
         return window[0].T if self.side_by_side else window[:, :, 0]
 
     def _boxes(self, box: Box) -> list[tuple[tuple[slice, slice], list[int], Box]]:
         """Return (place, shape, box) of every box of a window.
 
-        `place` is its position in the flat view (rows, elements). `shape` lists its kept dimensions first.
+        `place` is the position of the box in the flat view (rows, elements). `shape` is the shape of the box, with the
+        kept dimensions first.
         """
         rows, elements = (box[2] if self.side_by_side else box[0]), box[1]
         boxes = []

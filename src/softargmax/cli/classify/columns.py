@@ -190,15 +190,15 @@ def filled(table: Any, name: str, source: str, *, learns: bool) -> Any:
     column = table[name]
     if column.null_count:
         at = int(np.argmax(column.is_null().to_numpy()))
-        many = f"{column.null_count} rows are" if column.null_count > 1 else "one row is"
+        many = f"{column.null_count} cells are" if column.null_count > 1 else "one cell is"
         advice = f", or {leave_out(name)}" if learns else ""
         raise FailedRunError(
-            f"{source}: column {name!r}: {many} empty, the first one is row {at + 1}; fill the cells in, or remove the "
+            f"{source}: column {name!r}: {many} empty, first in row {at + 1}; fill in all cells, or remove the "
             f"rows{advice}"
         )
     return column
 
 
 def leave_out(name: str) -> str:
-    """Return the advice to leave a column out with --drop."""
+    """Return the advice to omit a column with --drop."""
     return f"--drop {shlex.quote(name)} leaves it out"

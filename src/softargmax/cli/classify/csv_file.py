@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LONGEST = 120  # maximum number of characters shown of pyarrow's error message
 EMPTY = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 HEAD = 1 << 16  # maximum number of bytes of the first line
-# pyarrow's error message, in which the header is row 1
+# Pattern of pyarrow's error message for a row of another length. The message counts the header as row 1.
 RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 

@@ -42,7 +42,7 @@ def check_marks(words: Any, where: str) -> None:
     word = words[row].as_py()
     cell = f"{where}, row {row + 1}: {word!r}"
     if both:
-        raise FailedRunError(f"{cell} has a comma, but other numbers of this column have a point; use one mark")
+        raise FailedRunError(f"{cell} has a comma, but other numbers of this column have a point; use only one")
     # Some numbers have exactly three digits after the mark, and all others have no mark. So the mark is probably a
     # thousands separator.
     digits = word.replace(",", "").replace(".", "")

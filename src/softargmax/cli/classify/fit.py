@@ -95,7 +95,9 @@ def classes_of(table: Any, target: str, rows_file: csv_file.Source, folds: int) 
             f"{where}: expected {folds} rows or more of each class for --folds {folds}, got {few} of class {rare!r}"
         )
     if target in models.heads(classes):
-        raise FailedRunError(f"{where}: expected a name that no probability column (p_CLASS) has; rename the column")
+        raise FailedRunError(
+            f"{where}: expected a name other than those of the probability columns (p_CLASS); rename it"
+        )
     return y
 
 

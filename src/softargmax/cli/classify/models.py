@@ -63,7 +63,7 @@ def check_output(output: str | None, *sources: str) -> None:
 
 
 def estimator_of(name: str, options: dict[str, Any], *, calibrate: bool) -> Any:
-    """Return a pipeline of standardisation and the named estimator. `calibrate` adds temperature scaling around it."""
+    """Return a pipeline of standardisation and the named estimator, temperature-scaled if `calibrate` is true."""
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 

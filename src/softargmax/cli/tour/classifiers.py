@@ -20,7 +20,7 @@ DRAWN = "BernoulliNaiveBayes"
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:
-    """Fit the classifiers on a third of the images, fit temperatures on another third, and evaluate on the last."""
+    """Fit the classifiers on a third of the images, fit temperatures on another third, evaluate on the last third."""
     parts = split_digits(out)
     if parts is None:
         return {"ok": True, "skipped": "scikit-learn is not installed"}

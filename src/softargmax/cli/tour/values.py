@@ -32,7 +32,7 @@ CHECKED: tuple[tuple[str, list[float], float, list[float], int], ...] = (
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:  # noqa: ARG001  a stop's arguments are fixed
-    """Compute every value and compare it with the printed decimals."""
+    """Compute every value and compare it with the decimals printed in the literature."""
     shown = render.table("", "printed", "computed", "")
     shown.columns[1].justify = shown.columns[2].justify = "left"
     found = []

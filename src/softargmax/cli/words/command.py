@@ -121,7 +121,7 @@ def until_of(steps: int | None, epochs: float | None, seconds: float | None) -> 
 
 
 def settings_of(model: str, context: int | None, **others: Any) -> Settings:
-    """Return the checked settings of the model."""
+    """Check the options of the model, and return them as `Settings`."""
     if model not in CONTEXTS:
         raise WrongUseError(f"--model {model}: expected {' or '.join(CONTEXTS)}")
     settings = Settings("", model, context=context or CONTEXTS[model], **others)

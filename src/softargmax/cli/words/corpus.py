@@ -61,7 +61,7 @@ class Source(NamedTuple):
 
     @property
     def held_out(self) -> bool:
-        """True if the file is held out: its place is in the first twentieth of the range of the hash."""
+        """True if the file is held out, because its hash is in the first twentieth of all hash values."""
         return self.place * HELD_OUT < 1 << 64
 
 
@@ -112,7 +112,7 @@ def numbered(paths: Iterable[Path], numbering: Numbering, most: int | None = Non
 
 
 def tokens_in(path: Path) -> Iterator[list[str]]:
-    """Yield `BEGIN` and the tokens of a file, as one list for each group of lines. Stop at a NUL: it is not text."""
+    """Yield `BEGIN` and the tokens of a file, as one list for each group of lines. Stop at NUL, as in binary files."""
     before = [BEGIN]
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         while piece := "".join(file.readlines(PIECE)):

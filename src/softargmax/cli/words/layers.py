@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from softargmax.cli.words.vocabulary import Ints
 
-SHARED, OWN = 1024, 16  # number of negatives that all rows of a step share, and number of negatives of each row
+SHARED, OWN = 1024, 16  # number of negatives shared by all rows of a step, and number of negatives per row
 
 
 class LayerFactory:

@@ -44,7 +44,7 @@ def save(path: str, training: Training, digest: str, record: dict[str, Any]) -> 
 
 
 def load(path: str, training: Training, digest: str) -> dict[str, Any]:
-    """Restore the training from a checkpoint of the same settings and text, and return its record."""
+    """Restore the training from a checkpoint of the same settings and text. Return the record in the checkpoint."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -57,7 +57,7 @@ class Training:
         return {"adam": torch.optim.Adam(dense, lr, fused=True), "sparse_adam": torch.optim.SparseAdam(sparse, lr)}
 
     def batch(self, step: int) -> Tensor:
-        """Return the token sequences of a step. Every epoch has each sequence once, in a new order and a new offset."""
+        """Return the token sequences of a step. An epoch has each sequence once, in a new order and at a new offset."""
         epoch, place = divmod(step, self.per_epoch)
         if epoch != self._epoch:
             rng = np.random.default_rng([self.settings.seed, epoch])
