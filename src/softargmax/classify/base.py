@@ -62,8 +62,9 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
 
     .. math:: p(y = k \mid x) = \frac{e^{z_k(x)}}{\sum_j e^{z_j(x)}}
 
-    In some models the scores are log prior plus log likelihood, up to a constant that all classes share. In others they
-    are affine in x. A subclass defines `fit` and `_scores`. This class derives the other methods from the scores.
+    In some models a score is log prior plus log likelihood, up to a constant that all classes share. In other models
+    the scores are affine in x. A subclass defines `fit` and `_scores`. This class derives all other methods from the
+    scores.
     """
 
     _accept_sparse: ClassVar[str | bool] = False

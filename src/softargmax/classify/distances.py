@@ -35,8 +35,8 @@ def scaled(X: NDArray[Any], scale: float) -> Floats:
 def square_sums(deviations: Callable[[int, Any], Floats], rows: int, classes: int) -> Floats:
     """Return |deviations(k, row)|^2 for each row and each class k, shape (n, K).
 
-    If a squared distance overflows, the K distances of the row are replaced. Each one becomes its difference from the
-    row's smallest distance, relative to the largest deviation, times 1e300.
+    If a squared distance of a row overflows, all K distances of the row are replaced. The deviations are divided by the
+    largest one and squared. The differences of these squared distances from the smallest one are multiplied by 1e300.
     """
     far = np.empty((rows, classes))
     with np.errstate(over="ignore"):

@@ -175,7 +175,7 @@ class Objective:
 
 
 def _loss_and_gradient(z: Array, target: Array, alpha: float) -> tuple[Array, Array]:
-    """Return the loss of every row, in float64, and its gradient p - e_y."""
+    """Return the loss of every row, in float64, and the gradient p - e_y of the loss in the row's scores."""
     if alpha == 1:
         loss, gradient = cross_entropy_and_gradient(z, target, reduction="none", dtype=np.float64)
         return loss, gradient

@@ -136,7 +136,7 @@ def axis_named(text: str) -> int | tuple[int, ...] | None:
 
 
 def bytes_named(text: str, option: str = "--memory") -> int:
-    """Parse a size such as 512M; K, M and G are powers of 1024.
+    """Parse a size such as 512M. K, M and G are powers of 1024.
 
     >>> bytes_named("512M"), bytes_named("1.5g"), bytes_named("4096")
     (536870912, 1610612736, 4096)

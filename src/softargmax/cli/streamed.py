@@ -46,7 +46,7 @@ def convert_in_subprocess(source: Path, target: Path, memory: int) -> dict[str, 
 
 
 def equal_rows(source: Path, target: Path, samples: int = 16) -> bool:
-    """True if sampled rows of the result have the bits of the in-memory function."""
+    """True if sampled rows of the result have the same bits as the results of the in-memory function."""
     scores, converted = np.load(source, mmap_mode="r"), np.load(target, mmap_mode="r")
     rows = sorted({0, len(scores) - 1, *np.random.default_rng(1).integers(0, len(scores), samples).tolist()})
     return all(softargmax.softmax(scores[row]).tobytes() == converted[row].tobytes() for row in rows)

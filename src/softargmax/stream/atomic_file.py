@@ -85,9 +85,9 @@ def _free_name(target: Path) -> Path:
 
 
 def _open_temporary(target: Path) -> tuple[int, Path | None]:
-    """Open a new file in the target's folder, without a name if the system supports that, otherwise with a hidden one.
+    """Open a new file in the target's folder: without a name if the system supports that, otherwise with a hidden name.
 
-    Return its descriptor and its name, or None for a file without a name.
+    Return the file's descriptor, and its name (None for a file without a name).
     """
     unnamed = getattr(os, "O_TMPFILE", None)
     if unnamed is not None and Path("/proc/self/fd").is_dir():

@@ -86,7 +86,7 @@ class NpyFile:
             yield span, window[part]
 
     def _stretch(self, span: Span, part: np.ndarray[Any, Any], sizes: Sequence[int]) -> np.ndarray[Any, Any]:
-        """Read a range of the file that is only partly in the box; return a view of the elements in the box."""
+        """Read a range of the file that is only partly in the box. Return a view of the elements in the box."""
         if self.scratch.size < span.length:
             self.scratch = np.empty(span.length, self.dtype)
         stretch = self.scratch[: span.length]

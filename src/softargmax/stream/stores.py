@@ -73,7 +73,7 @@ class ArrayStore:
 
 
 def _shared_mapping(array: Array) -> mmap.mmap | None:
-    """Return the file mapping of an array. Return None without a mapping, or if its pages may differ from the file."""
+    """Return the file mapping of an array, or None if there is no mapping or its pages may differ from the file."""
     shared = False
     base: Any = array
     while isinstance(base, np.ndarray):

@@ -73,7 +73,7 @@ def window_of(form: Form, elements: int, block: int, itemsize: int) -> Form:
 
 
 def parts(size: int, step: int) -> Iterator[slice]:
-    """Cut range(size) into slices of length `step`; the last one may be shorter.
+    """Cut range(size) into slices of length `step`. The last slice may be shorter.
 
     >>> list(parts(5, 2))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]

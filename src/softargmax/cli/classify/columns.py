@@ -111,7 +111,7 @@ def learned(source: Source, target: str, left_out: list[str]) -> tuple[Columns, 
 
 
 def running(columns: Columns, table: Any) -> list[str]:
-    """Return a warning for each integer column that increases from row to row, because it may contain row numbers."""
+    """Return a warning for each integer column that increases from row to row: such columns may contain row numbers."""
     found = []
     for name in columns.numbers:
         cells = table[name].to_numpy()
