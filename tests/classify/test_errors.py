@@ -110,12 +110,12 @@ MIXED = np.array(["a", 1] * 20, object)
         ),
         (
             TypeError,
-            "y: expected classes of one kind, got the string 'a' at 0 and 1 at 1",
+            "y: expected classes of one type, got the string 'a' at index 0 and 1 at index 1",
             lambda: SoftmaxRegression().fit(X, MIXED),
         ),
         (
             TypeError,
-            "y: expected classes of one kind, got the string 'a' at 0 and 1 at 1",
+            "y: expected classes of one type, got the string 'a' at index 0 and 1 at index 1",
             lambda: classify.TemperatureScaling().fit(X, MIXED),
         ),
         (TypeError, r"SoftmaxRegression\(\) has no argument alpah; use alpha", lambda: SoftmaxRegression(alpah=2)),

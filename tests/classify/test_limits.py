@@ -86,7 +86,7 @@ def test_counts_of_zero_without_smoothing(kind: Any) -> None:
     p = model.predict_proba(kind([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.0, 0.0, 1.0]]))
     assert p.tolist() == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
     assert model.decision_function(kind([[0.0, 0.0, 1.0]])) == 0
-    with pytest.raises(ValueError, match="X: expected 0s and 1s, as binarize is None, got other numbers"):
+    with pytest.raises(ValueError, match="X: expected only 0 and 1 if binarize is None, got other numbers"):
         classify.BernoulliNaiveBayes(binarize=None).fit(X, y)
 
 

@@ -156,7 +156,7 @@ def test_classifiers_that_cannot_be_calibrated() -> None:
     X, y = load_digits(return_X_y=True)
     with pytest.raises(ValueError, match="estimator: expected scores of 4 classes, got 6 per row"):
         TemperatureScaling(SVC(decision_function_shape="ovo")).fit(X[y < 4][:200], y[y < 4][:200])
-    with pytest.warns(UserWarning, match="Pipeline accepts none"):
+    with pytest.warns(UserWarning, match="Pipeline.fit accepts no weights"):
         TemperatureScaling(make_pipeline(StandardScaler(), GaussianNB())).fit(X, y, sample_weight=np.ones(len(y)))
 
 

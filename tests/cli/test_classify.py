@@ -176,11 +176,11 @@ def test_wrong_use(run, wine, options, message):
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("ash", "", "'ash': one row is empty, the first one is row 3"),
-        ("ash", "NaN", "'ash': one row is empty"),
+        ("ash", "", "'ash': one cell is empty, first in row 3"),
+        ("ash", "NaN", "'ash': one cell is empty"),
         ("ash", "inf", "row 3: expected at most 1e+100, got inf"),
-        ("cultivar", "", "'cultivar': one row is empty"),
-        ("colour", "", "'colour': one row is empty"),
+        ("cultivar", "", "'cultivar': one cell is empty"),
+        ("colour", "", "'colour': one cell is empty"),
         ("cultivar", "class_9", "expected 5 rows or more of each class for --folds 5, got 1 of class 'class_9'"),
     ],
 )
@@ -193,7 +193,7 @@ def test_empty_cells_and_rare_classes(run, wine, column, value, message):
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("ash", "", "'ash': one row is empty"),
+        ("ash", "", "'ash': one cell is empty"),
         ("ash", "much", "column 'ash', row 3: 'much' is not a number"),
         ("colour", "blue", "row 3: 'blue' is none of the 3 categories"),
     ],

@@ -63,7 +63,7 @@ def test_decimal_commas(run, tmp_path, mark):
         (
             ";",
             lambda i, x: x if i % 2 else comma(i, x),
-            "row 1: '5,1' has a comma, other numbers of this column have a point",
+            "row 1: '5,1' has a comma, but other numbers of this column have a point",
         ),
         (";", lambda i, x: "1.020,5" if i == 4 else comma(i, x), "row 5: '1.020,5' is not a number, unlike 149 other"),
         (";", thousands, "row 1: '1,020' is ambiguous: expected 1020 or 1,0200"),
@@ -74,8 +74,8 @@ def test_decimal_commas(run, tmp_path, mark):
         (",", lambda i, x: x if i % 4 else "-", "row 1: '-' is not a number, unlike 112 other rows; correct it"),
         (",", lambda i, x: "?" if i % 3 else x, "row 2: '?' is not a number, unlike 50 other rows"),
         (",", lambda i, _: f"w{i % 100}", "'length': expected at most 75 categories, got 100 in 150 rows; --drop"),
-        (",", lambda i, _: f"2020-01-{1 + i % 28:02}", "'length' holds dates or times; --drop length leaves it out"),
-        (",", lambda i, _: f"2020-01-01T12:{i % 28:02}:00Z", "'length' holds dates or times"),
+        (",", lambda i, _: f"2020-01-{1 + i % 28:02}", "'length' contains dates or times; --drop length leaves it out"),
+        (",", lambda i, _: f"2020-01-01T12:{i % 28:02}:00Z", "'length' contains dates or times"),
     ],
 )
 def test_numeric_columns_are_not_categories(run, tmp_path, mark, change, message):
@@ -158,10 +158,10 @@ def test_files_as_other_programs_write_them(run, tmp_path):
         # integer classes that exceed 64 bits stay distinct
         (["12345678901234567890,1", "12345678901234567891,2"] * 4, None),
         (["a,9007199254740993", "b,2"] * 4, None),
-        (["None,1", "null,2"] * 4, "4 rows are empty"),
+        (["None,1", "null,2"] * 4, "4 cells are empty"),
         (["a,1e200", "b,2"] * 4, "expected at most 1e+100, got 1e+200"),
         ([*(["a,1", "b,2"] * 20), "a,7x"], "row 41: '7x' is not a number, unlike 40 other rows"),
-        (["v,1", "w,2"] * 4, "a name that no probability column (p_CLASS) has"),
+        (["v,1", "w,2"] * 4, "a name other than those of the probability columns (p_CLASS)"),
     ],
 )
 def test_unusual_columns(run, tmp_path, rows, message):

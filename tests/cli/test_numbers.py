@@ -103,7 +103,7 @@ def test_json_output_is_strict_json(run):
         (["1", "two"], "'two' is not a number"),
         (["1", "info"], "expected the subcommand first"),
         (["--json", "bench"], "expected the subcommand first"),
-        (["a.csv", "b.csv"], "one file at a time"),
+        (["a.csv", "b.csv"], "expected one file, got a.csv b.csv"),
         (["1", "2", "-o", "p.xyz"], "p.xyz: expected a name that ends in"),
         (["1", "2", "-o", "p.npy", "--memory", "many"], "--memory many"),
         (["1", "2", "-o", "p.npy", "--memory", "10"], "memory: expected 1048576 (1 MiB) or more, got 10 bytes"),

@@ -94,7 +94,7 @@ def test_resumed_run_equals_an_uninterrupted_run(run, text, tmp_path):
         (["--seed", "-1"], 2, "--seed"),
         (["--vocab", "100000"], 2, "--vocab 100000: expected a number from 3 to "),
         (["nothing-here"], 1, "nothing-here: no such file, or a folder without files"),
-        (["empty.txt"], 1, "empty.txt: no text in it"),
+        (["empty.txt"], 1, "empty.txt: expected text, got none"),
         (["short.txt"], 1, "expected at least 24 tokens to train on for --context 8, got"),
         (["--out", "empty.txt"], 1, "empty.txt: File exists"),
         (["--out", "/proc/out"], 1, "/proc/out: No such file or directory"),

@@ -162,7 +162,7 @@ def test_large_files_are_read_by_lines(tmp_path, monkeypatch):
         (["nothing-here"], "nothing-here: no such file, or a folder without files"),
         (["*.none"], "no such file, or a folder without files"),
         (["folder"], "folder: no such file, or a folder without files"),
-        (["empty"], "empty: no text in it"),
+        (["empty"], "empty: expected text, got none"),
         (["pipe"], "pipe: expected a text file"),
     ],
 )

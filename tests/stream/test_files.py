@@ -166,7 +166,7 @@ def test_docstrings_list_every_parameter(name):
 
 
 def test_wrong_pieces():
-    with pytest.raises(ValueError, match="source: expected at least one piece, to take shape and dtype from, got none"):
+    with pytest.raises(ValueError, match="source: expected at least one piece for shape and dtype, got none"):
         stream.logsumexp(iter([]))
     with pytest.raises(ValueError, match="empty sequence"):
         stream.softmax([])

@@ -46,14 +46,14 @@ Features: TypeAlias = "ArrayLike | Sparse"
 
 
 class Training(NamedTuple):
-    """Training data: rows, class indices and sample weights (None: 1)."""
+    """Training data: rows, class indices, and sample weights (None if all weights are 1)."""
 
     X: Any
     target: NDArray[np.int64]
     weight: NDArray[np.float64] | None
 
     def per_class(self, classes: int) -> NDArray[np.float64]:
-        """Return the sum of the weights of each class."""
+        """Return the sum of the sample weights of each class."""
         return np.bincount(self.target, self.weight, minlength=classes).astype(np.float64)
 
 
@@ -62,8 +62,9 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
 
     .. math:: p(y = k \mid x) = \frac{e^{z_k(x)}}{\sum_j e^{z_j(x)}}
 
-    In some models the scores are log prior plus log likelihood, up to a constant that all classes share. In others they
-    are affine in x. A subclass defines `fit` and `_scores`. This class derives the other methods from the scores.
+    In some models a score is log prior plus log likelihood, up to a constant that all classes share. In other models
+    the scores are affine in x. A subclass defines `fit` and `_scores`. This class derives all other methods from the
+    scores.
     """
 
     _accept_sparse: ClassVar[str | bool] = False
@@ -88,7 +89,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         Returns
         -------
         ndarray
-            z, shape (n, K). For two classes, the score of the second minus that of the first, shape (n,).
+            z, shape (n, K). For two classes, the score of the second class minus that of the first, shape (n,).
         """
         z = self._scores(self._fitted_rows(X))
         if z.shape[1] != 2:
@@ -128,7 +129,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         return np.asarray(softmax(self._scores(self._fitted_rows(X))))
 
     def predict(self, X: Features) -> Array:
-        """Return the most probable class of each row; among equally probable classes, the first.
+        """Return the most probable class of each row. If several classes are equally probable, return the first one.
 
         Parameters
         ----------
@@ -151,9 +152,9 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         X : array_like
             Rows, shape (n, D).
         y : array_like
-            Their classes, shape (n,).
+            The class of each row, shape (n,).
         sample_weight : array_like, optional
-            Weight of every row, shape (n,).
+            The weight of each row, shape (n,).
 
         Returns
         -------
@@ -163,7 +164,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         return float(super().score(X, y, sample_weight))
 
     def _training(self, X: Any, y: Any, sample_weight: Any = None) -> Training:
-        """Check the arguments of `fit`, and set `classes_`."""
+        """Check the arguments of `fit`, set `classes_`, and return the training data."""
         X, y = self._checked(X, y)
         check_one_kind(y)
         check_classification_targets(y)
@@ -176,7 +177,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
             return Training(X, target, None)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weight.sum() > 0:
-            raise ValueError("sample_weight: expected at least one above 0, got only zeros")
+            raise ValueError("sample_weight: expected at least one weight above 0, got only zeros")
         return Training(X, target, weight)
 
     def _fitted_rows(self, X: Any) -> Any:
@@ -185,7 +186,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         return self._checked(X, reset=False)
 
     def _checked(self, X: Any, *y: Any, **options: Any) -> Any:
-        """Return checked rows and, if passed, classes as arrays. Errors name the column of a data frame."""
+        """Return rows, and classes if passed, as checked arrays. Errors name the invalid column of a data frame."""
         kinds = [np.float64, np.float32]
         try:
             return validate_data(self, X, *y, accept_sparse=self._accept_sparse, dtype=kinds, order="C", **options)
@@ -212,7 +213,7 @@ def numbers(value: Any, name: str) -> NDArray[np.float64]:
 
 
 def log_priors(priors: Any, counts: NDArray[np.float64], name: str = "priors") -> NDArray[np.float64]:
-    """Return the log priors of the classes: from the argument, which must sum to 1, or by default from the counts."""
+    """Return the log priors of the classes, from `priors` (with the sum 1), or from `counts` if `priors` is None."""
     if priors is None:
         found = counts / counts.sum()
     else:
@@ -233,16 +234,16 @@ def label(name: Any) -> str:
 
 
 def check_one_kind(y: Array) -> None:
-    """Raise TypeError if class labels mix strings with other types, which have no order."""
+    """Raise TypeError if class labels mix strings with other types, because such a mixture cannot be sorted."""
     strings = [isinstance(name, str) for name in y.ravel()] if y.dtype == object else []
     if any(strings) and not all(strings):
         one, other = strings.index(True), strings.index(False)
-        mixed = f"the string {y[one]!r} at {one} and {y[other]!r} at {other}"
-        raise TypeError(f"y: expected classes of one kind, got {mixed}")
+        mixed = f"the string {y[one]!r} at index {one} and {y[other]!r} at index {other}"
+        raise TypeError(f"y: expected classes of one type, got {mixed}")
 
 
 def indices_of(y: Any, classes: Array) -> NDArray[np.int64]:
-    """Return labels as indices of the sorted classes."""
+    """Return the index of each label in the sorted classes."""
     found = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     unknown = classes[found] != y
     if unknown.any():
@@ -251,13 +252,13 @@ def indices_of(y: Any, classes: Array) -> NDArray[np.int64]:
 
 
 def both(z: Array) -> Array:
-    """Return the scores (n, 2) of two classes from those of the second class; the first class has scores of 0."""
+    """Return the scores of two classes, shape (n, 2): 0 for the first class, and z for the second class."""
     z = z.reshape(-1, 1)
     return np.concatenate([np.zeros_like(z), z], axis=1)
 
 
 def affine(X: Any, w: Array, bias: Array) -> Array:
-    """Return X W^T + b. If X is dense, the bits of a row do not depend on the other rows."""
+    """Return X W^T + b. If X is dense, the bits of a result row do not depend on other rows of X."""
     if sparse.issparse(X):
         return np.asarray(X @ w.T) + bias
     kind = np.float64 if np.float64 in (X.dtype, w.dtype) else np.float32

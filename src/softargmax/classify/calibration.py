@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 STRATEGIES = ("uniform", "quantile")
-MOST = 1000
+MAX_BINS = 1000
 DRAWS = 2000
-"""Number of draws of the calibration error for its interval."""
+"""Number of random draws from which the interval of the calibration error is computed."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,17 @@ class CalibrationReport:
     log_loss : float
         The mean over rows of -log p of the right class.
     brier : float
-        The mean over rows of the sum of (p - y)^2 over classes; y is 1 for the right class, otherwise 0.
+        The Brier score: the mean over rows of the sum of (p - y)^2 over classes. Here y is 1 for the right class, and 0
+        for the other classes.
     ece : float
-        The expected calibration error: the mean of \|accuracy - confidence\| over bins, weighted by their rows.
+        The expected calibration error: the mean of \|accuracy - confidence\| over bins, weighted by the number of rows.
     ece_interval : tuple of float
-        Confidence interval of the calibration error.
+        The confidence interval of the calibration error.
     edges : ndarray
         The edges of the confidence bins, shape (bins + 1,).
     counts, bin_confidence, bin_accuracy : ndarray
-        For every bin, shape (bins,): the number of rows, their mean confidence (the largest p), and their accuracy. The
-        last two are NaN for an empty bin.
+        For every bin, shape (bins,): the number of rows, the mean confidence (largest p) of its rows, and their
+        accuracy. Mean confidence and accuracy are NaN for an empty bin.
 
     Examples
     --------
@@ -112,10 +113,10 @@ def calibration_report(
     p : array_like
         Probabilities, shape (n, K); for two classes also (n,), the probabilities of the second class.
     classes : array_like, optional
-        The classes in the order of p's columns. By default the sorted labels of y, if there are K of them. If there are
-        fewer, and they are integers from 0 to K - 1 that include 0, the classes are 0 to K - 1.
+        The classes in the order of p's columns. If y has K different labels, the default is the sorted labels. If y has
+        fewer labels, and they are integers from 0 to K - 1 that include 0, the default is 0 to K - 1.
     bins : int
-        Number of bins for the confidence, the largest p of a row.
+        Number of bins of the confidence. The confidence of a row is its largest p.
     strategy : {"uniform", "quantile"}
         Bins of equal width, or with equal numbers of rows.
     confidence : float
@@ -131,7 +132,8 @@ def calibration_report(
     Raises
     ------
     ValueError
-        If shapes do not match, p does not hold probabilities, y has other classes, or an option is out of range.
+        If shapes do not match, rows of p are not probabilities, y has labels that are not classes, or an option is out
+        of range.
     TypeError
         If an option has the wrong type.
 
@@ -141,7 +143,7 @@ def calibration_report(
     for this. It is an inverted test: it contains every true error that the test does not reject, given the estimate.
     The test assumes that the noise is normal. It also assumes that the true gap of every bin (accuracy minus
     confidence) is the observed gap times a common factor. If noise alone seldom gives an error as small as the
-    estimate, the upper end is larger (Read's CLs). In simulations, 95% intervals contained the true error in 84 to 100
+    estimate, the upper end is raised (Read's CLs). In simulations, 95% intervals contained the true error in 84 to 100
     of 100 samples.
 
     References
@@ -168,8 +170,8 @@ def calibration_report(
     """
     p, target = _checked(y, p, classes)
     bins, seed = integer(bins, "bins"), integer(seed, "seed")
-    if not 1 <= bins <= MOST:
-        raise ValueError(f"bins: expected 1 to {MOST}, got {bins}")
+    if not 1 <= bins <= MAX_BINS:
+        raise ValueError(f"bins: expected 1 to {MAX_BINS}, got {bins}")
     if seed < 0:
         raise ValueError(f"seed: expected 0 or more, got {seed}")
     level, strategy = between(confidence, "confidence", 1.0), one_of(strategy, "strategy", STRATEGIES)
@@ -183,7 +185,7 @@ def calibration_report(
     hits, sums = (np.bincount(place, x, minlength=bins).astype(np.float64) for x in (right, confidences))
     with np.errstate(invalid="ignore", divide="ignore"):
         means, shares = sums / counts, hits / counts
-        log_loss = 0.0 - float(np.mean(np.log(p[np.arange(len(p)), target])))  # no -0
+        log_loss = 0.0 - float(np.mean(np.log(p[np.arange(len(p)), target])))  # never -0.0
     ece, interval = _error(counts, hits, sums, level, seed)
     brier = np.square(p).sum(axis=1) - 2 * p[np.arange(len(p)), target] + 1
     return CalibrationReport(
@@ -204,9 +206,9 @@ def _error(
     by_noise = float((alone <= found).mean())
 
     def end(quantile: float) -> float:
-        """Return an end of the interval: c times the estimated error.
+        """Return an end of the interval: the estimated error times a factor c.
 
-        The estimate is this quantile of the errors that are drawn for c times the observed gaps.
+        With this c, the given quantile of errors drawn from c times the observed gaps equals the estimate.
         """
 
         def beyond(c: float) -> float:
@@ -220,32 +222,32 @@ def _error(
         return min(1.0, found * float(brentq(beyond, 0.0, high, xtol=1e-6)))
 
     # If noise alone seldom gives an error as small as the estimate, the estimate says nothing about the gaps. The upper
-    # end then comes from noise alone.
+    # end is then computed from noise alone.
     most = float(np.quantile(alone, level)) if by_noise <= 1 - level else end((0.5 - level / 2) * by_noise)
     return found, (end(0.5 + level / 2), most)
 
 
 def standard_errors(counts: NDArray[np.int64], hits: Floats) -> Floats:
-    """Return the standard error of each bin's accuracy, which is above 0 even if all rows of a bin are correct."""
+    """Return the standard error of each bin's accuracy. It is above 0 even if all rows of the bin are correct."""
     share = (hits + 1) / (counts + 2)
     return np.asarray(np.sqrt(share * (1 - share) / np.maximum(counts, 1)))
 
 
 def _checked(y: Any, p: Any, classes: Any) -> tuple[Floats, NDArray[np.int64]]:
-    """Return probabilities (n, K), and the right classes as indices."""
+    """Return the probabilities, shape (n, K), and the indices of the right classes, shape (n,)."""
     p, y = np.asarray(p, np.float64), np.asarray(y)
     if p.ndim == 1:
         p = np.stack([1 - p, p], axis=1)
     if p.ndim != 2 or not p.size:
-        raise ValueError(f"p: expected shape (n, K), or (n,) of two classes, got {p.shape}")
+        raise ValueError(f"p: expected shape (n, K), or (n,) for two classes, got {p.shape}")
     if y.shape != p.shape[:1]:
         raise ValueError(f"y: expected one class per row, shape {p.shape[:1]}, got {y.shape}")
     if not ((p >= 0).all() and np.abs(p.sum(axis=1) - 1).max() < 1e-3):
-        raise ValueError("p: expected rows of probabilities, 0 or above with the sum 1, got some that are not")
+        raise ValueError("p: expected probabilities in every row, 0 or above with the sum 1, got other numbers")
     known = np.unique(y) if classes is None else np.asarray(classes)
     if classes is None and len(known) < p.shape[1] and set(known) <= set(range(p.shape[1])) and known[0] == 0:
         known = np.arange(p.shape[1])
     if known.shape != p.shape[1:] or len(np.unique(known)) != len(known):
-        raise ValueError(f"classes: expected {p.shape[1]} distinct ones, one per column of p, got {known}")
+        raise ValueError(f"classes: expected {p.shape[1]} distinct classes, one per column of p, got {known}")
     order = np.argsort(known)
     return p, order[indices_of(y, known[order])]

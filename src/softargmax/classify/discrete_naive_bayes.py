@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _CountingBayes(ScoreClassifier):
-    """Base class of both models: counts of features per class, with a smoothing constant added to every count."""
+    """Base class of both models, which count features per class and add a smoothing constant to every count."""
 
     _accept_sparse: ClassVar[str | bool] = "csr"
     _least_classes: ClassVar[int] = 1
@@ -48,9 +48,9 @@ class _CountingBayes(ScoreClassifier):
         X : array_like or sparse matrix
             Rows, shape (n, D).
         y : array_like
-            Their classes, shape (n,).
+            The class of each row, shape (n,).
         sample_weight : array_like, optional
-            Weight of every row, shape (n,).
+            The weight of each row, shape (n,).
 
         Returns
         -------
@@ -109,7 +109,7 @@ class MultinomialNaiveBayes(_CountingBayes):
     alpha : float or array_like
         :math:`\alpha`, at least 0: one number for all features, or one per feature, shape (D,).
     fit_prior : bool
-        If True, :math:`\pi` are the shares of the classes in the training data; otherwise they are equal.
+        If True, :math:`\pi_k` is the share of class k in the training data. If False, all :math:`\pi_k` are equal.
     class_prior : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1.
 
@@ -122,7 +122,7 @@ class MultinomialNaiveBayes(_CountingBayes):
     class_log_prior_ : ndarray
         :math:`\log \pi`, shape (K,).
     feature_count_, class_count_ : ndarray
-        N, shape (K, D), and the sum of the weights of every class, shape (K,).
+        N, shape (K, D), and the sum of the sample weights of each class, shape (K,).
 
     Raises
     ------
@@ -131,9 +131,9 @@ class MultinomialNaiveBayes(_CountingBayes):
 
     Notes
     -----
-    The model is that of scikit-learn's MultinomialNB. Neither class has a `decision_function`. Rows can be dense or
-    sparse. With alpha = 0, a feature that never occurs in a class excludes the class only from rows that have the
-    feature (scikit-learn gives NaN).
+    The model is that of scikit-learn's MultinomialNB. Like MultinomialNB, it has no `decision_function`. Rows can be
+    dense or sparse. With alpha = 0, a class has probability 0 in rows with a feature that never occurs in the class.
+    Other rows are not affected (scikit-learn gives NaN).
 
     References
     ----------
@@ -168,12 +168,12 @@ class MultinomialNaiveBayes(_CountingBayes):
 
 
 class BernoulliNaiveBayes(_CountingBayes):
-    r"""Naive Bayes for binary features: each has its own probability in every class.
+    r"""Naive Bayes for binary features: each feature has its own probability in every class.
 
     .. math:: z_k(x) = \log \pi_k + \sum_j \left(x_j \log \theta_{kj} + (1 - x_j) \log (1 - \theta_{kj})\right), \qquad
         \theta_{kj} = \frac{N_{kj} + \alpha_j}{N_k + 2 \alpha_j}
 
-    where :math:`N_k` is the number of rows of class k, and :math:`N_{kj}` is how many of them have feature j.
+    where :math:`N_k` is the number of rows of class k, and :math:`N_{kj}` the number of these rows with feature j.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ class BernoulliNaiveBayes(_CountingBayes):
     binarize : float, optional
         A feature is present if it is above this number. With None, rows must contain only 0 and 1.
     fit_prior : bool
-        If True, :math:`\pi` are the shares of the classes in the training data; otherwise they are equal.
+        If True, :math:`\pi_k` is the share of class k in the training data. If False, all :math:`\pi_k` are equal.
     class_prior : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1.
 
@@ -195,7 +195,7 @@ class BernoulliNaiveBayes(_CountingBayes):
     class_log_prior_ : ndarray
         :math:`\log \pi`, shape (K,).
     feature_count_, class_count_ : ndarray
-        :math:`N_{kj}`, shape (K, D), and the sum of the weights of every class, shape (K,).
+        :math:`N_{kj}`, shape (K, D), and the sum of the sample weights of each class, shape (K,).
 
     Raises
     ------
@@ -205,9 +205,9 @@ class BernoulliNaiveBayes(_CountingBayes):
     Notes
     -----
     The model is that of scikit-learn's BernoulliNB. Rows can be dense or sparse. :math:`1 - \theta` is computed from
-    the count of rows without the feature, not from :math:`\theta`. With alpha = 0, a feature that all rows of a class
-    have excludes the class only from rows without the feature. A feature that no row of a class has excludes the class
-    only from rows with it.
+    the count of rows without the feature, not from :math:`\theta`. With alpha = 0, a class has probability 0 in two
+    kinds of rows: rows without a feature that all training rows of the class have, and rows with a feature that no
+    training row of the class has.
 
     References
     ----------
@@ -238,7 +238,7 @@ class BernoulliNaiveBayes(_CountingBayes):
             return binarize(X, threshold=self.binarize)
         values = X.data if sparse.issparse(X) else X
         if not ((values == 0) | (values == 1)).all():
-            raise ValueError("X: expected 0s and 1s, as binarize is None, got other numbers")
+            raise ValueError("X: expected only 0 and 1 if binarize is None, got other numbers")
         return X
 
     def _count(self, member: Array, x: Any) -> None:
@@ -265,12 +265,12 @@ class BernoulliNaiveBayes(_CountingBayes):
 
 
 def _log_ratio(counts: Array, total: Array) -> Array:
-    """Return log(counts / total), or 0 for a class without counts."""
+    """Return log(counts / total), or 0 where the total is 0."""
     return np.where(total > 0, np.log(counts) - np.log(total), 0.0)
 
 
 def _weighed(X: Any, logs: Array) -> Array:
-    """Return the sum of x_j logs_kj, shape (n, K), where 0 times -inf is 0."""
+    """Return the sum of x_j logs_kj over the features j, shape (n, K), where 0 times -inf is 0."""
     never = np.isneginf(logs)
     z = np.asarray(safe_sparse_dot(X, np.where(never, 0.0, logs).T), np.float64)
     if never.any():

@@ -1,4 +1,4 @@
-"""Discriminant analysis: normal classes with a common covariance (linear) or with one covariance each (quadratic)."""
+"""Discriminant analysis of normal classes: one covariance for all classes (linear), or one per class (quadratic)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LinearDiscriminant(ScoreClassifier):
-    r"""Linear discriminant analysis: normal classes with a common covariance, so scores are affine.
+    r"""Linear discriminant analysis: all classes are normal with the same covariance. The scores are affine in x.
 
     .. math:: z_k(x) = \log \pi_k - \frac{1}{2} (x - \mu_k)^T \Sigma^{-1} (x - \mu_k) + \ldots
         = \log \pi_k + \mu_k^T \Sigma^{-1} x - \frac{1}{2} \mu_k^T \Sigma^{-1} \mu_k
@@ -28,21 +28,21 @@ class LinearDiscriminant(ScoreClassifier):
     ----------
     shrinkage : {"auto"} or float, optional
         Shrinkage of the covariance of each class towards a multiple of the identity: from 0 to 1, or "auto" for the
-        estimate of Ledoit and Wolf on standardised features. By default there is none, and :math:`\Sigma` is the
-        covariance around the means of the classes.
+        estimate of Ledoit and Wolf on standardised features. By default there is no shrinkage, and :math:`\Sigma` is
+        the covariance around the class means.
     priors : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     tol : float
-        Used only without shrinkage. A direction is dropped if its standard deviation within classes is below this
-        number. Features are first scaled to the standard deviation 1 within classes.
+        Used only without shrinkage. Features are first scaled to the standard deviation 1 within classes. Then a
+        direction is dropped if its standard deviation within classes is at or below this number.
 
     Attributes
     ----------
     classes_ : ndarray
         The classes, in order.
     coef_, intercept_ : ndarray
-        Coefficients of the scores, shapes (K, D) and (K,). For two classes, coefficients of the difference of their
-        scores, (1, D) and (1,).
+        Coefficients and intercepts of the scores, shapes (K, D) and (K,). For two classes, the coefficients and the
+        intercept of the second score minus the first, shapes (1, D) and (1,).
     means_ : ndarray
         :math:`\mu`, shape (K, D).
     priors_ : ndarray
@@ -59,8 +59,7 @@ class LinearDiscriminant(ScoreClassifier):
     -----
     The model is that of scikit-learn's LinearDiscriminantAnalysis, with its solver "lsqr" if there is shrinkage, and
     "svd" otherwise. For two classes, probabilities near 1 and their logarithms stay accurate (scikit-learn computes 1 -
-    p by subtraction). The common mean of the classes, which may be large, is subtracted from rows before they are
-    scored.
+    p by subtraction). The mean of all classes, which may be large, is subtracted from rows before they are scored.
 
     References
     ----------
@@ -86,14 +85,14 @@ class LinearDiscriminant(ScoreClassifier):
         self.tol = tol
 
     def fit(self, X: Features, y: ArrayLike) -> Self:
-        """Estimate means and the covariance.
+        """Estimate the class means and their common covariance.
 
         Parameters
         ----------
         X : array_like
             Rows, shape (n, D).
         y : array_like
-            Their classes, shape (n,).
+            The class of each row, shape (n,).
 
         Returns
         -------
@@ -137,7 +136,7 @@ class LinearDiscriminant(ScoreClassifier):
 
 
 class QuadraticDiscriminant(ScoreClassifier):
-    r"""Quadratic discriminant analysis: normal classes, each with its own covariance, so scores are quadratic.
+    r"""Quadratic discriminant analysis: each class is normal with its own covariance. The scores are quadratic in x.
 
     .. math:: z_k(x) = \log \pi_k - \frac{1}{2} \log |\Sigma_k| - \frac{1}{2} (x - \mu_k)^T \Sigma_k^{-1} (x - \mu_k)
 
@@ -147,11 +146,11 @@ class QuadraticDiscriminant(ScoreClassifier):
         Shrinkage of the covariances towards a multiple of the identity: from 0 to 1, or "auto" for the estimate of
         Ledoit and Wolf on standardised features.
     reg_param : float
-        Shrinkage of the covariances towards the identity, from 0 to 1. It requires that `shrinkage` is None.
+        Shrinkage of the covariances towards the identity, from 0 to 1. If it is above 0, `shrinkage` must be None.
     priors : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     tol : float
-        A covariance is singular if one of its eigenvalues is at or below this.
+        A covariance is singular if one of its eigenvalues is at or below this number.
 
     Attributes
     ----------
@@ -162,12 +161,12 @@ class QuadraticDiscriminant(ScoreClassifier):
     priors_ : ndarray
         :math:`\pi`, shape (K,).
     variances_, directions_ : list of ndarray
-        The eigenvalues of every covariance, (D,), and its eigenvectors as columns, (D, D).
+        For each class, the eigenvalues of its covariance, shape (D,), and the eigenvectors as columns, shape (D, D).
 
     Raises
     ------
     numpy.linalg.LinAlgError
-        If a covariance is singular; reg_param or shrinkage can prevent this. (LinAlgError is a ValueError.)
+        If a covariance is singular, which `reg_param` or `shrinkage` can prevent. (LinAlgError is a ValueError.)
     ValueError
         If a class has only one row, or a parameter is out of range.
 
@@ -206,14 +205,14 @@ class QuadraticDiscriminant(ScoreClassifier):
         self.tol = tol
 
     def fit(self, X: Features, y: ArrayLike) -> Self:
-        """Estimate means and covariances.
+        """Estimate the mean and covariance of each class.
 
         Parameters
         ----------
         X : array_like
             Rows, shape (n, D).
         y : array_like
-            Their classes, shape (n,).
+            The class of each row, shape (n,).
 
         Returns
         -------
@@ -222,7 +221,7 @@ class QuadraticDiscriminant(ScoreClassifier):
         tol, towards = between(self.tol, "tol", np.inf), between(self.reg_param, "reg_param", 1.0)
         shrinkage = _shrinkage_of(self.shrinkage)
         if shrinkage is not None and towards:
-            raise ValueError("shrinkage, reg_param: expected one of them, got both")
+            raise ValueError("shrinkage, reg_param: expected at most one of them, got both")
         training = self._training(X, y)
         counts = training.per_class(len(self.classes_))
         self._log_prior = log_priors(self.priors, counts)
@@ -262,7 +261,7 @@ class QuadraticDiscriminant(ScoreClassifier):
 
 
 def covariance_of(x: Array, shrinkage: str | float, unit: float) -> Array:
-    """Return the shrunk covariance of rows. A constant feature is treated as having the standard deviation `unit`."""
+    """Return the shrunk covariance of rows. With "auto", a constant feature has the standard deviation `unit`."""
     if shrinkage != "auto":
         return np.asarray(shrunk_covariance(empirical_covariance(x), shrinkage))
     spread = x.std(axis=0)
@@ -275,7 +274,9 @@ def _means(x: Array, target: Array, classes: int) -> Array:
 
 
 def _whitening(x: Array, tol: float) -> Array:
-    """Return A, (D, rank), with A^T x^T x A = I. It has the directions in which scaled features vary more than tol."""
+    """Return A, shape (D, rank), with A^T x^T x A = I. Directions in which scaled features vary by at most tol are
+    dropped.
+    """
     spread = np.sqrt(np.square(x).sum(axis=0))
     spread[spread == 0] = 1.0
     _, s, vt = np.linalg.svd(x / spread, full_matrices=False)
@@ -284,11 +285,14 @@ def _whitening(x: Array, tol: float) -> Array:
 
 
 def _axes(x: Array, mean: Array, shrinkage: str | float | None, towards: float, unit: float) -> tuple[Array, Array]:
-    """Return eigenvalues and eigenvectors (columns) of a class's covariance. `unit` is 1 on the scale of x."""
+    """Return the eigenvalues and eigenvectors (columns) of the covariance of a class with rows x.
+
+    x is scaled, and `unit` is the scaled value of 1.
+    """
     if shrinkage is not None:
         variances, directions = np.linalg.eigh(covariance_of(x, shrinkage, unit))
         return variances, directions
-    _, s, vt = np.linalg.svd(x - mean, full_matrices=len(x) < x.shape[1])  # with few rows, return all directions
+    _, s, vt = np.linalg.svd(x - mean, full_matrices=len(x) < x.shape[1])  # all D directions, even for fewer rows
     variances = np.zeros(x.shape[1])
     variances[: len(s)] = np.square(s) / len(x)
     return (1 - towards) * variances + towards * unit * unit, vt.T

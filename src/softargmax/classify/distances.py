@@ -1,4 +1,4 @@
-"""Squared distances of rows from class means, on a scale on which the squares do not overflow."""
+"""Squared distances of rows from class means. Rows are scaled such that the squares do not overflow."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 FAR = 1e140
-"""Rows are clipped to this number, in units of the largest training number."""
+"""Scaled rows are clipped to this absolute value. Rows are scaled such that the largest training number is near 1."""
 LEAST = 1e-290
-"""The smallest variance in the same units; FAR / sqrt(variance) is finite."""
+"""The smallest variance of scaled features, for which FAR / sqrt(variance) is finite."""
 
 
 def power_of_two(X: NDArray[Any]) -> float:
-    """Return a power of two near the largest absolute number, or 1 if all numbers are 0."""
+    """Return a power of two near the largest absolute value in X, or 1 if all values are 0."""
     largest = float(np.abs(X).max(initial=0.0))
     return float(2.0 ** np.floor(np.log2(largest))) if largest > 0 else 1.0
 
@@ -33,10 +33,10 @@ def scaled(X: NDArray[Any], scale: float) -> Floats:
 
 
 def square_sums(deviations: Callable[[int, Any], Floats], rows: int, classes: int) -> Floats:
-    """Return |deviations(k, rows)|^2, shape (n, K).
+    """Return |deviations(k, row)|^2 for each row and each class k, shape (n, K).
 
-    If a squared distance overflows, the row's K distances are replaced: each becomes its difference from the smallest
-    one, times a huge number.
+    If a squared distance of a row overflows, all K distances of the row are replaced. The deviations are divided by the
+    largest one and squared. The differences of these squared distances from the smallest one are multiplied by 1e300.
     """
     far = np.empty((rows, classes))
     with np.errstate(over="ignore"):

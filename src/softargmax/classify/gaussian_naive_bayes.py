@@ -28,7 +28,7 @@ class GaussianNaiveBayes(ScoreClassifier):
     priors : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     var_smoothing : float
-        The variance of the feature that varies most, times this number, is added to all variances.
+        This number times the largest variance of a feature is added to all variances.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class GaussianNaiveBayes(ScoreClassifier):
     class_prior_ : ndarray
         :math:`\pi`, shape (K,).
     class_count_ : ndarray
-        The sum of the weights of every class.
+        The sum of the sample weights of each class, shape (K,).
 
     Raises
     ------
@@ -48,9 +48,9 @@ class GaussianNaiveBayes(ScoreClassifier):
 
     Notes
     -----
-    The model is that of scikit-learn's GaussianNB (which ignores weights in var_smoothing). Features are first scaled
-    by a power of two. So squares of 1e200 do not overflow, and squares of 1e-200 do not underflow if all features are
-    so small.
+    The model is that of scikit-learn's GaussianNB (which ignores sample weights in the variance for var_smoothing).
+    Features are first scaled by a power of two. So squares of features near 1e200 do not overflow. If all features are
+    near 1e-200, their squares do not underflow.
 
     References
     ----------
@@ -74,16 +74,16 @@ class GaussianNaiveBayes(ScoreClassifier):
         self.var_smoothing = var_smoothing
 
     def fit(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Estimate means and variances.
+        """Estimate the mean and variance of each feature in each class.
 
         Parameters
         ----------
         X : array_like
             Rows, shape (n, D).
         y : array_like
-            Their classes, shape (n,).
+            The class of each row, shape (n,).
         sample_weight : array_like, optional
-            Weight of every row, shape (n,).
+            The weight of each row, shape (n,).
 
         Returns
         -------

@@ -1,9 +1,9 @@
-"""The objective of softmax regression, its gradient, and products of its Hessian with vectors, by blocks of rows.
+"""The objective of softmax regression, its gradient and Hessian-vector products, computed by blocks of rows.
 
     f(W, b) = (1 / sum w) sum_i w_i loss(W x_i + b, y_i) + (l2 / 2) |W|^2
 
-A block's scores, probabilities and gradient are computed while its rows are in the cache. So a pass reads X only once.
-Sums over blocks are float64.
+The scores, probabilities and gradient of a block are computed while the rows of the block are in the cache. So a pass
+reads X from memory only once. Sums over blocks are float64.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from softargmax.classify.base import Array, Training
 
 BLOCK = 1 << 20
-"""Numbers of X, or scores, per block.
+"""Usual number of entries of X, or of scores, in a block.
 
-For 50,000 x 64 and 1000 classes, a pass takes 71 ms, and 85 ms with a quarter of this size.
+For 50,000 rows of 64 features and 1000 classes, a pass takes 71 ms. With a quarter of this block size it takes 85 ms.
 """
 
 
 class Block(NamedTuple):
-    """A block of rows with their classes and weights (None: 1)."""
+    """A block of rows with their classes and weights (None if all weights are 1)."""
 
     x: Any
     target: Array
@@ -40,14 +40,15 @@ class Block(NamedTuple):
 
 
 class Objective:
-    """The objective f of a table (F, D + 1): coefficients and an intercept for each of F classes.
+    """The objective f as a function of a table of shape (F, D + 1).
 
-    For two classes, only the second has a row in the table; the scores of the first are 0.
+    A row of the table has the D coefficients and the intercept of one class. F is the number of classes, or 1 for two
+    classes. With two classes, the only row belongs to the second class, and the first class has scores of 0.
     """
 
     def __init__(self, training: Training, classes: int, *, alpha: float, l2: float, intercept: bool) -> None:
         self.X, self.target, weight = training
-        # Scale the weights to the mean 1, so that float32 can represent them.
+        # Scale the weights to a mean of 1, so that float32 can represent them.
         self.weight = None if weight is None else weight * (len(self.target) / weight.sum())
         self.classes, self.alpha, self.l2, self.intercept = classes, alpha, l2, intercept
         self.free = 1 if classes == 2 else classes
@@ -71,7 +72,7 @@ class Objective:
     def hessian_at(self, table: Array) -> Callable[[Array], Array]:
         """Return a function that multiplies the Hessian by a table.
 
-        It uses the Jacobian J of p with respect to the scores. For one row,
+        The function uses the Jacobian J of p with respect to the scores. For one row and a vector t of K numbers,
         J t = s (t - <s, t> / <s, 1>) with s = p^(2 - alpha).
         """
         layer = self._layer(table)
@@ -94,8 +95,8 @@ class Objective:
     def curvature(self, table: Array | None, rows: int) -> Array:
         """Return the diagonal blocks of the Hessian, (F, D + 1, D + 1), from about `rows` evenly spaced rows.
 
-        Without a table, return one block for W = 0, (1, D + 1, D + 1), which all classes share. It has 1 / K in place
-        of p (1 - p).
+        Without a table, return the block that all classes share at W = 0, shape (1, D + 1, D + 1). In this block, 1 / K
+        replaces p (1 - p).
         """
         step = max(1, len(self.target) // rows)
         x = self.X[::step]
@@ -107,10 +108,9 @@ class Objective:
         return np.stack([self._block(x, weight * p_k * (1 - p_k)) for p_k in p.T])
 
     def scales(self) -> Array:
-        """Return the square roots of the Hessian's diagonal at W = 0, (D + 1,). The entry of b, and entries of 0,
-        become 1.
+        """Return the square roots of the Hessian's diagonal at W = 0 for one class, shape (D + 1,).
 
-        As in `curvature`, 1 / K replaces p (1 - p).
+        As in `curvature`, 1 / K replaces p (1 - p). The entry of the intercept is 1. Entries of 0 are replaced by 1.
         """
         found = np.append(np.zeros(self.features), 1.0)
         for block in self._blocks():
@@ -120,7 +120,7 @@ class Objective:
         return np.where(found > 0, found, 1.0)
 
     def _block(self, x: Any, weight: Array) -> Array:
-        """Return the sum of w (x, 1)(x, 1)^T plus the penalty. The last diagonal entry is 1 without an intercept."""
+        """Return the sum of w (x, 1)(x, 1)^T plus the l2 term. Without an intercept, the last diagonal entry is 1."""
         weighed = (
             sparse.diags_array(weight.astype(x.dtype)) @ x
             if sparse.issparse(x)
@@ -142,12 +142,12 @@ class Objective:
     def _rows_to_a_block(self) -> int:
         """Return the number of rows per block.
 
-        A block fits the cache, unless adding up gradients would then take most of the time.
+        A block usually fits the cache. If adding gradients would then take most of the time, the block is larger.
         """
         stored = self.X.nnz // max(1, len(self.target)) if sparse.issparse(self.X) else self.features
-        held = BLOCK // max(stored, self.classes, 1)
-        worth = 16 * self.classes * self.features // (self.classes + stored + 1)
-        return int(max(held, min(worth, 16 * BLOCK // self.classes)))
+        cached = BLOCK // max(stored, self.classes, 1)
+        amortised = 16 * self.classes * self.features // (self.classes + stored + 1)
+        return int(max(cached, min(amortised, 16 * BLOCK // self.classes)))
 
     def _layer(self, table: Array) -> tuple[Array, Array]:
         """Return W and b in the dtype of X."""
@@ -162,7 +162,7 @@ class Objective:
         return np.asarray(softmax(z) if self.alpha == 1 else entmax(z, self.alpha))
 
     def _add(self, gradient: Array, dz: Array, x: Any) -> None:
-        """Add the gradient of a block of rows."""
+        """Add the gradient of a block of rows to the total gradient."""
         dz = dz[:, self.classes - self.free :]
         gradient[:, :-1] += _transposed_product(dz, x)
         if self.intercept:
@@ -175,7 +175,7 @@ class Objective:
 
 
 def _loss_and_gradient(z: Array, target: Array, alpha: float) -> tuple[Array, Array]:
-    """Return the loss of every row, in float64, and its gradient p - e_y."""
+    """Return the loss of every row, in float64, and the gradient p - e_y of the loss in the row's scores."""
     if alpha == 1:
         loss, gradient = cross_entropy_and_gradient(z, target, reduction="none", dtype=np.float64)
         return loss, gradient
@@ -191,7 +191,7 @@ def _power(p: Array, exponent: float) -> Array:
 
 
 def _rows(X: Any, part: slice) -> Any:
-    """Return some rows of X without a copy of their values."""
+    """Return a slice of the rows of X without copying values."""
     if not sparse.issparse(X):
         return X[part]
     begin, end, _ = part.indices(X.shape[0])

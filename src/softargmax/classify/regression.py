@@ -1,4 +1,4 @@
-"""Softmax regression: multinomial logistic regression, and the same with sparse probabilities."""
+"""Softmax regression: multinomial logistic regression, and its variants with sparse probabilities."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class SoftmaxRegression(ScoreClassifier):
     .. math:: \min_{W, b}\ C \sum_i w_i\, \ell(W x_i + b, y_i) + \rho \lVert W \rVert_1
         + \frac{1 - \rho}{2} \lVert W \rVert_2^2, \qquad \ell(z, y) = \log \sum_k e^{z_k} - z_y
 
-    For two classes, the first has scores of 0 and no coefficients, as in logistic regression. For :math:`\alpha` other
-    than 1, the loss is the Fenchel-Young loss of `softargmax.entmax`, whose probabilities are sparse for :math:`\alpha
-    > 1`. :math:`\alpha = 2` is sparsemax regression.
+    For two classes, the first class has scores of 0 and no coefficients, as in logistic regression. For :math:`\alpha`
+    other than 1, the loss is the Fenchel-Young loss of `softargmax.entmax`. Its probabilities are sparse for
+    :math:`\alpha > 1`. :math:`\alpha = 2` is sparsemax regression.
 
     Parameters
     ----------
@@ -48,16 +48,16 @@ class SoftmaxRegression(ScoreClassifier):
     alpha : float
         The order of the map from scores to probabilities, above 0.
     tol : float
-        The fit stops when no derivative of the mean penalised loss is above this, or when the gains of steps are below
-        the resolution of float64.
+        The fit stops when no derivative of the mean penalised loss is above this number, or when a step lowers the loss
+        by less than the rounding error.
     max_iter : int
-        Largest number of steps.
+        The maximum number of steps.
     fit_intercept : bool
-        If True, fit b, which is not penalised; otherwise b is 0.
+        If True, fit b, which is not penalised. If False, b is 0.
     class_weight : dict or "balanced", optional
         Weight of the rows of each class. With "balanced", all classes have the same total weight.
     solver : {"lbfgs", "newton-cg"}
-        The solver if there is no l1 penalty. Otherwise it is always L-BFGS-B.
+        The solver without an l1 penalty. With an l1 penalty, the solver is always L-BFGS-B.
     warm_start : bool
         If True, `fit` starts from the previous result.
 
@@ -66,7 +66,7 @@ class SoftmaxRegression(ScoreClassifier):
     classes_ : ndarray
         The classes, in order.
     coef_, intercept_ : ndarray
-        W, shape (K, D), and b, shape (K,), in the dtype of X; for two classes (1, D) and (1,).
+        W, shape (K, D), and b, shape (K,), in the dtype of X. For two classes the shapes are (1, D) and (1,).
     n_iter_ : ndarray
         Number of steps, shape (1,).
     objective_ : float
@@ -86,8 +86,8 @@ class SoftmaxRegression(ScoreClassifier):
     the problem is well conditioned at the start. So scales and correlations of features hardly change the number of
     steps.
 
-    A row's Hessian is :math:`x x^T \otimes (\mathrm{diag}(p) - p p^T)`. The solver "newton-cg" uses its products with
-    vectors.
+    The Hessian of a row's loss is :math:`x x^T \otimes (\mathrm{diag}(p) - p p^T)`. The solver "newton-cg" uses
+    products of the Hessian with vectors.
 
     References
     ----------
@@ -140,14 +140,14 @@ class SoftmaxRegression(ScoreClassifier):
         self.warm_start = warm_start
 
     def fit(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Find the minimum.
+        """Fit W and b.
 
         Parameters
         ----------
         X : array_like or sparse matrix
             Rows, shape (n, D), float32 or float64.
         y : array_like
-            Their classes, shape (n,).
+            The class of each row, shape (n,).
         sample_weight : array_like, optional
             w, the weight of every row, shape (n,).
 
@@ -178,7 +178,7 @@ class SoftmaxRegression(ScoreClassifier):
                 found = SOLVERS[solver](objective, start, tol=tol, steps=steps)
         if not np.isfinite(found.value):
             raise ValueError(
-                f"X: expected features whose scores are within the range of {training.X.dtype}, got larger ones; "
+                f"X: expected features whose scores are within the range of {training.X.dtype}, got larger scores; "
                 "put a StandardScaler before the model"
             )
         if not found.converged:
@@ -192,7 +192,7 @@ class SoftmaxRegression(ScoreClassifier):
         return self
 
     def predict_proba(self, X: Features) -> Array:
-        """Return probabilities. If alpha is above 1, some are exactly 0.
+        """Return probabilities. If alpha is above 1, some probabilities may be exactly 0.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class SoftmaxRegression(ScoreClassifier):
         return np.asarray(entmax(self._scores(self._fitted_rows(X)), self.alpha))
 
     def predict_log_proba(self, X: Features) -> Array:
-        """Return log probabilities, and -inf where a probability is exactly 0.
+        """Return log probabilities. They are -inf where a probability is exactly 0.
 
         Parameters
         ----------
@@ -245,9 +245,9 @@ class SoftmaxRegression(ScoreClassifier):
         return training._replace(weight=weight)
 
     def _centred(self, table: Array, *, penalised: bool) -> Array:
-        """Subtract the mean over classes, which leaves the loss unchanged and makes |W|_2 smallest.
+        """Subtract the mean over classes from W and b. This leaves the loss unchanged and minimises |W|_2.
 
-        With an l1 penalty (`penalised`), only the mean of b is subtracted, since |W|_1 could grow.
+        With an l1 penalty (`penalised`), only the mean of b is subtracted, because centring W could increase |W|_1.
         """
         if len(self.classes_) == 2:
             return table

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from softargmax.classify.objective import Objective
 
 DENSE = 2048
-"""With at most this many features the coordinates remove correlations and scales; with more, only scales."""
+"""With at most this many features, the coordinates remove scales and correlations. With more, they remove scales."""
 ROWS = 8
-"""This many rows per feature are enough to estimate correlations."""
+"""Number of rows per feature that suffice to estimate correlations."""
 MATRICES, PRODUCTS = 1 << 24, 1 << 34
-"""Limits for one matrix per class: numbers in all matrices, and multiplications to compute them."""
+"""Limits for computing one matrix R per class: numbers in all matrices, and multiplications to compute them."""
 MEMORY = 10
 """Number of steps that L-BFGS stores."""
 LOST = 64.0
-"""Changes of the objective below this many rounding errors cannot be measured."""
+"""Changes of the objective by less than this many rounding errors cannot be measured."""
 FIRST = 50
-"""Steps of L-BFGS until the coordinates are updated for the first time. The number doubles after each update."""
+"""Number of L-BFGS steps before the first update of the coordinates. The number doubles after each update."""
 ROUNDING = 4 * np.finfo(np.float64).eps
 """Relative rounding error of the objective."""
 CG = 500
@@ -39,7 +39,9 @@ CG = 500
 
 
 class Found(NamedTuple):
-    """The table (F, D + 1), its objective, the steps taken, the largest derivative, and True if the fit converged."""
+    """Result of a solver: the table (see `Objective`), the objective's value, the number of steps, the largest absolute
+    derivative, and True if the fit converged.
+    """
 
     table: Array
     value: float
@@ -49,7 +51,7 @@ class Found(NamedTuple):
 
 
 class Whitened:
-    """Coordinates U_k = R_k W_k of each class, where R_k^T R_k approximates the Hessian's block of class k."""
+    """Coordinates U_k = R_k W_k for each class k, where R_k^T R_k approximates the Hessian's block of class k."""
 
     def __init__(self, objective: Objective, table: Array | None = None) -> None:
         """Compute R from the Hessian at a table, or by default at W = 0, where all classes have the same R."""
@@ -100,7 +102,7 @@ class Scaled:
 
 
 def _times(matrices: Array, table: Array) -> Array:
-    """Return each matrix times its row of the table, or the only matrix times all rows."""
+    """Return matrix k times row k of the table, for every k. A single matrix multiplies all rows."""
     if len(matrices) == 1:
         return np.asarray(table @ matrices[0].T)
     return np.asarray((matrices @ table[:, :, None])[:, :, 0])
@@ -136,7 +138,7 @@ class _Cached:
 
 
 class _Watch:
-    """The objective for a minimiser, and a callback that stops it when no derivative with respect to W is above tol."""
+    """The objective for a minimiser, and a callback that stops it when all derivatives in W are at most tol."""
 
     def __init__(self, objective: Objective, coordinates: Whitened | Scaled, tol: float) -> None:
         self.objective, self.coordinates, self.tol = objective, coordinates, tol
@@ -210,12 +212,12 @@ def newton(objective: Objective, start: Array, *, tol: float, steps: int) -> Fou
 
 
 def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: int) -> Found:
-    """Minimise with the penalty l1 |W|_1 by L-BFGS-B, for scaled features, over W = P - N with P, N >= 0."""
+    """Minimise with the penalty l1 |W|_1 by L-BFGS-B, for scaled features. The variables P, N >= 0 give W = P - N."""
     shape, size, r = objective.shape, start[:, :-1].size, Scaled(objective).r[:-1]
 
     @_Cached
     def look(x: Array) -> tuple[Array, float, Array]:
-        """Return the table, the objective without the l1 penalty, and its gradient."""
+        """Return the table, and the value and gradient of the objective without the l1 penalty."""
         parts = x[: 2 * size].reshape(2, shape[0], -1)
         table = np.concatenate([(parts[0] - parts[1]) / r, x[2 * size :, None]], axis=1)
         return table, *objective.value_and_gradient(table)
@@ -244,7 +246,10 @@ def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: i
 
 
 def subgradient(table: Array, gradient: Array, l1: float, r: Array) -> tuple[float, float]:
-    """Return the largest entry of the minimum-norm subgradient, and the gain of a step in scaled coordinates."""
+    """Return the largest absolute entry of the minimum-norm subgradient, and the expected decrease by one step.
+
+    The step is a gradient step in scaled coordinates, as in `_Watch`.
+    """
     w, dw = table[:, :-1], gradient[:, :-1]
     inner = np.where(w == 0, np.maximum(np.abs(dw) - l1, 0), np.abs(dw + l1 * np.sign(w)))
     gain = 0.5 * float(np.square(inner / r).sum() + np.square(gradient[:, -1]).sum())

@@ -48,12 +48,13 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
     ----------
     estimator : estimator, optional
         A classifier with `decision_function` or `predict_proba`; by default a `SoftmaxRegression`. To keep a fitted
-        classifier, wrap it in `sklearn.frozen.FrozenEstimator`. Then pass `fit` rows that the classifier has not seen.
+        classifier, wrap it in `sklearn.frozen.FrozenEstimator`. Then call `fit` with rows that were not used to fit the
+        classifier.
     method : {"temperature", "vector"}
         "vector" fits :math:`w \circ z + b`, a weight and a bias per class, in place of z / T.
     cv : int or splitter, optional
-        How to split the rows if the classifier is not fitted yet. T is fitted to cross-validated scores, and the
-        classifier to all rows. The default is 5 folds, or fewer if a class has fewer rows.
+        The cross-validation splits of the rows, used if the classifier is not frozen. T is fitted to cross-validated
+        scores, and the classifier to all rows. The default is 5 folds, or fewer if a class has fewer rows.
 
     Attributes
     ----------
@@ -62,14 +63,14 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
     estimator_ : estimator
         The fitted classifier.
     temperature_ : float
-        T, from which the method "vector" starts.
+        T, which is also the starting point of the method "vector".
     weight_, bias_ : ndarray
         w and b, shape (K,). The method "temperature" has w = 1 / T and b = 0.
 
     Raises
     ------
     ValueError
-        If method is unknown, or if the classifier is not fitted yet and a class has only one row.
+        If method is unknown, or if the classifier is not frozen and a class has only one row.
     TypeError
         If the classifier has neither `decision_function` nor `predict_proba`.
 
@@ -77,9 +78,9 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
     -----
     The probabilities equal those of scikit-learn's CalibratedClassifierCV with method "temperature" and without an
     ensemble. T is found by Newton's method (`fit_temperature`) and does not change the most probable class.
-    If the classifier has only probabilities p, its scores are log(p + 1e-12).
+    If the classifier has no `decision_function`, its probabilities p are converted into the scores log(p + 1e-12).
 
-    For scores of any array library and without a classifier, use `fit_temperature` and softmax(z, temperature=T).
+    For scores without a classifier, in any array library, use `fit_temperature` and softmax(z, temperature=T).
 
     References
     ----------
@@ -118,11 +119,11 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
         Parameters
         ----------
         X : array_like
-            Rows that the classifier accepts, n of them.
+            n rows, in any form that the classifier accepts.
         y : array_like
-            Their classes, shape (n,).
+            The class of each row, shape (n,).
         sample_weight : array_like, optional
-            Weight of every row, shape (n,).
+            The weight of each row, shape (n,).
 
         Returns
         -------
@@ -152,7 +153,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
         return self
 
     def _unseen_scores(self, estimator: Any, X: Any, y: Array, weight: Array | None) -> Array:
-        """Return the scores of all rows, each from a classifier that was not fitted to it."""
+        """Return cross-validated scores: each row is scored by a classifier that was fitted to other rows."""
         cv: Any = self.cv
         if isinstance(cv, str) and cv == "prefit":
             may = "a number of folds or a splitter"
@@ -179,7 +180,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
             raise ValueError(
                 "estimator: expected finite scores and a row with a weight above 0, got NaN scores or no such row"
             )
-        if _loss(z / temperature, target, weight) > _loss(z, target, weight):  # only by rounding
+        if _loss(z / temperature, target, weight) > _loss(z, target, weight):  # possible only by rounding
             temperature = 1.0
         self.temperature_ = temperature
         self.weight_, self.bias_ = np.full(classes, 1.0 / temperature), np.zeros(classes)
@@ -202,13 +203,13 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
 
 
 def _fit_options(estimator: Any, weight: Array | None) -> dict[str, Any]:
-    """Return the keyword arguments of the classifier's `fit`: the weights, if `fit` accepts them."""
+    """Return the keyword arguments of the classifier's `fit`: the sample weights, if `fit` accepts them."""
     if weight is None:
         return {}
     if has_fit_parameter(estimator, "sample_weight"):
         return {"sample_weight": weight}
     name = type(estimator).__name__
-    message = f"sample_weight: {name} accepts none, so they are used for the temperature only"
+    message = f"sample_weight: {name}.fit accepts no weights; the weights are used for the temperature only"
     warnings.warn(message, UserWarning, stacklevel=3)
     return {}
 

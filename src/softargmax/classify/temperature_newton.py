@@ -1,4 +1,4 @@
-"""The temperature that minimises the log-loss of scores, on any array library."""
+"""The temperature that minimises the log-loss of scores, for any array library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     Parameters
     ----------
     z : array_like
-        Scores, shape (n, K), any array library.
+        Scores, shape (n, K), of any array library.
     target : array_like
         Classes, integers, shape (n,); rows with -100 are ignored.
     weight : array_like, optional
@@ -35,7 +35,7 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     Returns
     -------
     array
-        T, 0-d, with z's library, device and dtype (float32 for half precision).
+        T, 0-d, in the library, device and dtype of z (float32 for half precision).
 
     Raises
     ------
@@ -50,8 +50,8 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     derivative is the mean of the variance of z under p. A Newton step that leaves the bracket is replaced by bisection.
     Nothing is copied from a device to the host.
 
-    If the scores are worse than chance, T is so large that the softmax is uniform. If every row is right, T tends to 0,
-    and so does the loss. If a score is NaN, or no row has a weight above 0, T is NaN.
+    If the scores are worse than chance, T is so large that the softmax is uniform. If every row is classified
+    correctly, both T and the loss tend to 0. If a score is NaN, or no row has a weight above 0, T is NaN.
 
     Gradient: none with respect to z.
 
@@ -92,7 +92,7 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
 
 
 def _log_beta(z: Any, margins: Any, w: Any, size: Any) -> Any:
-    """Return log beta. Newton's method takes steps in beta, within a bracket of log beta that shrinks.
+    """Return log beta by Newton's method. Newton steps are taken in beta, within a shrinking bracket of log beta.
 
     `margins` are z - z_y divided by `size`, and beta applies to scores divided by `size`.
     """

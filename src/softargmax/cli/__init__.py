@@ -1,7 +1,7 @@
-"""The command ``softargmax``; `main` is its entry point.
+"""The command ``softargmax``, with the entry point `main`.
 
 Importing this package imports neither typer nor rich. Without the extra ``cli``, `main` prints one line that names the
-extra. Each subcommand is a file in this folder, and each stop of the tour is a file in ``tour/``.
+extra. The files in this folder define the subcommands. The files in ``tour/`` define the stops of the tour.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 0, 1 for a failed run, 2 for wrong use, 130 for an interrupt."""
+    """Run the command and return its exit code: 0 (success), 1 (failed run), 2 (wrong use) or 130 (interrupt)."""
     try:
         from softargmax.cli.app import run
     except ModuleNotFoundError as error:

@@ -47,8 +47,8 @@ SUBCOMMANDS: dict[str, Callable[..., None]] = {
     "predict": predict.command,
 }
 
-# Errors that the system raises, and characters that the terminal cannot encode. They are reported in one line, like the
-# errors of errors.py. All other exceptions are bugs in softargmax and keep their traceback.
+# Errors of the operating system, lack of memory, and characters that the terminal cannot encode. They are reported in
+# one line, like the errors in errors.py. All other exceptions are bugs in softargmax and keep their traceback.
 RUN_ERRORS = (OSError, MemoryError, UnicodeEncodeError)
 INTERRUPTED = 130  # 128 + SIGINT: shells and typer return this code after an interrupt
 
@@ -87,7 +87,7 @@ def _root(
 
 
 def dispatched(arguments: Sequence[str]) -> list[str]:
-    """Return the command line, with the default subcommand inserted if it names none.
+    """Return the command line in typer's form. Insert the default subcommand if no subcommand is named.
 
     >>> dispatched(["1", "2"]), dispatched(["plot", "1", "--temperatures", "1", "10"])
     (['softmax', '1', '2'], ['plot', '1', '--temperatures', '1', '--temperatures', '10'])
@@ -108,8 +108,8 @@ def dispatched(arguments: Sequence[str]) -> list[str]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line and return its exit code: 0, 1 for a failed run, 2 for wrong use, 130 for an interrupt."""
-    if sys.stdout is None:  # Python sets it to None if the file descriptor is closed
+    """Run the command line and return its exit code, as `softargmax.cli.main` does."""
+    if sys.stdout is None:  # Python sets sys.stdout to None if the file descriptor is closed
         closed = "standard output is closed; redirect it to a file, or to /dev/null to discard the output"
         print(f"softargmax: {closed}", file=sys.stderr)
         return 1
@@ -144,7 +144,7 @@ def code_of(error: Exception) -> int:
 
 
 def no_option(option: str, command: str) -> str:
-    """Return the message for an unknown option; it suggests the most similar option of the command."""
+    """Return the message for an unknown option. The message suggests the most similar option of the command."""
     parameters = typer.main.get_group(app).commands[command].params
     own = [name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)]
     near = difflib.get_close_matches(option.partition("=")[0], own, 1)

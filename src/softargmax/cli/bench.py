@@ -54,11 +54,11 @@ def command(
         raise FailedRunError("stream: expected sampled rows equal to the in-memory result, got different bits")
 
 
-def timed(out: Console | None, name: str, some: Iterable[measure.Case], rounds: int) -> dict[str, Any]:
+def timed(out: Console | None, name: str, benchmarks: Iterable[measure.Case], rounds: int) -> dict[str, Any]:
     """Time the benchmark cases, print a table, and return the limits and times as JSON values."""
     limits = measure.machine_limits()
     results = []
-    for case in some:
+    for case in benchmarks:
         if out is not None and out.is_terminal:
             with out.status(case.name):
                 results.append(measure.measure(case, rounds=rounds))

@@ -2,7 +2,7 @@
 
 `ROOMS` maps the name of each room to a function that yields its cases. A case compares softargmax with torch and SciPy,
 if they are installed. The cases here need no checkout of the repository. The repository's folder ``bench/`` has all
-cases, with more shapes and with the ratios of run times that must hold.
+cases, with more shapes and with the required ratios of run times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def scores(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def torch_side(z: np.ndarray[Any, Any], make: Callable[[Any, Any], Callable[[], object]]) -> Sides:
-    """Return torch's function for a case, by the name "torch"; its tensor shares z's memory. Empty without torch."""
+    """Return {"torch": torch's function}, or {} if torch is not installed. Its tensor shares the memory of z."""
     if find_spec("torch") is None:
         return {}
     import torch
@@ -37,7 +37,7 @@ def torch_side(z: np.ndarray[Any, Any], make: Callable[[Any, Any], Callable[[], 
 
 
 def scipy_side(make: Callable[[Any], Callable[[], object]]) -> Sides:
-    """Return SciPy's function for a case, by the name "scipy"; empty if SciPy is not installed."""
+    """Return {"scipy": SciPy's function}, or {} if SciPy is not installed."""
     if find_spec("scipy") is None:
         return {}
     import scipy.special
@@ -46,7 +46,7 @@ def scipy_side(make: Callable[[Any], Callable[[], object]]) -> Sides:
 
 
 def short() -> Iterator[Case]:
-    """Yield the cases that the tour measures; they take a few seconds."""
+    """Yield the cases that the tour measures. They take a few seconds."""
     z = scores(512, 32768)
     out = np.empty_like(z)
     sides: Sides = {OURS: lambda: softargmax.softmax(z, out=out)}
@@ -109,7 +109,7 @@ def loss() -> Iterator[Case]:
 
 
 def torch_gradients(torch: Any, score: Callable[..., Any], y: Any, *inputs: Any) -> Callable[[], object]:
-    """Return a function that computes torch's cross-entropy, and its gradients with respect to the inputs."""
+    """Return a function that computes torch's cross-entropy and the gradients with respect to the inputs."""
     leaves, target = [t.detach().requires_grad_() for t in inputs], torch.from_numpy(y)
     return lambda: torch.autograd.grad(torch.nn.functional.cross_entropy(score(*leaves), target), leaves)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 try:
     from typer import TyperException
-except ImportError:  # older versions of typer build on click
+except ImportError:  # older versions of typer raise click's exceptions
     from click import ClickException as TyperException  # type: ignore[assignment]
 
 __all__ = ["FailedRunError", "TyperException", "UnknownOptionError", "WrongUseError", "refused_as", "require"]
@@ -26,7 +26,7 @@ class WrongUseError(Exception):
 
 
 class UnknownOptionError(WrongUseError):
-    """The command has no such option."""
+    """The command line has an unknown option."""
 
 
 class FailedRunError(Exception):
@@ -34,7 +34,17 @@ class FailedRunError(Exception):
 
 
 def require(need: str, extra: str, **packages: str) -> None:
-    """Raise FailedRunError if a module is missing. Keywords map modules to packages; `extra` names their pip extra."""
+    """Raise FailedRunError if a module is not installed.
+
+    Arguments
+    ---------
+    need : str
+        The start of the message, such as "the digits need".
+    extra : str
+        The pip extra that installs the packages.
+    packages : str
+        Keyword arguments: the name of each module, with the name of its package.
+    """
     for module, package in packages.items():
         if find_spec(module) is None:
             raise FailedRunError(f"{need} {package}, which is not installed: {install(extra)}")
@@ -44,7 +54,7 @@ def require(need: str, extra: str, **packages: str) -> None:
 def refused_as(kind: type[Exception], what: str = "") -> Iterator[None]:
     """Raise the library's ValueError and TypeError as `kind`, with `what` before the message.
 
-    AxisError becomes WrongUseError; ImportError and RuntimeError become FailedRunError. Use this only around calls that
+    AxisError becomes WrongUseError. ImportError and RuntimeError become FailedRunError. Use this only around calls that
     check the user's input, so that a bug elsewhere keeps its traceback.
     """
     try:

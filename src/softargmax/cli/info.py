@@ -92,7 +92,7 @@ def rooms() -> list[str]:
 
 
 def usable(room: str, kind: str, implementation: str) -> dict[str, Any]:
-    """Return a row of the table: arrays, implementation, True if that is usable, and otherwise the reason."""
+    """Return a row of the table: room, arrays, implementation, True if it is usable, and the reason if it is not."""
     row = {"room": room, "arrays": kind, "implementation": implementation, "usable": False, "why": None}
     needed = NEEDS.get(kind)
     if needed is not None and find_spec(needed) is None:

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from softargmax.cli.tables import Array
 
 Alpha = Annotated[float, typer.Option("--alpha", parser=parse.number, help="The order: 1 is softmax, 2 is sparsemax.")]
-K = Annotated[int, typer.Option("-k", help="The number of largest scores that get a probability.")]
+K = Annotated[int, typer.Option("-k", help="Keep this many of the largest scores.")]
 Count = Annotated[int, typer.Option("--count", "-n", min=1, help="Draws per row.")]
 TopK = Annotated[int | None, typer.Option("--top-k", help="Draw from this many of the most probable classes.")]
-TopP = Annotated[float | None, typer.Option("--top-p", help="Draw from the most probable classes of this total mass.")]
+TopP = Annotated[
+    float | None, typer.Option("--top-p", help="Draw from the most probable classes with this total probability.")
+]
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the draws; random by default.")]
 
 
@@ -46,7 +48,7 @@ class Inputs(NamedTuple):
         return cls(tables.scores_of(words, path, tables.Reading(header, columns)), output, json)
 
     def report(self, key: str, function: Callable[..., Array], **options: Any) -> None:
-        """Call a function of the scores, and write or print the result; `key` is the result's name in JSON."""
+        """Call a function of the scores, and write or print the result. In JSON the result has the name `key`."""
         scores, names = self.table
         as_scores = key == "probabilities"  # the result has one value per score, so the column names still apply
         with refused_as(WrongUseError):
@@ -136,7 +138,7 @@ def top_k(
     output: Output = None,
     json: Json = False,
 ) -> None:
-    """Compute softmax over each row's k largest scores; the others get 0."""
+    """Compute softmax over the k largest scores of each row. All other probabilities are 0."""
     inputs = Inputs.of(values_, header, columns, output, json)
     options = {"k": k, "axis": parse.axis_named(axis), "temperature": temperature}
     inputs.report("probabilities", softargmax.topk_softmax, **options)
@@ -156,7 +158,7 @@ def sample(  # noqa: PLR0913 one argument per option
     output: Output = None,
     json: Json = False,
 ) -> None:
-    """Draw class indices (from 0) of each row by their probabilities."""
+    """Draw class indices (from 0) from the probabilities of each row."""
     inputs = Inputs.of(values_, header, columns, output, json)
     options = {"axis": parse.axis_named(axis), "temperature": temperature, "top_k": top_k, "top_p": top_p}
     drawn = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed

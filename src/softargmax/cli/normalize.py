@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-Log = Annotated[bool, typer.Option("--log", "-l", help="Compute logarithms of the probabilities, accurate near 0.")]
+Log = Annotated[bool, typer.Option("--log", "-l", help="Compute the logarithms of the probabilities.")]
 Memory = Annotated[str, typer.Option("--memory", help="Memory for converting a .npy file.")]
 
 
@@ -86,7 +86,7 @@ def readable(words: list[str], path: str | None, reading: tables.Reading) -> tup
 
 
 def computed(name: str, scores: Array | str, *target: str, **options: Any) -> Array:
-    """Run a function of `softargmax.stream`. If `scores` is a file, raise its errors as FailedRunError."""
+    """Run a function of `softargmax.stream`. If `scores` is a file, raise errors as FailedRunError."""
     with refused_as(FailedRunError) if isinstance(scores, str) else nullcontext():
         result: Array = getattr(stream, name)(scores, *target, **options)
     return result

@@ -1,4 +1,4 @@
-"""Parse the words of a command line: bare numbers (negative ones too), one file, or ``-``."""
+"""Parse the words of a command line: numbers (including negative numbers), one file, or ``-``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def is_number(text: str) -> bool:
 
 
 def has_commas(word: str) -> bool:
-    """True if a word is numbers separated or followed by commas.
+    """True if a word consists of numbers that are separated or followed by commas.
 
     >>> has_commas("1,2,-3"), has_commas("1,"), has_commas("1"), has_commas("a,b.csv")
     (True, True, False, False)
@@ -52,8 +52,9 @@ def has_commas(word: str) -> bool:
 
 
 def spelled(word: str) -> str:
-    """Return -nan as nan and -Infinity as -inf, because typer could take them for options (-n, -I). Other words are
-    unchanged.
+    """Return -nan as nan, -Infinity as -inf, and other words unchanged.
+
+    typer could mistake -nan and -Infinity for the options -n and -I.
 
     >>> spelled("-nan"), spelled("-Infinity"), spelled("-2.50"), spelled("-n")
     ('nan', '-inf', '-2.50', '-n')
@@ -74,7 +75,8 @@ def listed(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
         if option and not count:
             problem = "" if word.startswith("-") else f"; {word!r} is not a number"
             raise WrongUseError(f"{option} needs at least one number{problem}")
-        name, attached, _ = (word[:2], "=", "") if is_number(word[2:]) else word.partition("=")  # -t0.1
+        # A number can be attached to its option: -t0.1 or -t=0.1.
+        name, attached, _ = (word[:2], "=", "") if is_number(word[2:]) else word.partition("=")
         option, count = (name, len(attached)) if name in names else ("", 0)
         if not option or attached:
             found.append(word)
@@ -87,7 +89,7 @@ def numbers(words: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.float64]
 
 
 def source(words: Sequence[str]) -> str | None:
-    """Return the one file among the values, or None if all are numbers."""
+    """Return the file among the words, or None if all words are numbers."""
     others = [word for word in words if not is_number(word)]
     if not others:
         return None
@@ -95,7 +97,7 @@ def source(words: Sequence[str]) -> str | None:
     if option is not None:
         raise unknown(option)
     if len(others) == len(words) > 1 and not has_commas(others[0]):
-        raise WrongUseError(f"one file at a time: {' '.join(words)}")
+        raise WrongUseError(f"expected one file, got {' '.join(words)}")
     if len(words) > 1 or (has_commas(others[0]) and not Path(others[0]).exists()):
         raise unknown(others[0])
     return others[0]
@@ -121,7 +123,7 @@ def dtype_named(name: str | None) -> str | None:
 
 
 def axis_named(text: str) -> int | tuple[int, ...] | None:
-    """Parse ``--axis``: an integer, several separated by commas, or ``all``."""
+    """Parse ``--axis``: an integer, several integers separated by commas, or ``all``."""
     if text in ("all", "none", "None"):
         return None
     try:
@@ -134,7 +136,7 @@ def axis_named(text: str) -> int | tuple[int, ...] | None:
 
 
 def bytes_named(text: str, option: str = "--memory") -> int:
-    """Parse a size such as 512M; K, M and G are powers of 1024.
+    """Parse a size such as 512M. K, M and G are powers of 1024.
 
     >>> bytes_named("512M"), bytes_named("1.5g"), bytes_named("4096")
     (536870912, 1610612736, 4096)
@@ -154,8 +156,8 @@ def bytes_named(text: str, option: str = "--memory") -> int:
 def check_options(options: dict[str, Any], shape: Sequence[int] = (), **others: Any) -> None:
     """Raise WrongUseError for invalid options before any work.
 
-    The check is a call with a single score, in an array of as many dimensions. Without a shape, because the file is not
-    read yet, the axis is not checked.
+    The check calls `stream.logsumexp` with one score, in an array with as many dimensions as `shape`. If the shape is
+    not known, because the file is not read yet, the axis is not checked.
     """
     axis = options.get("axis") if len(shape) else None
     with refused_as(WrongUseError):
@@ -169,7 +171,7 @@ def check_source(path: str) -> None:
 
 
 def check_target(output: str, source: str | None = None) -> None:
-    """Raise WrongUseError if the output is a folder, another special file, or the source itself."""
+    """Raise WrongUseError if the output exists and is not a regular file (such as a folder), or is the source."""
     target = Path(output)
     if not target.exists():
         return

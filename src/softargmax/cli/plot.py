@@ -65,7 +65,7 @@ def command(
 
 
 class Panel(NamedTuple):
-    """The probabilities at one temperature, which one panel of the figure shows."""
+    """The content of one panel of the figure: the probabilities and the perplexity at one temperature."""
 
     temperature: float
     p: np.ndarray[Any, Any]
@@ -73,7 +73,7 @@ class Panel(NamedTuple):
 
 
 def panel_of(scores: np.ndarray[Any, Any], temperature: float, base: float | None) -> Panel:
-    """Compute a panel; if a probability is NaN, so is the perplexity."""
+    """Compute a panel. If a probability is NaN, the perplexity is NaN."""
     p = softargmax.softmax(scores, temperature=temperature, base=base)
     known = np.isfinite(p).all()
     entropy = softargmax.entropy(scores, temperature=temperature, base=base) if known else np.nan
@@ -130,6 +130,6 @@ def tidy(panel: Any) -> None:
 
 
 def save(figure: Any, output: str) -> None:
-    """Write a picture; the file appears only when it is complete."""
+    """Write a picture. The file appears only when it is complete."""
     with stream.whole_file(output) as file:
         figure.savefig(file, format=Path(output).suffix[1:].lower(), dpi=160)

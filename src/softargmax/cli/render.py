@@ -35,7 +35,7 @@ def as_json(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Convert arrays and NumPy numbers to lists and numbers of JSON.
+    """Convert arrays and NumPy numbers to lists and numbers that JSON can represent.
 
     >>> plain({"p": np.array([0.5, -np.inf])})
     {'p': [0.5, '-inf']}
@@ -55,7 +55,7 @@ def plain(value: Any) -> Any:
 
 
 def bar(share: float, width: int = 32) -> Text:
-    """Return a text bar for a number from 0 to 1; its length is exact to an eighth of a character.
+    """Return a text bar for a number from 0 to 1. Its length is a multiple of an eighth of a character.
 
     >>> bar(0.5, 4).plain
     '██  '
@@ -142,7 +142,7 @@ def matrix(results: np.ndarray[Any, Any], shares: np.ndarray[Any, Any]) -> None:
 
 @contextmanager
 def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a progress bar on standard error, if standard error is a terminal."""
+    """Show a progress bar on standard error, unless `quiet` is true or standard error is not a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

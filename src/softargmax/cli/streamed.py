@@ -23,7 +23,7 @@ LENGTH = 1 << 16  # scores per row, the size of a large vocabulary
 
 
 def write_scores(path: Path, size: int, *, seed: int = 0) -> tuple[int, int]:
-    """Write a file of float32 scores of about `size` bytes, one block at a time; return its shape."""
+    """Write a file of float32 scores of about `size` bytes, block by block. Return the shape of the array."""
     rows = max(1, size // (4 * LENGTH))
     block = np.random.default_rng(seed).normal(0, 4, (min(rows, 32), LENGTH)).astype(np.float32)
     with stream.whole_file(path) as file:
@@ -36,7 +36,7 @@ def write_scores(path: Path, size: int, *, seed: int = 0) -> tuple[int, int]:
 
 
 def convert_in_subprocess(source: Path, target: Path, memory: int) -> dict[str, Any]:
-    """Convert in a separate process; return its seconds, and its peak memory before and after the conversion."""
+    """Convert a file in a separate process. Return the seconds, and the peak memory before and after the conversion."""
     words = [sys.executable, "-m", "softargmax.cli.streamed", str(source), str(target), str(memory)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603  our own module
     if done.returncode:
@@ -46,7 +46,7 @@ def convert_in_subprocess(source: Path, target: Path, memory: int) -> dict[str, 
 
 
 def equal_rows(source: Path, target: Path, samples: int = 16) -> bool:
-    """True if sampled rows of the result have the bits of the in-memory function."""
+    """True if sampled rows of the result have the same bits as the results of the in-memory function."""
     scores, converted = np.load(source, mmap_mode="r"), np.load(target, mmap_mode="r")
     rows = sorted({0, len(scores) - 1, *np.random.default_rng(1).integers(0, len(scores), samples).tolist()})
     return all(softargmax.softmax(scores[row]).tobytes() == converted[row].tobytes() for row in rows)

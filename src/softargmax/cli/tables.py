@@ -1,4 +1,4 @@
-"""Read and write scores in text files. Errors name line and column. Written numbers read back unchanged."""
+"""Read and write scores in text files. Errors name line and column. Written numbers are read back unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = ".npy, .csv, .tsv or .txt"
 
 
 class Reading(NamedTuple):
-    """Options for reading a text file: if it has a header (None: detect it), and which columns to read."""
+    """Options for reading a text file: True if it has a header (None to detect it), and the columns to read."""
 
     header: bool | None = None
     columns: str | None = None
@@ -63,7 +63,7 @@ def check_plain(reading: Reading, why: str) -> None:
 
 
 def read(path: str, reading: Reading) -> Table:
-    """Read a file (also gzip-compressed), or standard input for ``-``; a single column or row becomes a vector."""
+    """Read a file, which may be gzip-compressed, or standard input for ``-``. A single column or row gives a vector."""
     if path != "-" and not Path(path).exists():
         raise FailedRunError(f"{path}: no such file, and not a number")
     kind = ".txt" if path == "-" else kind_of(re.sub(r"\.gz$", "", path, flags=re.IGNORECASE))
@@ -106,7 +106,7 @@ def decoded(data: bytes, name: str) -> str:
 def rows_in(text: str, name: str, delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the cells of each row that is not empty.
 
-    Lines that begin with # are comments. Without a delimiter, text after a # in any line is a comment too.
+    Lines that begin with # are comments. Without a delimiter, the text after a # in any line is also a comment.
     """
     lines = text.splitlines(keepends=True)
     if delimiter is None:
@@ -125,7 +125,7 @@ def rows_in(text: str, name: str, delimiter: str | None) -> Iterator[tuple[int, 
 
 
 def parsed(text: str, name: str, kind: str, reading: Reading) -> Table:
-    """Read a table of numbers; FailedRunError names the line and column of the first cell that is not a number."""
+    """Read a table of numbers. Raise FailedRunError with line and column for the first cell that is not a number."""
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
     mark = texts.separator(first, kind)
     rows = rows_in(text, name, mark)
@@ -168,7 +168,7 @@ def text_of(array: Array, delimiter: str, names: list[str] | None = None) -> Ite
     """Yield the lines of an array, with the shortest digits that read back as the same numbers.
 
     A vector is written as a column. A header is written if there is one name per column. In files separated by spaces,
-    no name may contain a space.
+    the header is omitted if a name contains a space.
     """
     rows = array.reshape(-1, 1) if array.ndim < 2 else array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
     if names is not None and len(names) == rows.shape[1] and (delimiter != " " or " ".join(names).split() == names):
@@ -180,7 +180,7 @@ def text_of(array: Array, delimiter: str, names: list[str] | None = None) -> Ite
 
 
 def write(path: str, array: Array, names: list[str] | None = None) -> None:
-    """Write a text or .npy file; it appears only when it is complete."""
+    """Write a text or .npy file. The file appears only when it is complete."""
     kind = kind_of(path)
     with stream.whole_file(path) as file:
         if kind == ".npy":

@@ -32,9 +32,9 @@ DECIMAL = re.compile(r"(?<=\d),(?=\d)")
 
 
 def read(path: str) -> bytes:
-    """Return the bytes of a file, or of standard input for ``-``; gzip data are decompressed."""
+    """Return the bytes of a file, or of standard input for ``-``. Gzip data are decompressed."""
     name = STDIN if path == "-" else path
-    if path == "-" and sys.stdin is None:  # Python sets it to None if the file descriptor is closed
+    if path == "-" and sys.stdin is None:  # Python sets sys.stdin to None if it is closed
         raise FailedRunError(f"{STDIN} is closed; expected data on it, numbers, or one file")
     data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     if data.startswith(GZIP):
@@ -67,7 +67,7 @@ def separator(line: str, kind: str) -> str | None:
 
 
 def plain(cell: str, mark: str | None) -> str:
-    """Return the cell with a decimal point. If `mark` is a semicolon or tab, the cell may have a decimal comma."""
+    """Return the cell with a decimal point instead of a decimal comma, if `mark` is a semicolon or tab."""
     return cell.replace(",", ".") if mark in (";", "\t") else cell
 
 
@@ -100,7 +100,7 @@ def column(word: str, names: Sequence[str], option: str, source: str) -> int:
 
 
 def columns(text: str | None, names: Sequence[str], source: str) -> list[int]:
-    """Parse ``--columns``: names or numbers separated by commas, in the order of the result; None selects all."""
+    """Parse ``--columns``: names or numbers separated by commas, in the order of the result. None means all columns."""
     if text is None:
         return list(range(len(names)))
     words = [text] if text in names else [word.strip() for word in text.split(",")]
@@ -108,7 +108,7 @@ def columns(text: str | None, names: Sequence[str], source: str) -> list[int]:
 
 
 def near(word: str, known: Sequence[str]) -> str:
-    """Return a suggestion: the most similar known name, or the known names."""
+    """Return a suggestion: the most similar known name, or a list of known names if none is similar."""
     folded = {name.casefold(): name for name in known}
     found = difflib.get_close_matches(word.casefold(), folded, n=1)
     return (

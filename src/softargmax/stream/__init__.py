@@ -1,10 +1,10 @@
 r"""Softmax, log-softmax and log-sum-exp of arrays that do not fit in memory.
 
-The states (m, l) of the pieces of a row merge into the state of the row, since states are a monoid. So a row can be
-read piece by piece. Pieces are cut at the block boundaries of the in-memory kernels and merged in the same order.
-Therefore
+A row is read in pieces. Each piece has a state (m, l), and merging these states gives the state of the row. Pieces are
+cut at the block boundaries of the in-memory kernels and merged in the same order. The results are therefore
+bit-identical:
 
-.. math:: \mathrm{stream}(z) = \mathrm{in\ memory}(z) \text{, to the bit}
+.. math:: \mathrm{stream}(z) = \mathrm{in\ memory}(z)
 
 >>> import numpy as np, softargmax
 >>> z = np.linspace(-3, 3, 10_000)

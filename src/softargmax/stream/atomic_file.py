@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str], size: int = 0) -> Iterator[BinaryIO]:
-    """Write a file that appears under its name when the block ends without an error. Until then the old file stays.
+    """Write a file that appears under its name when the block ends without an error. An old file stays until then.
 
-    The data goes to a new file in the target's folder. This file is synced to disk and then renamed. On Linux it has no
-    name until it is complete, so a killed process leaves no partial file. (For microseconds before the rename, the
-    complete file has a hidden name.) A target that exists keeps its permissions.
+    The data is written to a new file in the target's folder. This file is synced to disk and then renamed. On Linux the
+    new file has no name until it is complete, so a killed process leaves no partial file. (For microseconds before the
+    rename, the complete file has a hidden name.) The permissions of an existing target are kept.
 
     Parameters
     ----------
     path : path
-        The target. A symbolic link is followed, and the file it points to is replaced.
+        The target. If it is a symbolic link, the file that it points to is replaced.
     size : int
-        The number of bytes to be written, if known. They are reserved at once, so that a full disk is reported before
-        the work starts, not hours later.
+        The number of bytes to be written, or 0 if unknown. The space is reserved first, so that a full disk raises
+        OSError before the work starts, not hours later.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def whole_file(path: str | os.PathLike[str], size: int = 0) -> Iterator[BinaryIO
         raise
     directory = os.open(target.parent, os.O_RDONLY)
     try:
-        os.fsync(directory)  # so that the rename reaches the disk too
+        os.fsync(directory)  # writes the rename to the disk
     finally:
         os.close(directory)
 
@@ -85,7 +85,10 @@ def _free_name(target: Path) -> Path:
 
 
 def _open_temporary(target: Path) -> tuple[int, Path | None]:
-    """Open a new file in the target's folder. It has no name if the system supports that, otherwise a hidden name."""
+    """Open a new file in the target's folder: without a name if the system supports that, otherwise with a hidden name.
+
+    Return the file's descriptor, and its name (None for a file without a name).
+    """
     unnamed = getattr(os, "O_TMPFILE", None)
     if unnamed is not None and Path("/proc/self/fd").is_dir():
         try:
@@ -98,7 +101,7 @@ def _open_temporary(target: Path) -> tuple[int, Path | None]:
 
 
 def _link(fd: int, name: Path) -> None:
-    """Give a name to a file without one. (Python follows the link in /proc only if folder descriptors are passed.)"""
+    """Give a name to an unnamed file. Python follows the link in /proc only if folder descriptors are passed."""
     directory = os.open(name.parent, os.O_RDONLY)
     try:
         os.link(f"/proc/self/fd/{fd}", name.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)

@@ -58,13 +58,13 @@ def softmax(
     Parameters
     ----------
     source : path of a ``.npy`` file, array, or sequence of arrays
-        The scores z: float16, float32, float64, integers or booleans. The arrays of a sequence follow one another along
-        `axis`. Arrays may be memory-mapped, but a path is better: for a mapped file the system decides how much of it
+        The scores z: float16, float32, float64, integers or booleans. The arrays of a sequence are concatenated along
+        `axis`. Arrays may be memory-mapped, but a path is better, because the system decides how much of a mapped file
         is in memory. Rows longer than a window are read twice, so an iterator raises TypeError.
     target : path, optional
-        The ``.npy`` file to write, in the storage order of the source. It appears when it is complete. After an
-        interrupt, an error or a full disk, an old file of this name is unchanged. Without a target, the result is an
-        array in memory.
+        The ``.npy`` file to write, in the storage order of the source. The file appears under its name only when it is
+        complete. After an interrupt, an error or a full disk, an existing file of this name is unchanged. Without a
+        target, the result is an array in memory.
     axis : int, tuple of int or None
         The axes along which the probabilities sum to 1; None for all axes.
     temperature, base : float
@@ -155,14 +155,14 @@ def logsumexp(
     Parameters
     ----------
     source : path of a ``.npy`` file, array, or iterable of arrays
-        The scores z. The arrays of an iterable (or generator: each piece is read once) follow one another along `axis`.
-        They have one dtype, and one shape except for their length along `axis`.
+        The scores z. The arrays of an iterable are concatenated along `axis`. Each array is read once, so the iterable
+        may be a generator. All arrays must have the same dtype, and the same shape except for the length along `axis`.
     axis : int, tuple of int or None
         The axes to reduce; one int for an iterable.
     temperature, base, dtype, memory, progress
-        As in `softargmax.stream.softmax`. The pieces of an iterable are not cut further to fit `memory`. The total of
-        an iterable is unknown, so `progress` receives the bytes read so far as both arguments. The default dtype is
-        float32 for half precision.
+        As in `softargmax.stream.softmax`. The arrays of an iterable are not cut to fit `memory`. The total size of an
+        iterable is unknown, so `progress` receives the bytes read so far as both arguments. For float16 scores, `dtype`
+        defaults to float32.
     keepdims : bool
         If true, keep the reduced axes with length 1.
 
@@ -213,7 +213,7 @@ def _normalised(
 
 
 def _rows_as_array(flat: Array, store: Store, axes: Sequence[int], *, keepdims: bool) -> Array:
-    """Reshape one value per row, in storage order, to the array's shape without (or with length-1) reduced axes."""
+    """Reshape the values of rows, in storage order, to the shape of the result. `keepdims` keeps the reduced axes."""
     kept = [dim for dim in store.order if dim not in axes]
     back = sorted(range(len(kept)), key=kept.__getitem__)
     values = flat.reshape([store.shape[dim] for dim in kept]).transpose(back)

@@ -1,7 +1,7 @@
-"""Fold the windows of rows with the compiled core, which carries their states from window to window.
+"""Fold windows of rows with the compiled core. The states of the rows are carried from window to window.
 
-`native()` is False under ``using("reference")``. Then whole rows are read and passed to the in-memory function, because
-the results must have the same bits.
+`native()` is False under ``using("reference")``. Then whole rows are read and passed to the in-memory function, so that
+the results have the same bits as in memory.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-BLOCK = 4096  # a copy of core.native.BLOCK, which is not imported here; a test checks that both are equal
+BLOCK = 4096  # equal to core.native.BLOCK (a test checks this), which is imported only when it is needed
 
 
 class State(NamedTuple):
     """The states of rows in the compiled core, as arrays of shape (outer, inner).
 
-    `scaled` is at the scale of the call; `plain` is at beta = 1, and only computed if beta is 0.
+    `scaled` uses the beta of the call. `plain` uses beta = 1, and is computed only if the beta of the call is 0.
     """
 
     scaled: tuple[Array, Array, Array]
-    plain: tuple[Array, Array, Array] | None  # needed since logsumexp at beta = 0 of a single score is the score
+    plain: tuple[Array, Array, Array] | None  # at beta = 0, logsumexp of a single score is that score
 
 
 def native() -> bool:
@@ -39,7 +39,7 @@ def native() -> bool:
 def fold(window: Array, scale: Scale, state: State | None) -> State:
     """Fold a window (outer, length, inner) into the state of its rows.
 
-    All windows of a row except the last must have whole blocks.
+    All windows of a row except the last must consist of whole blocks.
     """
     from softargmax.core import native as core
 

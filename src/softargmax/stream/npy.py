@@ -1,7 +1,7 @@
-"""A ``.npy`` file as an array that is read and written in boxes, by plain read and write calls.
+"""Read and write boxes of the array in a ``.npy`` file, by plain read and write calls.
 
-The file is not memory-mapped, for two reasons. The system can keep mapped pages in this process's memory for any time.
-A disk error under a mapping raises a signal, not an exception. Nothing is ever unpickled.
+The file is not memory-mapped, for two reasons. The system may keep mapped pages in this process's memory indefinitely.
+A disk error in a mapped page raises a signal, not an exception. Python objects are never unpickled.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from softargmax.stream.windows import Box, Span
 
 
-# Contiguous runs less than NEAR bytes apart are read together, up to STRETCH bytes. One call takes as long as reading 8
-# KiB.
+# Contiguous runs less than NEAR bytes apart are read by one call, up to STRETCH bytes. The overhead of a call is the
+# time to read 8 KiB.
 NEAR = 8 << 10
 STRETCH = 1 << 19
 
@@ -53,10 +53,7 @@ class NpyFile:
         self.file.close()
 
     def read(self, sizes: Sequence[int], box: Box) -> np.ndarray[Any, Any]:
-        """Return a box (one slice per dimension) of the array, viewed in C order with shape `sizes`.
-
-        The result is valid until the next read.
-        """
+        """See `Store`."""
         shape = [part.stop - part.start for part in box]
         count = math.prod(shape)
         if self.buffer.size < count:
@@ -70,7 +67,7 @@ class NpyFile:
         return window
 
     def write(self, sizes: Sequence[int], box: Box, window: np.ndarray[Any, Any]) -> None:
-        """Write a window to a box (one slice per dimension) of the array, viewed in C order with shape `sizes`."""
+        """See `Store`."""
         window = np.ascontiguousarray(window, self.dtype)
         for span, part in self._spans(sizes, box, window):
             if part.size == span.length:
@@ -89,7 +86,7 @@ class NpyFile:
             yield span, window[part]
 
     def _stretch(self, span: Span, part: np.ndarray[Any, Any], sizes: Sequence[int]) -> np.ndarray[Any, Any]:
-        """Read a range of the file that is only partly in the box; return a view of the elements in the box."""
+        """Read a range of the file that is only partly in the box. Return a view of the elements in the box."""
         if self.scratch.size < span.length:
             self.scratch = np.empty(span.length, self.dtype)
         stretch = self.scratch[: span.length]
@@ -116,7 +113,7 @@ class NpyFile:
             rest, place = rest[count:], place + count
 
     def done(self) -> None:
-        """Do nothing: no pages are mapped."""
+        """Do nothing, because no pages are mapped."""
 
     @property
     def bytes(self) -> int:
@@ -133,14 +130,14 @@ def open_npy(path: str | os.PathLike[str]) -> NpyFile:
         size = os.fstat(file.fileno()).st_size - npy.start
         if size < npy.bytes:
             raise ValueError(
-                f"{path} is truncated: its header promises {npy.bytes} bytes of data and it holds {max(size, 0)}"
+                f"{path} is truncated: its header promises {npy.bytes} bytes of data, but the file has {max(size, 0)}"
             )
         stack.pop_all()  # the caller closes the file
         return npy
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, True for Fortran order, and dtype from a ``.npy`` header; raise an error if it is invalid."""
+    """Return the shape, True for Fortran order, and the dtype of a ``.npy`` header. Raise an error if invalid."""
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         version = np.lib.format.read_magic(file)

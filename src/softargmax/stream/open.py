@@ -1,4 +1,4 @@
-"""Check a stream's arguments, and return them as a store and a job."""
+"""Check the arguments of a stream. Return the source as a `Store` and the options as a `Job`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MINIMUM_MEMORY = 1 << 20
 
 
 def open_source(source: Any, axis: Any, stack: ExitStack) -> Store:
-    """Open a source that can be read twice. `stack` closes the file at its exit."""
+    """Return the `Store` of a source that can be read twice. If the source is a file, `stack` closes the file."""
     if isinstance(source, str | os.PathLike):
         return stack.enter_context(open_npy(source))
     if isinstance(source, np.ndarray):
@@ -59,22 +59,22 @@ def refuse_others(source: Any) -> None:
 
 
 def one_axis(axis: Any) -> int:
-    """Check that the axis along which arrays follow one another is a single integer."""
+    """Check that `axis`, along which the arrays are concatenated, is one integer, and return it."""
     try:
         return operator.index(axis)
     except TypeError:
-        raise TypeError(f"axis: expected one integer, as the source is several arrays, got {axis!r}") from None
+        raise TypeError(f"axis: expected one integer for a source of several arrays, got {axis!r}") from None
 
 
 def scale_of(temperature: Any, base: Any) -> Scale:
-    """Check that temperature and base are one number each, not one per row."""
+    """Return the scale of a temperature and a base. Each must be one number, not an array with one number per row."""
     if not isinstance(temperature, Real):
         raise TypeError(f"temperature: expected one number for the whole stream, got {temperature!r}")
     return check.scale_of(temperature, base, np.empty(()), ())
 
 
 def bytes_of(memory: Any) -> int:
-    """Check the number of bytes that a stream may use."""
+    """Check `memory`, the number of bytes that a stream may use, and return it."""
     try:
         size = operator.index(memory)
     except TypeError:
@@ -99,7 +99,7 @@ def job_of(
     *,
     lse: bool = False,
 ) -> Job:
-    """Check the options of a call for the opened source."""
+    """Check the options of a call on an opened source, and return them as a `Job`."""
     check_progress(progress)
     dtype = returned(store.dtype, options["dtype"], lse=lse)
     return Job(

@@ -1,9 +1,9 @@
 """One or two passes over the windows of a stream.
 
-If windows hold whole rows, the data is read once, and each window is passed to the in-memory function. Rows longer than
-a window are read twice. The first pass folds each piece into the states of its rows; the second applies the final
-states to each piece. Pieces are cut at the block boundaries of the in-memory kernels, so the bits are the same in both
-cases.
+If windows contain whole rows, the data is read once, and each window is passed to the in-memory function. Rows longer
+than a window are read twice. The first pass folds each piece into the states of its rows. The second pass applies the
+final states to each piece. Pieces are cut at the block boundaries of the in-memory kernels, so one pass and two passes
+give the same bits.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Ticker:
 
 
 class WindowReader:
-    """The windows of a source's rows, read into the working dtype."""
+    """Reads the rows of a source in windows and converts them to the working dtype."""
 
     def __init__(self, source: Store, job: Job, out_bytes: int) -> None:
         self.source = source
@@ -67,9 +67,9 @@ class WindowReader:
         self.rows: Rows = rows_of(source, job.axes)
         form = self.rows.form
         converted = job.work.itemsize if job.work != source.dtype else 0
-        copies = 2 if isinstance(self.rows, ScatteredRows) else 1  # a window is a copy, gathered from boxes
+        copies = 2 if isinstance(self.rows, ScatteredRows) else 1  # scattered boxes are copied into a window
         each = copies * (source.dtype.itemsize + out_bytes) + converted
-        # Without the native fold a row is never cut, even if it exceeds the memory.
+        # Without the native fold a row is never cut, even if it exceeds `memory`.
         elements = max(job.memory // each, 0 if native_fold.native() else form.length)
         self.window = window_of(form, elements, native_fold.BLOCK, source.dtype.itemsize)
         self.converted = np.empty(0, self.work)
@@ -100,7 +100,7 @@ class WindowReader:
                 yield outer, inner
 
     def pieces(self, outer: slice, inner: slice) -> Iterator[Box]:
-        """Yield the windows of a group of rows; each window holds a piece of every row of the group."""
+        """Yield the windows of a group of rows. Each window contains a piece of every row of the group."""
         for part in parts(self.rows.form.length, self.window.length):
             yield outer, part, inner
 
@@ -138,7 +138,7 @@ def normalise(name: str, source: Store, target: Store, job: Job) -> None:
 
 
 def reduce(source: Store, job: Job) -> Array:
-    """Return logsumexp of every row, flat, in storage order."""
+    """Return logsumexp of every row, as a flat array in storage order."""
     windows = WindowReader(source, job, 0)
     form: Form = windows.rows.form
     lse = np.empty((form.outer, form.inner), job.dtype)

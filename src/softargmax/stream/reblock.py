@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Fold:
     """Folds pieces of any length, in order, along one axis.
 
-    An incomplete block is kept until the next pieces fill it. Complete blocks are folded in place, without a copy.
+    Complete blocks are folded without a copy. An incomplete block is copied and kept until the next pieces fill it.
     """
 
     def __init__(self, scale: Scale) -> None:
@@ -49,9 +49,9 @@ class Fold:
         self._keep(piece[:, whole:])
 
     def finish(self, dtype: np.dtype[Any]) -> Array:
-        """Fold the incomplete block and return logsumexp of every row, (outer, inner)."""
+        """Fold the incomplete block and return logsumexp of every row, shape (outer, inner)."""
         if self.rest is None:
-            raise RuntimeError("nothing was folded")
+            raise RuntimeError("finish: expected at least one added piece, got none")
         state = self.state
         if self.held or state is None:
             state = native_fold.fold(self.rest[:, : self.held], self.scale, state)
@@ -73,7 +73,7 @@ def _frame(piece: Array, axis: int) -> tuple[int, ...]:
 
 
 def checked_pieces(pieces: Iterable[Any], axis: int) -> Iterator[Array]:
-    """Yield the pieces as arrays; check that they have one dtype, and one shape except for the length along `axis`."""
+    """Yield the pieces as arrays. All must have one dtype, and one shape except for the length along `axis`."""
     first: Array | None = None
     for index, item in enumerate(pieces):
         piece = numpy_of(item, f"source: piece {index}")
@@ -104,7 +104,7 @@ def of_pieces(
     keepdims: bool,
     progress: Callable[[int, int], None] | None,
 ) -> Array:
-    """Return logsumexp of pieces that follow one another along `axis`."""
+    """Return logsumexp of the concatenation of pieces along `axis`."""
     if not native_fold.native():
         whole = np.concatenate(list(checked_pieces(pieces, axis)), axis)
         return np.asarray(logsumexp(whole, axis=axis, keepdims=keepdims, **options))[()]
@@ -121,6 +121,6 @@ def of_pieces(
         if progress is not None:
             progress(read, read)
     if not frame:
-        raise ValueError("source: expected at least one piece, to take shape and dtype from, got none")
+        raise ValueError("source: expected at least one piece for shape and dtype, got none")
     lse = fold.finish(dtype)
     return lse.reshape([1 if size < 0 else size for size in frame if keepdims or size >= 0])[()]

@@ -1,4 +1,4 @@
-"""Sources and targets of streams (files, arrays, lists of arrays), read and written in boxes; and their rows."""
+"""Sources and targets of streams (files, arrays, lists of arrays), and the rows in them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Store(Protocol):
     """The interface of arrays that streams read and write, in a file or in memory.
 
-    `order` has the dimensions of the array, slowest first. Boxes have the dimensions `sizes`, in this order. `plain` is
-    True if the array can be viewed in another shape without moving an element.
+    `order` lists the dimensions of the array, slowest first. `plain` is True if the stored elements can be viewed in
+    another shape without a copy.
     """
 
     plain: bool
@@ -33,13 +33,14 @@ class Store(Protocol):
     order: tuple[int, ...]
 
     def read(self, sizes: Sequence[int], box: Box) -> Array:
-        """Return a box (one slice per dimension) of the array, viewed in C order with shape `sizes`.
+        """Return the elements in a box.
 
-        The result is valid until the next read.
+        A box has one slice per dimension of the stored elements, viewed with shape `sizes`. The result is valid until
+        the next read.
         """
 
     def write(self, sizes: Sequence[int], box: Box, window: Array) -> None:
-        """Write a window to a box (one slice per dimension) of the array, viewed in C order with shape `sizes`."""
+        """Write a window to the elements in a box, which is defined as in `read`."""
 
     def done(self) -> None:
         """Release the memory of the last window."""
@@ -72,7 +73,7 @@ class ArrayStore:
 
 
 def _shared_mapping(array: Array) -> mmap.mmap | None:
-    """Return the file mapping that holds an array, or None if there is none or its pages may differ from the file."""
+    """Return the file mapping of an array, or None if there is no mapping or its pages may differ from the file."""
     shared = False
     base: Any = array
     while isinstance(base, np.ndarray):
@@ -82,7 +83,7 @@ def _shared_mapping(array: Array) -> mmap.mmap | None:
 
 
 class ListStore:
-    """A list of arrays, which is read as one array that concatenates them along an axis."""
+    """A list of arrays, read as their concatenation along an axis."""
 
     plain = False
 
@@ -95,7 +96,7 @@ class ListStore:
         self.dtype = first.dtype
         self.order = tuple(range(first.ndim))
 
-    def read(self, sizes: Sequence[int], box: Box) -> Array:  # noqa: ARG002  never viewed in another shape
+    def read(self, sizes: Sequence[int], box: Box) -> Array:  # noqa: ARG002  `sizes` is always the own shape
         """See `Store`."""
         wanted = box[self.axis]
         parts = []
@@ -106,7 +107,7 @@ class ListStore:
         return np.concatenate(parts, self.axis)
 
     def write(self, sizes: Sequence[int], box: Box, window: Array) -> None:
-        """Not implemented, since a list is only read."""
+        """Raise NotImplementedError, because lists are only read."""
         raise NotImplementedError
 
     def done(self) -> None:
@@ -130,13 +131,13 @@ class Rows(Protocol):
 
 
 def rows_of(store: Store, axes: Sequence[int]) -> Rows:
-    """Return the rows of a store along `axes`: as a view if its layout allows it, otherwise gathered from boxes."""
+    """Return the rows of a store along `axes`: `PlainRows` if the layout allows it, otherwise `ScatteredRows`."""
     form = form_of(store.shape, store.order, axes)
     return ScatteredRows(store, axes) if form is None or not store.plain else PlainRows(store, form)
 
 
 def rows_like(rows: Rows, store: Store, axes: Sequence[int]) -> Rows:
-    """Return the rows of another store of equal shape and order, in the same form, so that both have equal windows."""
+    """Return the rows of `store`, which has the shape and order of the store of `rows`. Both have the same windows."""
     return ScatteredRows(store, axes) if isinstance(rows, ScatteredRows) else PlainRows(store, rows.form)
 
 
@@ -157,9 +158,9 @@ class PlainRows:
 
 
 class ScatteredRows:
-    """Rows that consist of several ranges, for example along axes (0, 2). Windows are gathered from boxes.
+    """Rows that cannot be viewed as a `Form`, for example along axes (0, 2). A window is gathered from several boxes.
 
-    The innermost dimension of a window is that of the store, so contiguous ranges stay contiguous.
+    The innermost dimension of the store is also innermost in a window, so contiguous ranges stay contiguous.
     """
 
     def __init__(self, store: Store, axes: Sequence[int]) -> None:
@@ -176,11 +177,15 @@ class ScatteredRows:
         self.form = Form(1, length, count) if self.side_by_side else Form(count, length, 1)
 
     def _flat(self, window: Array) -> Array:
-        """Return a view of a window as (rows, elements)."""
+        """Return a view of a window with shape (rows, elements)."""
         return window[0].T if self.side_by_side else window[:, :, 0]
 
     def _boxes(self, box: Box) -> list[tuple[tuple[slice, slice], list[int], Box]]:
-        """Return the boxes of a window, each with its place in (rows, elements) and its shape (kept..., reduced...)."""
+        """Return (place, shape, box) of every box of a window.
+
+        `place` is the position of the box in the flat view (rows, elements). `shape` is the shape of the box, with the
+        kept dimensions first.
+        """
         rows, elements = (box[2] if self.side_by_side else box[0]), box[1]
         boxes = []
         for (row, kept), (element, reduced) in product(

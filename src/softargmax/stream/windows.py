@@ -1,7 +1,7 @@
 """Compute the windows in which an array is read, and their order. This module computes indices and reads no data.
 
-The dimensions of an array, in *storage order* (slowest first), are merged to three: (outer, length, inner). Rows run
-along the middle dimension. The elements of `inner` rows are interleaved in a slab, and there are `outer` slabs. In a
+The dimensions of an array, in *storage order* (slowest first), are merged into three: (outer, length, inner). Rows run
+along the middle dimension. Each of the `outer` slabs contains `inner` rows, whose elements are interleaved. In a
 C-order file, rows along the last axis have the form (rows, length, 1), and rows along axis 0 have the form (1, length,
 rows).
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Reading less than one page takes as long as reading the page.
+# Number of bytes of a memory page. Reading fewer bytes takes as long as reading a whole page.
 PAGE = 4096
 
 Box = tuple[slice, ...]
@@ -30,7 +30,7 @@ class Form(NamedTuple):
 
 
 def form_of(shape: Sequence[int], order: Sequence[int], axes: Sequence[int]) -> Form | None:
-    """Return the `Form` as which an array can be viewed without moving an element, or None if there is none.
+    """Return the `Form` in which an array can be viewed without a copy, or None if that is impossible.
 
     Arguments
     ---------
@@ -39,7 +39,7 @@ def form_of(shape: Sequence[int], order: Sequence[int], axes: Sequence[int]) -> 
     order : sequence of int
         The array's dimensions, slowest first.
     axes : sequence of int
-        The reduced dimensions, in ascending order, which is the order of a row's elements.
+        The reduced dimensions, in ascending order. The elements of a row have this order.
     """
     dims = [dim for dim in order if shape[dim] != 1]
     reduced = [axis for axis in axes if shape[axis] != 1]
@@ -56,9 +56,9 @@ def form_of(shape: Sequence[int], order: Sequence[int], axes: Sequence[int]) -> 
 def window_of(form: Form, elements: int, block: int, itemsize: int) -> Form:
     """Return the largest window of a form with at most `elements` elements, but at least one block of one row.
 
-    If whole rows fit, the window has whole rows, which are read once. Otherwise it has as many blocks of a row as fit,
-    and rows are read twice: to fold the state and to apply it. The length of such a window is a multiple of `block`, so
-    that pieces are cut at the boundaries of blocks.
+    If whole rows fit, the window has whole rows, which are read once. Otherwise the window has as many blocks of a row
+    as fit. Rows are then read twice: first to fold their states, then to apply the states. The length of such a window
+    is a multiple of `block`, so that pieces are cut at the boundaries of blocks.
     """
     outer, length, inner = form
     if length * inner <= elements:
@@ -73,7 +73,7 @@ def window_of(form: Form, elements: int, block: int, itemsize: int) -> Form:
 
 
 def parts(size: int, step: int) -> Iterator[slice]:
-    """Cut range(size) into slices of length `step`; the last one may be shorter.
+    """Cut range(size) into slices of length `step`. The last slice may be shorter.
 
     >>> list(parts(5, 2))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
@@ -83,7 +83,7 @@ def parts(size: int, step: int) -> Iterator[slice]:
 
 
 def boxes_of(sizes: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, Box]]:
-    """Cut the flat range [start, stop) of a C-order array of shape `sizes` into boxes, each with its offset.
+    """Cut the flat range [start, stop) of a C-order array of shape `sizes` into boxes. Yield (offset, box) for each.
 
     >>> list(boxes_of((3, 4), 2, 9))
     [(0, (slice(0, 1, None), slice(2, 4, None))), (2, (slice(1, 2, None), slice(0, 4, None))),
@@ -114,7 +114,7 @@ def boxes_of(sizes: Sequence[int], start: int, stop: int) -> Iterator[tuple[int,
 
 
 class Span(NamedTuple):
-    """A contiguous range of a C-order array: its start, its length, and the part of a box that it holds."""
+    """A contiguous range of a C-order array: its start, its length, and the part of a box that it contains."""
 
     start: int
     length: int
@@ -131,10 +131,10 @@ def strides_of(sizes: Sequence[int]) -> list[int]:
 
 
 def spans_of(sizes: Sequence[int], box: Box, limit: int, near: int) -> Iterator[Span]:
-    """Cut a box into contiguous ranges, which are each read or written by one call.
+    """Cut a box into contiguous ranges. Each range is read or written by one call.
 
-    The ranges are the contiguous runs of the box, of any length. Runs less than `near` elements apart are joined with
-    the elements between them, up to `limit` elements.
+    A range is one contiguous run of the box, of any length. Runs less than `near` elements apart are joined into one
+    range, with the elements between them. A joined range has at most `limit` elements.
 
     >>> [(span.start, span.length) for span in spans_of((4, 4), (slice(0, 4), slice(0, 2)), 10, 3)]
     [(0, 10), (12, 2)]
@@ -144,7 +144,7 @@ def spans_of(sizes: Sequence[int], box: Box, limit: int, near: int) -> Iterator[
     if not all(counts):
         return
     first = sum(part.start * stride for part, stride in zip(box, strides, strict=True))
-    # In the loop: dimension `whole` of the box and the later ones form one contiguous range of `length` elements.
+    # Loop invariant: one contiguous range of `length` elements covers the dimensions of the box from `whole` on.
     whole, length = len(sizes), 1
     while whole:
         count, stride = counts[whole - 1], strides[whole - 1]

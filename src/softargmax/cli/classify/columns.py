@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 
     from softargmax.cli.classify.csv_file import Source
 
-LARGEST = 1e100
-FEW = 0.1  # words in less than this share of a column's cells are mistakes
-CODES = 10  # up to this many distinct numbers in a column of words are codes
-MOST = 256  # maximum number of categories per column; each becomes a column of the dense feature matrix
-MANY = 10  # minimum number of rows to look for row numbers; in fewer rows integers can increase by chance
-SMALL = 10  # this many categories are always allowed, even if more than half of the rows
+LARGEST = 1e100  # maximum absolute value of a number
+FEW = 0.1  # in a column of numbers, words in less than this share of the cells are reported as mistakes
+CODES = 10  # a column of words may contain up to this many distinct numbers, such as codes
+MOST = 256  # maximum number of categories per column; each category becomes a column of the dense feature matrix
+MANY = 10  # minimum number of rows for a warning of row numbers; in fewer rows integers can increase by chance
+SMALL = 10  # up to this many categories are always allowed; more of them only up to half the number of rows
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The input columns of a model: numeric ones, and categorical ones with their categories."""
+    """The input columns of a model: the numeric columns, and the categorical columns with their categories."""
 
     numbers: list[str]
     categories: dict[str, list[str]]
 
     @property
     def names(self) -> list[str]:
-        """The names of all input columns: first the numeric ones, then the categorical ones."""
+        """The names of all input columns: first the numeric columns, then the categorical columns."""
         return [*self.numbers, *self.categories]
 
     @property
     def features(self) -> list[tuple[str, str | None]]:
-        """The input column of each column of the feature matrix, and the category that it indicates (None: numeric)."""
+        """For each column of the feature matrix: its input column, and its category (None for a numeric column)."""
         return [(name, None) for name in self.numbers] + [
             (name, word) for name, known in self.categories.items() for word in known
         ]
@@ -70,7 +70,7 @@ class Columns:
         return table
 
     def matrix(self, table: Any, source: str) -> NDArray[np.float64]:
-        """Return the feature matrix; each category has a column of zeros and ones."""
+        """Return the feature matrix. Each category has a column of zeros and ones."""
         from sklearn.preprocessing import OneHotEncoder
 
         parts = [numbers_of(table, name, source)[:, None] for name in self.numbers]
@@ -98,7 +98,7 @@ def learned(source: Source, target: str, left_out: list[str]) -> tuple[Columns, 
     for name in chosen:
         where = f"{source.name}: column {name!r}"
         if not name.strip() or name.startswith("Unnamed: "):  # pandas writes "Unnamed: 0"
-            raise FailedRunError(f"{where} has no name (it may hold row numbers); {leave_out(name)}")
+            raise FailedRunError(f"{where} has no name (it may contain row numbers); {leave_out(name)}")
         found = numbers_in(table[name], source.mark, where)
         if found is None:
             categories[name] = known_words(table, name, source)
@@ -111,7 +111,7 @@ def learned(source: Source, target: str, left_out: list[str]) -> tuple[Columns, 
 
 
 def running(columns: Columns, table: Any) -> list[str]:
-    """Return a warning for each integer column that increases from row to row: it may hold row numbers."""
+    """Return a warning for each integer column that increases from row to row: such columns may contain row numbers."""
     found = []
     for name in columns.numbers:
         cells = table[name].to_numpy()
@@ -123,10 +123,10 @@ def running(columns: Columns, table: Any) -> list[str]:
 
 
 def known_words(table: Any, name: str, source: Source) -> list[str]:
-    """Return the categories of a column; reject dates, numbers mixed with words, and too many distinct words."""
+    """Return the categories of a column. Reject dates, numbers mixed with words, and too many distinct words."""
     where, advice = f"{source.name}: column {name!r}", leave_out(name)
     if name in source.dates:
-        raise FailedRunError(f"{where} holds dates or times; {advice}")
+        raise FailedRunError(f"{where} contains dates or times; {advice}")
     words = list(words_of(table, name, source.name, learns=True))
     known = sorted(set(words))
     check_numbers(words, known, source.mark, where, advice)
@@ -143,7 +143,7 @@ def known_words(table: Any, name: str, source: Source) -> list[str]:
 
 
 def check_numbers(words: list[str], known: list[str], mark: str, where: str, advice: str) -> None:
-    """Reject a column of numbers and words if few cells are words, or if most distinct cells look like numbers."""
+    """Reject a column of numbers and words if few cells are words, or if most distinct words look like numbers."""
     plain = {word for word in known if is_number(word, mark)}
     like = plain.union(filter(looks_like_number, known))
     not_numbers = [row for row, word in enumerate(words) if word not in plain]
@@ -158,7 +158,7 @@ def check_numbers(words: list[str], known: list[str], mark: str, where: str, adv
 
 
 def numbers_of(table: Any, name: str, source: str, *, learns: bool = False) -> NDArray[np.float64]:
-    """Return a numeric column; reject empty cells, and absolute values above `LARGEST`."""
+    """Return a numeric column. Reject empty cells, and absolute values above `LARGEST`."""
     values: NDArray[np.float64] = filled(table, name, source, learns=learns).to_numpy()
     wrong = ~(np.abs(values) <= LARGEST)
     if wrong.any():
@@ -168,12 +168,12 @@ def numbers_of(table: Any, name: str, source: str, *, learns: bool = False) -> N
 
 
 def words_of(table: Any, name: str, source: str, *, learns: bool = False) -> NDArray[Any]:
-    """Return a column of words; reject empty cells."""
+    """Return a column of words. Reject empty cells."""
     return np.array(filled(table, name, source, learns=learns).to_pylist(), object)
 
 
 def known_of(table: Any, name: str, source: str, known: list[str]) -> NDArray[Any]:
-    """Return a categorical column; reject words that are not among its known categories."""
+    """Return a categorical column. Reject words that are not among its known categories."""
     words = words_of(table, name, source)
     unknown = ~np.isin(words, known)
     if unknown.any():
@@ -186,19 +186,19 @@ def known_of(table: Any, name: str, source: str, known: list[str]) -> NDArray[An
 
 
 def filled(table: Any, name: str, source: str, *, learns: bool) -> Any:
-    """Return a column; reject empty cells."""
+    """Return a column. Reject empty cells."""
     column = table[name]
     if column.null_count:
         at = int(np.argmax(column.is_null().to_numpy()))
-        many = f"{column.null_count} rows are" if column.null_count > 1 else "one row is"
+        many = f"{column.null_count} cells are" if column.null_count > 1 else "one cell is"
         advice = f", or {leave_out(name)}" if learns else ""
         raise FailedRunError(
-            f"{source}: column {name!r}: {many} empty, the first one is row {at + 1}; fill the cells in, or remove the "
+            f"{source}: column {name!r}: {many} empty, first in row {at + 1}; fill in all cells, or remove the "
             f"rows{advice}"
         )
     return column
 
 
 def leave_out(name: str) -> str:
-    """Return the advice to leave a column out with --drop."""
+    """Return the advice to omit a column with --drop."""
     return f"--drop {shlex.quote(name)} leaves it out"

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 LONGEST = 120  # maximum number of characters shown of pyarrow's error message
 EMPTY = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
-HEAD = 1 << 16  # number of bytes in which the first line must end
-# pyarrow's error message, in which the header is row 1
+HEAD = 1 << 16  # maximum number of bytes of the first line
+# Pattern of pyarrow's error message for a row of another length. The message counts the header as row 1.
 RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 
 class Source:
     """A CSV file, or standard input for ``-``.
 
-    Without a header, the names of columns are their numbers. A first row with a name of `known` is a header.
+    If the file has no header, the column names are the column numbers. A first row with a name in `known` is a header.
     """
 
     def __init__(self, path: str, *, header: bool | None = None, known: Iterable[str] = ()) -> None:
@@ -59,7 +59,7 @@ class Source:
         return pa.table({name: self._decoded(found[name], name) for name in names})
 
     def _parsed(self, kinds: dict[str, Any]) -> Any:
-        """Parse the file; `kinds` maps column names to types. With one thread, pyarrow's errors name the row."""
+        """Parse the file in one thread, so that pyarrow's errors name the row. `kinds` maps column names to types."""
         import pyarrow as pa
         from pyarrow import csv
 

@@ -9,11 +9,11 @@ from softargmax.cli import parse, texts
 from softargmax.cli.errors import FailedRunError
 
 THOUSANDS = r"^[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}$"
-LOOKS = re.compile(r"\W*\d+([.,:/'_\s]\d+)*\W*")  # 1.5%, 1,200, $3, 1/2/2020; no ranges (10-19)
+LOOKS = re.compile(r"\W*\d+([.,:/'_\s]\d+)*\W*")  # matches 1.5%, 1,200, $3 and 1/2/2020, but not the range 10-19
 
 
 def numbers_in(words: Any, mark: str, where: str) -> Any:
-    """Convert a column of words to numbers, or return None if a word is not a number. `mark` separates the fields."""
+    """Convert a column of words to numbers, or return None if a word is not a number. `mark` separates fields."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -42,7 +42,7 @@ def check_marks(words: Any, where: str) -> None:
     word = words[row].as_py()
     cell = f"{where}, row {row + 1}: {word!r}"
     if both:
-        raise FailedRunError(f"{cell} has a comma, other numbers of this column have a point; use the same mark in all")
+        raise FailedRunError(f"{cell} has a comma, but other numbers of this column have a point; use only one")
     # Some numbers have exactly three digits after the mark, and all others have no mark. So the mark is probably a
     # thousands separator.
     digits = word.replace(",", "").replace(".", "")
@@ -50,7 +50,7 @@ def check_marks(words: Any, where: str) -> None:
 
 
 def is_number(word: str, mark: str) -> bool:
-    """True if a word is a number in ASCII; `mark` separates the fields."""
+    """True if a word is a number in ASCII characters. `mark` is the separator of fields."""
     text = texts.plain(word, mark)
     return text.isascii() and parse.is_number(text)
 

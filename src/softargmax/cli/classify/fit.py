@@ -80,7 +80,7 @@ def command(  # noqa: PLR0913 one argument per option
 
 
 def classes_of(table: Any, target: str, rows_file: csv_file.Source, folds: int) -> NDArray[Any]:
-    """Return the target column as text; reject classes with fewer rows than folds."""
+    """Return the target column as text. Reject classes with fewer rows than folds."""
     where = f"{rows_file.name}: column {target!r}"
     y = columns.words_of(table, target, rows_file.name).astype(str)
     numbers = decimals.numbers_in(table[target], rows_file.mark, where)
@@ -95,7 +95,9 @@ def classes_of(table: Any, target: str, rows_file: csv_file.Source, folds: int) 
             f"{where}: expected {folds} rows or more of each class for --folds {folds}, got {few} of class {rare!r}"
         )
     if target in models.heads(classes):
-        raise FailedRunError(f"{where}: expected a name that no probability column (p_CLASS) has; rename the column")
+        raise FailedRunError(
+            f"{where}: expected a name other than those of the probability columns (p_CLASS); rename it"
+        )
     return y
 
 

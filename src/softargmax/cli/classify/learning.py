@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from softargmax.cli.classify.columns import Columns
 
 TINY = float(np.finfo(np.float64).tiny)
-# A column "hardly varies" in a class if its standard deviation there is below this fraction of the one in all rows.
+# A column "hardly varies" in a class if the class's standard deviation is below this fraction of the standard deviation
+# over all rows.
 SMALLEST_SPREAD = 0.02
 
 
@@ -82,7 +83,7 @@ def validated(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any) -> d
 
 
 def singular_message(X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Columns) -> str:
-    """Return the message for a singular covariance. It names the class, and the column that is constant in it."""
+    """Return the message for a singular covariance. It names the class, and a column that is constant in the class."""
     for rows in (np.arange(len(y)), *(rows for rows, _ in parts.split(X, y))):
         for name in np.unique(y):
             x = X[rows][y[rows] == name]

@@ -34,7 +34,7 @@ TRUSTED = [
 
 @dataclass(frozen=True)
 class Model:
-    """A fitted estimator with its input columns and the name of its target."""
+    """A fitted estimator, its input columns, and the name of its target column."""
 
     target: str
     columns: Columns
@@ -63,7 +63,7 @@ def check_output(output: str | None, *sources: str) -> None:
 
 
 def estimator_of(name: str, options: dict[str, Any], *, calibrate: bool) -> Any:
-    """Return a pipeline: standardisation, then the named estimator. With `calibrate`, temperature scaling wraps it."""
+    """Return a pipeline of standardisation and the named estimator, temperature-scaled if `calibrate` is true."""
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
@@ -80,7 +80,7 @@ def estimator_of(name: str, options: dict[str, Any], *, calibrate: bool) -> Any:
 
 
 def save(path: str, model: Model) -> None:
-    """Write a model file; it appears only when it is complete."""
+    """Write a model file. The file appears only when it is complete."""
     from skops.io import dumps
 
     parts = (model.target, model.columns.numbers, model.columns.categories, model.estimator)
@@ -90,7 +90,7 @@ def save(path: str, model: Model) -> None:
 
 
 def load(path: str) -> Model:
-    """Read a model file; reject any other content, without running code from the file."""
+    """Read a model file without running code from it. Reject any other content."""
     import zipfile
 
     from skops.io import loads

@@ -63,7 +63,7 @@ def written(kept: models.Model, p: NDArray[Any]) -> bytes:
 
 
 def accuracy_line(kept: models.Model, table: Any, p: NDArray[Any]) -> str:
-    """Return text with the accuracy over the rows whose class is known; empty if there are no such rows."""
+    """Return text with the accuracy over the rows whose class is known, or "" if there are no such rows."""
     if kept.target not in table.column_names:
         return ""
     words, classes = table[kept.target].to_pylist(), set(kept.classes)

@@ -26,7 +26,7 @@ SCALES: dict[str, Callable[[int], Any]] = {
     "1 / √d": lambda _: D**-0.5,
     "κ log n / d": lambda n: softargmax.entropy_invariant_scale(n, D, kappa=KAPPA),
 }
-MAP_SCALE = D**-0.5 / 2  # half the usual scale, at which each image attends almost only to itself
+MAP_SCALE = D**-0.5 / 2  # at the usual scale, D**-0.5, each image attends almost only to itself
 BETAS = np.geomspace(1e-4, 10, 21)
 
 
@@ -78,12 +78,12 @@ def shifted(images: Array) -> Array:
 
 
 def entropy_of(q: Array, k: Array, scale: Callable[[int], Any]) -> float:
-    """Return the mean entropy of the attention of some queries."""
+    """Return the mean entropy of the attention of the queries `q` over the keys `k`."""
     return float(softargmax.entropy(q @ k.T * scale(len(k))).mean())
 
 
 def error_of(q: Array, memory: Array, beta: float) -> float:
-    """Return the relative error of retrieving the first rows of `memory` by attention; `q` are their noisy copies."""
+    """Return the relative error with which attention retrieves the first rows of `memory` from noisy copies `q`."""
     read = softargmax.attention(q[None], memory[None], memory[None], scale=beta)[0]
     return float(np.linalg.norm(read - memory[: len(q)]) / np.linalg.norm(memory[: len(q)]))
 

@@ -20,7 +20,7 @@ DRAWN = "BernoulliNaiveBayes"
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:
-    """Fit on a third of the images, fit temperatures on the second third, evaluate on the rest."""
+    """Fit the classifiers on a third of the images, fit temperatures on another third, evaluate on the last third."""
     parts = split_digits(out)
     if parts is None:
         return {"ok": True, "skipped": "scikit-learn is not installed"}

@@ -20,7 +20,7 @@ SHOWN = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:
-    """Train on two thirds of the images, then compute probabilities of the rest at several temperatures."""
+    """Train on two thirds of the images. Compute probabilities of the other images at several temperatures."""
     parts = split_digits(out)
     if parts is None:
         return {"ok": True, "skipped": "scikit-learn is not installed"}
@@ -58,7 +58,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
 
 
 def split_digits(out: Console | None) -> list[Any] | None:
-    """Return train and test images and labels; without scikit-learn print a message and return None."""
+    """Return train and test images and labels. Without scikit-learn, print a message and return None."""
     try:
         import sklearn.datasets
         import sklearn.model_selection

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-PENALTY = 0.5  # factor of the squared weights; equals C = 1 in scikit-learn
+PENALTY = 0.5  # factor of |W|^2, equivalent to C = 1 in scikit-learn
 
 
 def run(out: Console | None, _folder: Path) -> dict[str, Any]:
-    """Fit on two thirds of the images, compare with scikit-learn's LogisticRegression on the rest."""
+    """Fit on two thirds of the images, and compare with scikit-learn's LogisticRegression on the other images."""
     parts = split_digits(out)
     if parts is None:
         return {"ok": True, "skipped": "scikit-learn is not installed"}
@@ -47,7 +47,7 @@ def run(out: Console | None, _folder: Path) -> dict[str, Any]:
 
 
 def fit(images: Array, labels: Array) -> tuple[Array, Array, int]:
-    """Minimise the sum of the losses and PENALTY |W|^2; return W (classes, pixels), b, and the steps taken."""
+    """Minimise the sum of the losses plus PENALTY |W|^2. Return W (classes, pixels), b, and the number of steps."""
     import scipy.optimize
 
     classes, size = int(labels.max()) + 1, images.shape[1]

@@ -47,7 +47,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
 
 
 def bandits(temperature: float) -> float:
-    """Return the mean reward of bandits that draw arms by the softmax of their observed mean rewards."""
+    """Return the mean reward of bandits that draw arms from the softmax of the arms' observed mean rewards."""
     rng = np.random.default_rng(SEED)
     total, pulls, reward = np.zeros((BANDITS, ARMS.size)), np.zeros((BANDITS, ARMS.size)), 0.0
     each = np.arange(BANDITS)

@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:  # noqa: ARG001  a stop's arguments are fixed
-    """Time the short cases. The stop succeeds whatever the times are, since the machine may be busy."""
+    """Time the short cases. The stop succeeds for any run times, because the machine may be busy."""
     record = bench.timed(out, "one alternating run", cases.short(), rounds=9)
     return {"ok": True, **record}

@@ -35,14 +35,14 @@ Epochs = Annotated[float | None, typer.Option("--epochs", help="Train for this m
 Seconds = Annotated[float | None, typer.Option("--seconds", help="Train each layer for this many seconds (60).")]
 Batch = Annotated[int, typer.Option("--batch", min=1, help="Tokens predicted per step.")]
 Rate = Annotated[float, typer.Option("--lr", help="The step size of Adam.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Same seed and --steps, same bits.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, help="Equal --seed and --steps give equal bits.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for checkpoints, report and picture.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Resume from the checkpoints in the folder.")]
 SaveEvery = Annotated[float, typer.Option("--save-every", help="Seconds between checkpoints.")]
 Evaluate = Annotated[int, typer.Option("--evaluate", min=1, help="Held-out tokens for measuring perplexity.")]
 Prompt = Annotated[str, typer.Option("--prompt", help="Text to continue after training.")]
 Generate = Annotated[int | None, typer.Option("--generate", min=0, help="Tokens to generate (100 with --prompt).")]
-TopP = Annotated[float, typer.Option("--top-p", help="Draw from the most probable tokens of this total mass.")]
+TopP = Annotated[float, typer.Option("--top-p", help="Draw from the most probable tokens with this total probability.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 
 
@@ -70,7 +70,7 @@ def command(  # noqa: PLR0913 one argument per option
     top_p: TopP = 0.9,
     json: Json = False,
 ) -> None:
-    """Train a small language model on real text with any output layer; report speed, memory and perplexity."""
+    """Train a small language model on real text with any output layer. Report speed, memory and perplexity."""
     names = layers_named(layer)
     above_zero({"--epochs": epochs, "--seconds": seconds, "--lr": lr, "--save-every": save_every, "--top-p": top_p})
     if top_p > 1:
@@ -103,7 +103,7 @@ def command(  # noqa: PLR0913 one argument per option
 
 
 def ready(out: Path, names: list[str], *, resume: bool) -> None:
-    """Check packages and the output folder before training; existing checkpoints are never overwritten."""
+    """Check packages and the output folder. Reject existing checkpoints unless `resume` is true."""
     require("training needs", "words", torch="torch", safetensors="safetensors", matplotlib="matplotlib")
     out.mkdir(parents=True, exist_ok=True)
     if not os.access(out, os.W_OK | os.X_OK):
@@ -121,7 +121,7 @@ def until_of(steps: int | None, epochs: float | None, seconds: float | None) -> 
 
 
 def settings_of(model: str, context: int | None, **others: Any) -> Settings:
-    """Return the checked settings of the model."""
+    """Check the options of the model, and return them as `Settings`."""
     if model not in CONTEXTS:
         raise WrongUseError(f"--model {model}: expected {' or '.join(CONTEXTS)}")
     settings = Settings("", model, context=context or CONTEXTS[model], **others)
@@ -136,7 +136,7 @@ def settings_of(model: str, context: int | None, **others: Any) -> Settings:
 
 
 def layers_named(words: list[str]) -> list[str]:
-    """Return the names of ``--layer`` without repeats; `ALL` selects all layers."""
+    """Return the names of ``--layer`` without repeats. `ALL` selects all layers."""
     for word in words:
         if word not in LAYERS and word != ALL:
             raise WrongUseError(f"--layer {word}: expected one of {', '.join((*LAYERS, ALL))}")

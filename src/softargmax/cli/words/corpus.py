@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from softargmax.cli.words.vocabulary import Ints
 
-HELD_OUT = 20  # one file in 20 is held out, or a twentieth of a single file
+HELD_OUT = 20  # one file in 20 is held out, or one twentieth of the text of a single file
 PIECE = 1 << 22  # number of characters read at once, rounded up to whole lines
 BEGUN = 1  # the token number of BEGIN
 APART = ("site-packages", "dist-packages", "__pycache__")
 
 
 class Corpus(NamedTuple):
-    """Training and held-out text as classes (int32); `facts` describe it for the report."""
+    """Training and held-out text as classes (int32). `facts` describe the text for the report."""
 
     vocabulary: Vocabulary
     train: Ints
@@ -61,7 +61,7 @@ class Source(NamedTuple):
 
     @property
     def held_out(self) -> bool:
-        """True if the file is held out: its place is in the first twentieth of the range of the hash."""
+        """True if the file is held out, because its hash is in the first twentieth of all hash values."""
         return self.place * HELD_OUT < 1 << 64
 
 
@@ -70,7 +70,8 @@ def read(words: Sequence[str] = (), *, classes: int | None = None, tokens: int |
 
     Files are read in the order of a hash of their names. Files in the first twentieth of the hash's range are held out,
     so a file is held out on all machines or on none. The first `tokens` tokens are a fair sample of the training files.
-    If no file would be held out, or all (for example a single file), the last twentieth of the text is held out.
+    If this rule would hold out no file or every file (such as a single file), the last twentieth of the text is held
+    out.
     """
     began = time.perf_counter()
     sources = sorted({source.path.resolve(): source for source in sources_of(words)}.values())
@@ -79,7 +80,7 @@ def read(words: Sequence[str] = (), *, classes: int | None = None, tokens: int |
     held_out = numbered([source.path for source in sources if source.held_out], numbering)
     files = [int(np.count_nonzero(side == BEGUN)) for side in (train, held_out)]
     if not any(files):
-        raise FailedRunError(f"{' '.join(words) or stdlib()}: no text in it")
+        raise FailedRunError(f"{' '.join(words) or stdlib()}: expected text, got none")
     if not all(files):
         whole = np.concatenate([train, held_out])
         train, held_out = np.split(whole, [len(whole) - len(whole) // HELD_OUT])
@@ -99,7 +100,7 @@ def read(words: Sequence[str] = (), *, classes: int | None = None, tokens: int |
 
 
 def numbered(paths: Iterable[Path], numbering: Numbering, most: int | None = None) -> Ints:
-    """Return the token numbers of the files, at most `most` of them."""
+    """Return the token numbers of the files, up to `most` numbers."""
     found = [np.empty(0, np.int32)]
     room = sys.maxsize if most is None else most
     for tokens in (tokens for path in paths for tokens in tokens_in(path)):
@@ -111,7 +112,7 @@ def numbered(paths: Iterable[Path], numbering: Numbering, most: int | None = Non
 
 
 def tokens_in(path: Path) -> Iterator[list[str]]:
-    """Yield `BEGIN` and the tokens of a file, in lists for some lines each. Stop at a NUL, which no text file has."""
+    """Yield `BEGIN` and the tokens of a file, as one list for each group of lines. Stop at NUL, as in binary files."""
     before = [BEGIN]
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         while piece := "".join(file.readlines(PIECE)):
@@ -128,7 +129,7 @@ def stdlib() -> Path:
 
 
 def sources_of(words: Sequence[str]) -> Iterator[Source]:
-    """Yield the files of all words (files, folders or patterns), or by default the standard library's .py files."""
+    """Yield the files that words (files, folders or patterns) name, by default the standard library's .py files."""
     if not words:
         yield from (source for source in below(stdlib()) if source.path.suffix == ".py")
     for word in words:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from softargmax.cli.words.vocabulary import Ints
 
-SHARED, OWN = 1024, 16  # number of negatives: per step, shared by all rows; and per row
+SHARED, OWN = 1024, 16  # number of negatives shared by all rows of a step, and number of negatives per row
 
 
 class LayerFactory:
@@ -31,7 +31,7 @@ class LayerFactory:
 
     def sampling(self, kind: Any, samples: int = SHARED, **options: Any) -> Any:
         """Return a layer whose negatives are drawn with probabilities proportional to the counts to the power 3/4."""
-        from softargmax.output import Unigram  # imported late, since the other commands do not need it
+        from softargmax.output import Unigram  # imported here, because no other command needs it
 
         most = int(np.count_nonzero(self.counts))
         return kind(self.dim, Unigram(self.counts), samples=min(samples, most), seed=self.seed, sparse=True, **options)

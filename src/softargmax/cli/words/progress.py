@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[float, str], None]]:
-    """Show a progress bar on a terminal, and yield its update function (share done, short text)."""
+    """Show a progress bar on a terminal. Yield a function that sets the finished share (0 to 1) and a short text."""
     columns = (
         TextColumn("{task.description:12}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
         TextColumn("{task.fields[text]}"),

@@ -59,7 +59,7 @@ def printed(out: Console, records: Sequence[Record], folder: Path) -> None:
 
 
 def draw(records: Sequence[Record], output: Path) -> None:
-    """Draw every layer's perplexity over seconds of training."""
+    """Draw the perplexity of every layer over the seconds of training."""
     figure = plot.pyplot()(figsize=(6.8, 4.2), layout="constrained")
     from matplotlib.ticker import LogFormatter
 
@@ -80,7 +80,7 @@ def draw(records: Sequence[Record], output: Path) -> None:
 
 
 def write(folder: Path, report: Record) -> None:
-    """Write the picture and the JSON report; each file appears only when it is complete."""
+    """Write the picture and the JSON report. Each file appears only when it is complete."""
     draw(report["layers"], folder / "perplexity.svg")
     with stream.whole_file(folder / "report.json") as file:
         file.write((json.dumps(render.plain(report), indent=2) + "\n").encode())

@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 CONTEXTS = {"window": 8, "attention": 64}
-"""The models, and the maximum number of tokens of context of a prediction."""
-HEADS = 4  # of attention
+"""The models, with the default of the maximum number of context tokens of a prediction."""
+HEADS = 4  # number of attention heads
 SPAN = 16  # number of consecutive predictions of a window model that share embedding rows
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that determine the trained weights, together with the text.
+    """The settings that, together with the text, determine the trained weights.
 
     A checkpoint can be resumed only with equal settings.
     """
@@ -38,20 +38,20 @@ class Settings:
 
     @property
     def width(self) -> int:
-        """The number of all tokens of a span (a training sequence)."""
+        """The total number of tokens of a span (a training sequence)."""
         return self.before + self.length
 
 
 @dataclass(frozen=True)
 class Until:
-    """The limits of training, in steps, passes over the text and seconds. The first one reached ends it."""
+    """The limits of training, in steps, passes over the text and seconds. Training ends at the first limit reached."""
 
     steps: int | None = None
     epochs: float | None = None
     seconds: float | None = None
 
     def share(self, step: int, per_epoch: int, seconds: float) -> float:
-        """Return the fraction of the training that is done; training ends at 1."""
+        """Return the fraction of the training that is done. Training ends at 1."""
         limits = ((step, self.steps), (step / per_epoch, self.epochs), (seconds, self.seconds))
         return max(done / most if most else 1.0 for done, most in limits if most is not None)
 

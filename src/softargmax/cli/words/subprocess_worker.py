@@ -42,7 +42,7 @@ def send(pipe: IO[bytes], job: Job, texts: Texts) -> None:
 
 
 def received(pipe: BufferedReader) -> tuple[Job, Texts]:
-    """Read a job that `send` wrote; raise EOFError if it is incomplete."""
+    """Read a job that `send` wrote. Raise EOFError if it is incomplete."""
     message = json.loads(pipe.readline() or b'{"sizes": []}')
     parts = [np.empty(size, kind) for size, kind in zip(message["sizes"], KINDS, strict=False)]
     if not parts or any(pipe.readinto(part.data) < part.nbytes for part in parts):
@@ -66,7 +66,7 @@ def trained(job: Job, names: Sequence[str], text: Corpus, folder: Path) -> Itera
 def train(job: Job, texts: Texts) -> dict[str, Any]:
     """Train a layer in a separate process and return its record.
 
-    An interrupt closes the pipe to the separate process, which then saves its state and sends its record.
+    An interrupt closes the pipe to the separate process. That process then saves its state and sends its record.
     """
     layer, words = job.settings.layer, [sys.executable, "-m", "softargmax.cli.words.torch_job"]
     # The child starts a new session, so that only the parent receives the terminal's signals.

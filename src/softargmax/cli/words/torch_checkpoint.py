@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors files that hold everything needed to resume, written atomically."""
+"""Checkpoints: safetensors files that contain everything needed to resume, written atomically."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.
 def save(path: str, training: Training, digest: str, record: dict[str, Any]) -> None:
     """Write the training state and its record. The old file stays until the new file is complete.
 
-    Tensors are written one by one. The functions of safetensors would hold a second copy of all tensors, or leave a
-    partial file if the process is killed.
+    Tensors are written one by one. The functions of safetensors would need memory for a second copy of all tensors, or
+    leave a partial file if the process is killed.
     """
     identity = {**asdict(training.settings), "text": digest}
     record = {**record, "step": training.step, "seconds": training.seconds}
@@ -44,14 +44,14 @@ def save(path: str, training: Training, digest: str, record: dict[str, Any]) -> 
 
 
 def load(path: str, training: Training, digest: str) -> dict[str, Any]:
-    """Restore the training from a checkpoint of the same settings and text, and return its record."""
+    """Restore the training from a checkpoint of the same settings and text. Return the record in the checkpoint."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise FailedRunError(f"{path} is not a checkpoint of `softargmax train-words`")
             check_identity(path, json.loads(metadata["identity"]), {**asdict(training.settings), "text": digest})
-            # Copy each tensor into memory that torch allocates: that memory is aligned, and the bits of results can
+            # Copy each tensor into memory that torch allocates. torch aligns this memory, and the bits of results can
             # depend on alignment.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 not a mapping
     except SafetensorError as error:
@@ -64,7 +64,7 @@ def load(path: str, training: Training, digest: str) -> dict[str, Any]:
 
 
 def check_identity(path: str, found: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Raise FailedRunError if the checkpoint has other settings or another text; the message names the differences."""
+    """Raise FailedRunError with the differences if the checkpoint has other settings or another text."""
     differ = [name for name in expected if found.get(name) != expected[name]]
     if differ:
         differences = [f"--{name} {found.get(name)}, not {expected[name]}" for name in differ if name != "text"]

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from softargmax.cli.words.settings import Job
     from softargmax.cli.words.subprocess_worker import Texts
 
-FIRST, GROWTH = 1.0, 1.4  # seconds of training at the first measurement; ratio of successive times
+# The perplexity is first measured after FIRST seconds of training, then each time the seconds have grown by GROWTH.
+FIRST, GROWTH = 1.0, 1.4
 
 
 class Run:
@@ -125,7 +126,7 @@ class Run:
 
 
 def main() -> None:
-    """Run one job."""
+    """Read a job, run it, and print its record."""
     with os.fdopen(sys.stdin.fileno(), "rb", closefd=False) as pipe:
         try:
             run = Run(*subprocess_worker.received(pipe))

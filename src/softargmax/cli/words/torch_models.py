@@ -22,8 +22,8 @@ BLOCKS = 2
 class Window(nn.Module):
     """A window model: one hidden layer on the concatenated embeddings of the last n tokens.
 
-    It maps tokens (S, n - 1 + L) to hidden vectors (S, L, D). Each vector depends on its own token and the n - 1 tokens
-    before it.
+    The model maps S sequences of tokens, shape (S, n - 1 + L), to hidden vectors of shape (S, L, D). Each vector
+    depends on its own token and the n - 1 tokens before it.
     """
 
     def __init__(self, classes: int, dim: int, context: int) -> None:
@@ -56,7 +56,8 @@ class Block(nn.Module):
 class CausalAttention(nn.Module):
     """A causal transformer.
 
-    It maps tokens (S, L) to hidden vectors (S, L, D). Each vector depends on its own token and all tokens before it.
+    The model maps S sequences of tokens, shape (S, L), to hidden vectors of shape (S, L, D). Each vector depends on its
+    own token and all tokens before it.
     """
 
     def __init__(self, classes: int, dim: int, context: int) -> None:
@@ -74,7 +75,10 @@ BODIES = {"window": Window, "attention": CausalAttention}
 
 
 class LanguageModel(nn.Module):
-    """A body and an output layer, initialised from the seed. The input is S sequences of before + length tokens."""
+    """A body and an output layer, initialised from the seed.
+
+    The input is a batch of S spans (training sequences), shape (S, before + length). See `Settings`.
+    """
 
     def __init__(self, settings: Settings, counts: Ints) -> None:
         super().__init__()
@@ -85,20 +89,20 @@ class LanguageModel(nn.Module):
             self.layer: OutputLayer = LAYERS[settings.layer](LayerFactory(settings.dim, counts, settings.seed))
 
     def loss(self, spans: Tensor) -> Tensor:
-        """Return the layer's loss of the predicted tokens."""
+        """Return the output layer's loss of the predicted tokens."""
         loss: Tensor = self.layer(self.body(spans[:, :-1]), self.predicted(spans))
         return loss
 
     def log_prob_of(self, spans: Tensor) -> Tensor:
-        """Return the log-probability of every predicted token, (S, length)."""
+        """Return the log-probability of every predicted token, shape (S, length)."""
         found: Tensor = self.layer.log_prob_of(self.body(spans[:, :-1]), self.predicted(spans))
         return found
 
     def log_prob(self, tokens: Tensor) -> Tensor:
-        """Return the log-probabilities (K,) of the token after tokens (T,). Only the last `context` tokens count."""
+        """Return the log-probabilities of the next token, shape (K,). Only the last `context` of `tokens` are used."""
         found: Tensor = self.layer.log_prob(self.body(tokens[None, -self.settings.context :])[0, -1])
         return found
 
     def predicted(self, spans: Tensor) -> Tensor:
-        """Return the predicted tokens, (S, length)."""
+        """Return the predicted tokens, shape (S, length)."""
         return spans[:, self.settings.before :]

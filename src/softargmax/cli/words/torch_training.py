@@ -25,8 +25,8 @@ PART = 16  # the target-sampling layer takes the targets of this many steps as c
 class Training:
     """A model in training.
 
-    The data of a step depend only on the seed and the step's number, so a resumed training continues as if it had not
-    stopped. On one machine, equal seeds give equal bits if package versions and the number of threads are equal. These
+    The data of a step depend only on the seed and the step's number. So a resumed training continues as if it had not
+    stopped. On one machine, equal seeds give equal bits if package versions and the number of threads are equal. Both
     determine the order in which torch adds.
     """
 
@@ -57,7 +57,7 @@ class Training:
         return {"adam": torch.optim.Adam(dense, lr, fused=True), "sparse_adam": torch.optim.SparseAdam(sparse, lr)}
 
     def batch(self, step: int) -> Tensor:
-        """Return the token sequences of a step. Each epoch has all sequences once, in a new order, at a new offset."""
+        """Return the token sequences of a step. An epoch has each sequence once, in a new order and at a new offset."""
         epoch, place = divmod(step, self.per_epoch)
         if epoch != self._epoch:
             rng = np.random.default_rng([self.settings.seed, epoch])
@@ -102,7 +102,7 @@ class Training:
         return found
 
     def shapes(self) -> dict[str, torch.Size]:
-        """Return the names and shapes that the tensors of `tensors` can have."""
+        """Return the name and shape of every tensor that `tensors` can return."""
         found = {f"model.{name}": tensor.shape for name, tensor in self.model.state_dict().items()}
         for kind, optimiser in self.optimisers.items():
             for place, parameter in enumerate(optimiser.param_groups[0]["params"]):
@@ -124,7 +124,7 @@ class Training:
 
 
 class HeldOut:
-    """Token sequences, spread evenly over the held-out text, with at most `most` predicted tokens in all."""
+    """Token sequences, spread evenly over the held-out text. At most `most` tokens, or one sequence, are predicted."""
 
     def __init__(self, settings: Settings, text: Ints, most: int) -> None:
         check_length(text, settings, "held out")
@@ -140,7 +140,7 @@ class HeldOut:
 
     @torch.no_grad()
     def perplexity(self, model: LanguageModel) -> float | None:
-        """Return exp of the mean of -log p, with p normalised exactly; None if the layer defines no distribution."""
+        """Return exp(mean of -log p), with p normalised over all classes. Return None if the layer defines no p."""
         total = 0.0
         try:
             for spans in torch.split(self.spans, self.settings.batch // self.settings.length):

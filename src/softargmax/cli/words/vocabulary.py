@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Ints = np.ndarray[Any, np.dtype[Any]]
 
 TOKEN = re.compile(r"[^\W\d]\w*|\d+|[^\w\s]|\n")
-"""A token: a word, digits, one other character, or the end of a line; indentation and spaces are dropped."""
+"""A token: a word, digits, one other character, or the end of a line. Indentation and spaces are dropped."""
 
 UNKNOWN, BEGIN = "<unk>", "<file>"  # the class of rare words; the token that begins each file
 COMMONEST = 1 << 15
@@ -35,12 +35,12 @@ class Numbering:
         self.of((UNKNOWN, BEGIN))
 
     def of(self, tokens: Sequence[str]) -> Ints:
-        """Return the numbers of tokens; new tokens get the next numbers."""
+        """Return the numbers of tokens. New tokens get the next numbers."""
         return np.fromiter(map(self.numbers.__getitem__, tokens), np.int32, len(tokens))
 
 
 class Vocabulary:
-    """K classes by decreasing count: the most frequent tokens of a text, `BEGIN`, and `UNKNOWN` for the rest.
+    """K classes by decreasing count: the most frequent tokens of a text, `BEGIN`, and `UNKNOWN` for all other tokens.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class Vocabulary:
         elif not 3 <= classes <= distinct + 2:
             raise WrongUseError(
                 f"--vocab {classes}: expected a number from 3 to "
-                f"{distinct + 2}, the distinct tokens of the text with {UNKNOWN} and {BEGIN}"
+                f"{distinct + 2}, the number of distinct tokens with {UNKNOWN} and {BEGIN}"
             )
         kept = np.concatenate([[0, 1], by_count[: classes - 2]])
         counted = counts[kept]
@@ -85,11 +85,11 @@ class Vocabulary:
         return made, class_of
 
     def encoded(self, text: str) -> list[int]:
-        """Return the classes of a text, after `BEGIN`."""
+        """Return the class of `BEGIN`, followed by the classes of the tokens of a text."""
         return [self.begin, *(self._classes.get(token, self.unknown) for token in TOKEN.findall(text))]
 
     def text(self, classes: Iterable[int]) -> str:
-        """Return classes as text, with the spaces that are common in code.
+        """Return the text of classes, with spaces between tokens as is common in code.
 
         >>> vocabulary = Vocabulary([*"def a(1+):[]", UNKNOWN, BEGIN, "f"], np.ones(15))
         >>> vocabulary.text(vocabulary.encoded("f(1+f): a[1]"))
