@@ -256,7 +256,8 @@ def test_coordinates_of_grids(quick: Backend, axis: Any) -> None:
 
 @pytest.mark.parametrize(("z", "axis"), [(Z, ()), (0.0, None)])
 def test_a_grid_has_axes(z: Any, axis: Any) -> None:
-    with pytest.raises(ValueError, match=r"axis: expected one axis or more, got (\(\) of 3|None of 0) dimensions"):
+    expected = r"axis: expected at least one axis, got (\(\) for scores of 3|None for scores of 0) dimensions"
+    with pytest.raises(ValueError, match=expected):
         s.spatial_soft_argmax(z, axis=axis)
 
 
