@@ -1,4 +1,4 @@
-"""The docstrings of the losses have all sections, in order."""
+"""The docstrings of the losses have all required sections in order, a formula and the gradient."""
 
 from __future__ import annotations
 

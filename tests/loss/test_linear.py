@@ -1,4 +1,4 @@
-"""Losses of a last layer equal the losses of its scores and use a few rows at a time."""
+"""Losses of a last layer equal the losses of its scores, and compute the scores of a few rows at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.loss import truth
 from tests.loss.cases import SOFT, THREES, rounded, shown
 
 import softargmax as s
-from softargmax.loss import linear_inputs, reference_linear
+from softargmax.loss import reference_linear
+from softargmax.loss.arguments import Layer
 
 RNG = np.random.default_rng(11)
 N, D, K = 12, 5, 6
@@ -21,7 +22,7 @@ H, W, B = RNG.standard_normal((N, D)) * RNG.choice([1, 20], (N, 1)), RNG.standar
 
 
 def plain(h: Any, w: Any, b: Any, case: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the loss by the plain formula in the inputs' dtype. Its error serves as a bound for ours."""
+    """Return the loss and dz by the plain formula, in the dtype of the inputs. Tests compare its error with ours."""
     kind, target = h.dtype, case["target"]
     z = h @ w.T + b
     support = np.ones(z.shape, bool) if case["where"] is None else np.broadcast_to(case["where"], z.shape)
@@ -59,7 +60,7 @@ def test_values_and_gradients(dtype: str, implementation: str) -> None:
     h, w, b = (x.astype(dtype) for x in (H, W, B))
     exact = h.astype(truth.Wide) @ w.astype(truth.Wide).T + b.astype(truth.Wide)
     if dtype == "float64":
-        exact = exact.astype(dtype).astype(truth.Wide)  # the exact scores are float64
+        exact = exact.astype(dtype).astype(truth.Wide)  # the exact losses are those of scores rounded to float64
     eps = np.finfo(dtype).eps
     for given in THREES:
         case = rounded(given, dtype)
@@ -118,7 +119,7 @@ def test_rows_of_any_shape() -> None:
 @pytest.mark.no_sanitize  # the reference
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_a_few_rows_at_a_time(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results do not depend on the number of parts. No part has more than an eighth of the scores."""
+    """Results do not depend on the number of parts. No part has more than 1/64 of the rows."""
     n = 30_000
     pytest.importorskip(library)
     h, y = RNG.standard_normal((n, D)), RNG.integers(0, K, n)
@@ -127,7 +128,7 @@ def test_a_few_rows_at_a_time(library: str, monkeypatch: pytest.MonkeyPatch) -> 
     sizes: list[int] = []
     product = reference_linear.product
 
-    def seen(given: linear_inputs.Flat) -> Any:
+    def seen(given: Layer) -> Any:
         sizes.append(given.h.shape[0])
         return product(given)
 
@@ -202,7 +203,7 @@ print((all - few) / (n * k * 4))
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_memory_of_the_reference(library: str) -> None:
-    """Return the peak memory beyond that of 300 rows, in units of the size of the scores."""
+    """1024 rows need at most an eighth of the memory of all scores more than 300 rows."""
     if library == "torch":
         pytest.importorskip("torch")
     out = subprocess.run([sys.executable, "-c", MEMORY, library], check=True, capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""NaN and inf in one row or one class change no bit of the others."""
+"""NaN and inf in one row or one class do not change a bit of the results of other rows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import softargmax as s
 NAN, INF = float("nan"), float("inf")
 RNG = np.random.default_rng(17)
 N, D, K = 33, 520, 4100
-"""More than one chain of the depth, and more than one block of the classes."""
+"""D is longer than one chain of sums of the matrix product, and K is longer than one block of classes."""
 H, W, B = (RNG.standard_normal(n).astype(np.float32) * 0.3 for n in ((N, D), (K, D), (K,)))
 TEACHER = RNG.standard_normal((N, 3)).astype(np.float32), RNG.standard_normal((K, 3)).astype(np.float32)
 Y = RNG.integers(0, K, N)
 PAIRS = PRODUCTS[::53]
-"""So many of them that any two choices meet."""
+"""Every 53rd of the products. They contain all combinations of two choices."""
 
 
 def bits(x: Any) -> Any:
@@ -27,7 +27,7 @@ def bits(x: Any) -> Any:
 
 
 def by_rows(bring: Any, h: Any, w: Any, y: Any, *, teacher: Any = TEACHER[0], **options: Any) -> dict[str, Any]:
-    """Return every result that has one row per hidden vector."""
+    """Return every result that has one row per hidden vector, by name."""
     given = {name: bring(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
     h, w, y = bring(h), bring(w), bring(y)
     other = [bring(x[:n]) for x, n in ((teacher, len(h)), (TEACHER[1], len(w)))]
@@ -91,7 +91,7 @@ def test_every_pair_of_options(bad: float) -> None:
 @pytest.mark.parametrize("bring", [np.asarray, tensors], ids=["numpy", "torch"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gradients_to_the_layer_are_those_of_the_definition(bring: Any, dtype: str) -> None:
-    """Gradients equal the reference's if rows exclude a class and if vectors hold NaN or inf."""
+    """Gradients equal those of the reference if `where` masks classes and vectors contain NaN or inf."""
     rng = np.random.default_rng(8)
     h, w, b = (rng.standard_normal(n).astype(dtype) for n in ((12, 5), (6, 5), (6,)))
     where = rng.random((12, 6)) < 0.7
@@ -115,7 +115,7 @@ def test_a_row_alone_has_the_bits_of_the_row_in_the_batch(bring: Any) -> None:
 
 
 def test_derivatives_of_tensors() -> None:
-    """A row has the same gradient alone, with other rows and with rows of NaN."""
+    """A row has the same gradient alone, together with other rows, and together with a row of NaN."""
     torch = pytest.importorskip("torch")
     changed = H.copy()
     changed[7] = NAN

@@ -1,4 +1,4 @@
-"""softmin and boltzmann: the negated scale, its limits, and Boltzmann's constant k."""
+"""softmin and boltzmann: temperatures of any dtype, limits of the temperature, and Boltzmann's constant k."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ LEVEL: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("how", LEVEL)
 def test_softmin_at_beta_0_is_one_limit(backend: Backend, how: str) -> None:
-    """At beta = 0, softmin is the limit from below: +inf is outside the support, and entries of -inf share the row."""
+    """At beta = 0, +inf is outside the support, and entries of -inf share all of the probability."""
     options = dict(LEVEL[how])
     if "as" in options:
         options["temperature"] = backend.array(np.full(options.pop("as"), options["temperature"]))
