@@ -1,4 +1,4 @@
-"""The docstrings of the losses have all required sections in order, a formula and the gradient."""
+"""The docstrings of the losses have all required sections in order, a formula and a gradient."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ print((all - few) / (n * k * 4))
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_memory_of_the_reference(library: str) -> None:
-    """1024 rows need at most an eighth of the memory of all scores more than 300 rows."""
+    """The peak memory of 1024 rows exceeds that of 300 rows by at most an eighth of the memory of all scores."""
     if library == "torch":
         pytest.importorskip("torch")
     out = subprocess.run([sys.executable, "-c", MEMORY, library], check=True, capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""Derivatives at the edges: masks over NaN, rows of infinities, empty rows, limits of the temperature, weights of 0."""
+"""Derivatives of edge rows: masked NaN, infinities, empty supports, limits of the temperature, weights of 0."""
 
 from __future__ import annotations
 

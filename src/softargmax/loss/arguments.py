@@ -62,7 +62,7 @@ class CrossEntropyVjp(NamedTuple):
 
 
 class GradientOf(NamedTuple):
-    """Arguments for the loss and g times its gradient, computed in one pass. If g is None, it counts as 1."""
+    """Arguments for the loss and g times its gradient, computed in one pass. If g is None, the factor is 1."""
 
     of: CrossEntropy
     g: Dense | None

@@ -52,12 +52,12 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
     weight : array, optional
         w: the weight of each class, at least 0, of shape (K,).
     label_smoothing : float
-        :math:`\epsilon`, from 0 to 1: this part of the target is spread uniformly over the n scores in the support.
+        :math:`\epsilon`, from 0 to 1: the part of the target that is spread uniformly over the n scores in the support.
     z_loss : float
         c, at least 0. The term :math:`c\,\mathrm{lse}^2` keeps lse near 0. It is not multiplied by class weights. The
         mean divides it by the same number as the rest of the loss.
     softcap : float, optional
-        s, above 0. Scores are soft-capped to between -s and s. Entries outside the support stay outside.
+        s, above 0. Scores are soft-capped to between -s and s. Entries outside the support stay outside it.
     temperature : float or array
         T, as in `softmax`.
     where : array of bool, optional
@@ -147,7 +147,7 @@ def cross_entropy_terms(z: Logits, /, target: Target, **options: Unpack[Keywords
     Raises
     ------
     IndexError, TypeError, ValueError
-        As `cross_entropy`.
+        As in `cross_entropy`.
 
     Notes
     -----
@@ -224,12 +224,12 @@ def cross_entropy_and_gradient(z: Logits, /, target: Target, **options: Unpack[K
     -------
     LossAndGradient
         loss, as `cross_entropy` returns it, and gradient, of z's shape and dtype. If `reduction` is "none", each row of
-        the gradient belongs to the loss of the same row.
+        the gradient is the gradient of the loss of that row.
 
     Raises
     ------
     IndexError, TypeError, ValueError
-        As `cross_entropy`.
+        As in `cross_entropy`.
 
     Notes
     -----

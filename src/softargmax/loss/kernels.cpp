@@ -130,8 +130,8 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
             for (int g = 0; g < this->count; ++g) {
                 double* row_bent = bent + g * pitch;
                 cap.bend(row_bent, e - b);
-                for (std::int64_t i = 0; i < e - b && scale[g].flat;
-                     ++i)  // beta = 0: the soft-cap applies to infinities too
+                // At beta = 0 the soft-cap also applies to infinite scores.
+                for (std::int64_t i = 0; i < e - b && scale[g].flat; ++i)
                     row_bent[i] = row_bent[i] - row_bent[i] == 0 ? 0 : row_bent[i];
             }
         }

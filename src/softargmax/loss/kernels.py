@@ -119,7 +119,7 @@ def _numbers(options: LossOptions) -> LossOptions:
 
 
 class _GradientSums:
-    """Computes the gradients that `forms` names, for one part of the rows after another: dz W, dz^T h and sum dz."""
+    """Compute the gradients that `forms` names, for one part of the rows after another: dz W, dz^T h and sum dz."""
 
     def __init__(self, layer: Layer, forms: str, memory: Memory, dh: Any, dw: Any, db: Any) -> None:
         self.forms, self._dh, self._dw, self._db = forms, *map(memory.numpy, (dh, dw, db))

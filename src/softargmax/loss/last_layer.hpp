@@ -81,8 +81,8 @@ template <class T> class LastLayer {
         });
     }
 
-    // Computes the scores. Nonfinite biases are added last, and not to infinite scores. A bias of -inf thus puts its
-    // class outside the support without making NaN.
+    // Computes the scores. Nonfinite biases are added last, and not to infinite scores, because inf - inf is NaN. A
+    // class with a bias of -inf is outside the support.
     void scores(std::int64_t begin, std::int64_t end, T* z) {
         product(h_.part(begin, end), w_.transposed(), reinterpret_cast<char*>(z), false, false, finite_bias_.get());
         for (std::int64_t i = 0; late_ && i < end - begin; ++i)

@@ -61,7 +61,7 @@ def linear_cross_entropy(
     Raises
     ------
     IndexError, TypeError, ValueError
-        As `cross_entropy`.
+        As in `cross_entropy`.
 
     Notes
     -----
@@ -126,7 +126,7 @@ def linear_cross_entropy_terms(
     Raises
     ------
     IndexError, TypeError, ValueError
-        As `cross_entropy`.
+        As in `cross_entropy`.
 
     Notes
     -----
@@ -180,7 +180,7 @@ def linear_cross_entropy_and_gradient(
     Raises
     ------
     IndexError, TypeError, ValueError
-        As `cross_entropy`.
+        As in `cross_entropy`.
 
     Notes
     -----

@@ -57,7 +57,7 @@ def cross_entropy_vjp(of: CrossEntropy, g: Any) -> Any:
 def cross_entropy_and_gradient(of: CrossEntropy, g: Any) -> tuple[Any, Any]:
     """Return the loss and g times its gradient.
 
-    If the loss is not reduced, each row of the gradient belongs to the loss of the same row.
+    If the loss is not reduced, each row of the gradient is the gradient of the loss of that row.
     """
     loss, _ = cross_entropy(of.z, of.options, of.axes, of.kept, of.mean, of.dtype)
     return loss, cross_entropy_vjp(of, namespace(loss).ones_like(loss) if g is None else g)
@@ -206,8 +206,8 @@ def gradient(z: Any, seeds: Sequence[Factor | None], options: LossOptions, axes:
 
 
 @np.errstate(all="ignore")
-def _by_rows(compute: Callable[..., Any], z: Any, options: LossOptions, axes: tuple[int, ...], *more: Any) -> Any:
-    """Call compute(z, row_values, options, *more) for a few rows at a time."""
+def _by_rows(compute: Callable[..., Any], z: Any, options: LossOptions, axes: tuple[int, ...], *extra: Any) -> Any:
+    """Call compute(z, row_values, options, *extra) for a few rows at a time."""
     arrays = {name: getattr(options, name) for name in ("target", "probabilities", "weight", "where", "beta")}
     if options.target is not None:
         shape = kept_shape(z.shape, axes)
@@ -217,7 +217,7 @@ def _by_rows(compute: Callable[..., Any], z: Any, options: LossOptions, axes: tu
         i = options._replace(**dict(zip(arrays, operands, strict=False)))
         return compute(z, row_values(z, i, axes[0]), i, *operands[len(arrays) :])
 
-    return by_rows(rows, axes, z, *arrays.values(), *more)
+    return by_rows(rows, axes, z, *arrays.values(), *extra)
 
 
 def finished(rows: Any, a: RowValues) -> Any:

@@ -150,10 +150,10 @@ def layer_vjp(
     return dh, dw, db
 
 
-def _added(total: Any, more: Any) -> Any:
-    if total.shape == (0,) != more.shape:
-        return more
-    total += more
+def _added(total: Any, term: Any) -> Any:
+    if total.shape == (0,) != term.shape:
+        return term
+    total += term
     return total
 
 

@@ -51,7 +51,7 @@ def selected_log_softmax(
     Raises
     ------
     IndexError, TypeError, ValueError
-        As `cross_entropy`.
+        As in `cross_entropy`.
 
     Notes
     -----
@@ -131,7 +131,7 @@ def linear_selected_log_softmax(
     Raises
     ------
     IndexError, TypeError, ValueError
-        As `cross_entropy`.
+        As in `cross_entropy`.
 
     Notes
     -----

@@ -53,7 +53,7 @@ struct Args : RowArgs {
     Op op;
     SumOf sum;          // which sum, for Op::sum
     Operand m, r, low;  // the state as doubles: read by `apply_..`, read and written by `fold`
-    Operand parameter;  // parameter of a sum, one double per row
+    Operand parameter;  // parameter of a sum, such as the order of a Renyi entropy; one double per row
     Operand lse;        // one per row, in nats: written by softmax and log_softmax unless null, read by the vjps
 };
 

@@ -130,7 +130,7 @@ def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weig
 
     if weights is None:
         entropy = squeezed(operations.entropy.first(scores), axes)
-    else:  # p is proportional to g times the softmax of the energies
+    else:  # p is proportional to g times the softmax of z
         log_ratio = operations.log_softmax.first(scores)  # log(p / g) plus a number per row
         log_g = xp.log(xp.astype(xp.where(weights == 0, 1.0, weights), wide))
         scores = scores._replace(z=log_ratio + log_g, beta=UNIT)

@@ -146,15 +146,11 @@ def _complex_logsumexp(
     axes = axes_of(axis, z.ndim)
     scale = check.scale_of(temperature, base, z, axes)
     if base == 1:
-        raise ValueError(
-            "base: expected a number above 0 other than 1 for complex scores (no limit is defined at 1), got 1"
-        )
+        raise ValueError("base: expected a number above 0 other than 1 for complex scores, got 1")
     limit = (scale.hi == 0.0) | (abs(scale.hi) == math.inf)
     if limit if isinstance(limit, bool) else readable(limit) and bool(limit.any()):
         expected = "1 / temperature to be finite and not 0"
-        raise ValueError(
-            f"temperature: expected {expected} for complex scores (they have no limits), got {temperature!r}"
-        )
+        raise ValueError(f"temperature: expected {expected} for complex scores, got {temperature!r}")
     weights = None if weights is None else check.weights_of(weights, z)
     where = None if where is None else check.mask(where, z)
     return as_number(reference_complex.logsumexp(z, axes, scale, weights, where, bool(keepdims)))

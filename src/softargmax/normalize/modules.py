@@ -112,7 +112,7 @@ class LogSoftmax(_Normalizer):
     Parameters
     ----------
     dim, temperature, base, dtype
-        As in `Softmax`. The result is a natural logarithm whatever the base.
+        As in `Softmax`. The result is a natural logarithm for every base.
 
     Notes
     -----

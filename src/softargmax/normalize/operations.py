@@ -140,7 +140,7 @@ softmax_vjp: Operation[SoftmaxVjp, ToScores] = Operation(
     kernels={"cpu": _native.softmax_vjp},
     vjp=_softmax_vjp_vjp,
     jvp=_softmax_vjp_jvp,
-    constant={"lse", "beta"},  # beta is a number; lse only marks the rows of infinities
+    constant={"lse", "beta"},  # beta is a number, and lse only marks rows with lse = inf
 )
 
 
@@ -240,7 +240,7 @@ log_softmax_vjp: Operation[LogSoftmaxVjp, ToScores] = Operation(
     kernels={"cpu": _native.log_softmax_vjp},
     vjp=_log_softmax_vjp_vjp,
     jvp=_log_softmax_vjp_jvp,
-    constant={"lse", "beta"},  # beta is a number; lse only marks the rows of infinities
+    constant={"lse", "beta"},  # beta is a number, and lse only marks rows with lse = inf
 )
 
 

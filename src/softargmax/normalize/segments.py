@@ -42,8 +42,8 @@ def segment_softmax(
         S, the number of segments, for use with `index`. Defaults to the largest index plus 1. To read the largest
         index, the call waits for the device. Required under tracing.
     temperature : float or array
-        T as in `softmax`. An array broadcasts with (S, ...): shape (S, 1) gives one temperature per segment, shape (H,)
-        one per head.
+        T as in `softmax`. An array broadcasts with (S, ...). For scores of shape (N, H), an array of shape (S, 1) has
+        one temperature per segment, and an array of shape (H,) one per head.
     where : array of bool, optional
         The support, as in `softmax`.
 

@@ -14,9 +14,9 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
 constexpr int kShort = kUnroll * 16;  // length of the longest row that fits a lane: the scores of one step of `steps`
 
-// Prefetches the cache lines of the next rows, one line at a time between arithmetic. The hardware does not predict the
-// order in which rows of different lengths are read. If all lines were requested at once, the requests would wait for
-// one another.
+// Prefetches the cache lines of the next rows, one line at a time, between arithmetic instructions. The hardware does
+// not predict the order in which rows of different lengths are read. If all lines were requested at once, the requests
+// would wait for one another.
 struct Lookahead {
     const char *next = nullptr, *end = nullptr;  // in the scores
     char* out = nullptr;  // the position in the results that corresponds to `next`

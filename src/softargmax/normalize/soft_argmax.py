@@ -44,7 +44,7 @@ def soft_argmax(
     Returns
     -------
     array
-        One mean per row, with D as the last axis if the values are vectors. float32 for half-precision scores.
+        One mean per row, with a last axis of length D if the values are vectors. float32 for half-precision scores.
 
     Raises
     ------

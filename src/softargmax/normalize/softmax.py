@@ -35,15 +35,16 @@ def softmax(
     Parameters
     ----------
     z : array_like
-        Scores, any shape, any array library. The result has the same array type, shape and dtype. float16 and bfloat16
-        are computed in float32 or better; integers and booleans become the library's default float dtype.
+        Scores, any shape, any array library. The result has the same array type, shape and dtype. For float16 and
+        bfloat16 scores the computation is in float32 or better. Integers and booleans become the library's default
+        float dtype.
     axis : int, tuple of int, or None
         The axis or axes of a row of scores; None for all of them.
     temperature : float or array
         T. A higher temperature gives a more uniform result. 0 gives the limit T -> 0+, in which tied maxima share the
         probability (-0.0: tied minima). Infinity gives the uniform distribution over the support. Negative temperatures
         favour small scores. An array has one temperature per row. To apply many temperatures to the same scores, pass
-        an array with more axes than z, of size 1 along `axis`; the extra axes come first in the result. A list of M
+        an array with more axes than z, of size 1 along `axis`. The extra axes come first in the result. A list of M
         temperatures with a single row gives (M, K).
     base : float, optional
         Base of the exponentials; defaults to e. A base above 1 favours large scores and a base below 1 small scores. A

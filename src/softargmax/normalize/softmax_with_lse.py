@@ -48,7 +48,7 @@ def softmax_with_lse(
     :math:`\mathrm{lse} / \beta = \mathrm{lse} \cdot T / \ln(\mathrm{base})`, has the unit of z. `logsumexp` returns it
     for the same options. lse and the smooth maximum are equal if T is 1 and base is e.
 
-    A row with an empty support has lse = -inf; a row that contains a scaled score of +inf has lse = +inf. All other
+    A row with an empty support has lse = -inf. A row that contains a scaled score of +inf has lse = +inf. All other
     edge rows are as in `softmax`.
 
     Gradient: that of `softmax`, plus :math:`\beta\,p\,g`, where g is the incoming gradient of lse.
