@@ -44,10 +44,10 @@ struct LinearArgs : Args {
     std::int64_t rows_at_once = 0;  // number of rows whose scores fit in the memory of `z`
 };
 
-// Returns the number of rows of a part: 1/parts of all rows, or more if the scores of the part take less than 4 MiB in
-// float32 or less than an eighth of the memory of W. Every part reads all of W, which takes as long as the scores of
-// about 20 rows. A result above 24 is rounded down to a multiple of 24, so that two threads get the same number of
-// panels.
+// Returns the number of rows of a part. A part has 1/parts of all rows. It has more rows if its scores would take less
+// than 4 MiB in float32, or less than an eighth of the memory of W. Every part reads all of W, which takes as long as
+// the scores of about 20 rows. A result above 24 is rounded down to a multiple of 24, so that two threads get the same
+// number of panels.
 inline std::int64_t rows_at_once(std::int64_t rows, std::int64_t width, std::int64_t classes, std::int64_t parts) {
     constexpr std::int64_t large = 1 << 20, even = 24;
     const std::int64_t most =

@@ -93,8 +93,8 @@ template <class T> class LastLayer {
     }
 
     // Replaces nonfinite entries of h and W by 0 for the gradients. It is called before the scores become dz. These
-    // entries are only multiplied by entries of dz that are 0 or NaN, so the result does not change, and the bits of a
-    // row do not depend on other rows. A nonfinite entry of W makes all scores of its class nonfinite, and a nonfinite
+    // entries are only multiplied by entries of dz that are 0 or NaN, so the result does not change. The bits of a row
+    // then do not depend on other rows. A nonfinite entry of W makes all scores of its class nonfinite, and a nonfinite
     // entry of h all scores of its row. One row of finite scores therefore shows that W is finite, and one column that
     // h is finite. Reading all of W would take a third of the time of its product with 3 rows.
     void finite_layer(std::int64_t rows, const T* z) {

@@ -108,8 +108,8 @@ class LinearCrossEntropyLoss(_CrossEntropy):
     -----
     Call the module with hidden vectors h (..., D), output weights W (K, D) and a target (...) or (..., K), and
     optionally with `bias` (K,) and `where`. W is not a parameter of the module, so you can tie it to an embedding.
-    Classes run along the last axis of the scores. (In torch they run along axis 1, which is the same axis for scores of
-    shape (N, K).) Edge rows and gradients are as in `softargmax.linear_cross_entropy`.
+    Classes run along the last axis of the scores. (In torch they run along axis 1.) Edge rows and gradients are as in
+    `softargmax.linear_cross_entropy`.
 
     See Also
     --------

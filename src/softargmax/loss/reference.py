@@ -3,9 +3,9 @@
     x = beta cap(z)        cap(z) = s tanh(z / s)        log p_k = x_k - lse        n: number of scores in the support
     m_k = w_k ((1 - e) t_k + e / n)        tau = sum_k m_k        loss = -sum_k m_k log p_k + c lse^2
 
-t is the target, one-hot or probabilities; w are class weights, e is the label smoothing, c the z-loss factor. All sums
-run over the support, except that tau also includes m_k outside the support. Any positive m_k outside the support makes
-the loss +inf.
+t is the target: one-hot, or probabilities. w are the class weights, e is the label smoothing, and c is the factor of
+the z-loss. All sums run over the support, except that tau also includes m_k outside the support. Any positive m_k
+outside the support makes the loss +inf.
 
     d loss / d x_k = tau p_k - m_k + 2 c lse p_k = p_k (tau - m_k) - m_k (1 - p_k) + 2 c lse p_k
 

@@ -48,7 +48,7 @@ def log_softmax(
     entries and -inf at all others.
 
     The sum of exponentials relative to the maximum is l = 1 + r, where the maximum contributes the 1. Only r is stored,
-    and log l is log1p(r). The largest log p of a confident row is close to 0 and still has full relative precision.
+    and log l is log1p(r). The largest log p of a confident row is close to 0 and has full relative precision.
 
     Gradient: with incoming g, :math:`\beta\,(g - p \sum g)` over the support, 0 in rows that contain +inf.
 

@@ -131,7 +131,7 @@ segment_softmax: Operation[SegmentScores, Probabilities] = Operation(
 
 
 def _log_inside(rows: Segments, r: LogProbabilities) -> tuple[Any, Any]:
-    """Return the mask of the scores that take part in a derivative, and p there."""
+    """Return the mask of the scores that take part in a derivative, and p (0 outside the mask)."""
     inside = (r.log_p != -math.inf) & (rows.broadcast(r.lse) != math.inf)
     return inside, only(inside, namespace(r.log_p).exp(only(inside, r.log_p)))
 

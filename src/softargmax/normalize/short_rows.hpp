@@ -181,7 +181,7 @@ template <bool Unit> class Lanes {
         refine_confident();
     }
 
-    // Computes the softmax of all rows; `store_row` then writes it row by row.
+    // Computes the softmax of all rows. `store_row` then writes the result of one row.
     void softmax() {
         for (int g = 0; g < kRows; ++g) {
             const double inverse = inverse_of<float>(r_[g], e_[g]);

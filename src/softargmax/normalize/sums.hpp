@@ -3,8 +3,8 @@
 //     expectation <p, v>      entropy -<p, log p>      divergence <p, log p - log q>
 //     Renyi entropy log <1, p^a> / (1 - a)
 //
-// To add a sum, add a line to the table kSums, compute the sum over one block in `block_part`, and turn the sum over
-// the row into the result in `put_sum`.
+// To add a sum, add a line to the table kSums. Compute its sum over one block in `block_part`, and its result from the
+// sum over the row in `put_sum`.
 #pragma once
 
 #include "normalize/args.hpp"
