@@ -89,9 +89,9 @@ def prepared(library: Backend, name: str) -> tuple[Any, Any, dict[str, Any]]:
     if library.library == "jax" and name not in TRACED:
         pytest.skip("tested with the other libraries")
     z, target, options, _, _ = ROWS[name]
-    bring = lambda x: library.array(np.asarray(x, {"f": "float32", "i": "int32"}.get(np.asarray(x).dtype.kind)))  # noqa: E731
-    options = {k: bring(v) if isinstance(v, list) else v for k, v in options.items()}
-    return bring([z]), bring([target]), options
+    convert = lambda x: library.array(np.asarray(x, {"f": "float32", "i": "int32"}.get(np.asarray(x).dtype.kind)))  # noqa: E731
+    options = {k: convert(v) if isinstance(v, list) else v for k, v in options.items()}
+    return convert([z]), convert([target]), options
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -72,9 +72,9 @@ def test_values_and_gradients(dtype: str, implementation: str) -> None:
             alone = s.linear_cross_entropy(h, w, case["target"], bias=b, **options)
         dz = wanted.gradient
         expected = (wanted.loss, dz @ w.astype(truth.Wide), dz.T @ h.astype(truth.Wide), dz.sum(0))
-        usual = (naive, naive_dz @ w, naive_dz.T @ h, naive_dz.sum(0))
+        naive_results = (naive, naive_dz @ w, naive_dz.T @ h, naive_dz.sum(0))
         assert np.array_equal(alone, found.loss)
-        for name, ours, theirs, true in zip(found._fields, found, usual, expected, strict=True):
+        for name, ours, theirs, true in zip(found._fields, found, naive_results, expected, strict=True):
             finite = np.isfinite(true)
             assert np.array_equal(np.isfinite(ours), finite), (name, shown(given))
             unit = eps * np.max(np.abs(true[finite]), initial=0.0)
@@ -124,7 +124,7 @@ def test_a_few_rows_at_a_time(library: str, monkeypatch: pytest.MonkeyPatch) -> 
     pytest.importorskip(library)
     h, y = RNG.standard_normal((n, D)), RNG.integers(0, K, n)
     t = RNG.uniform(0.5, 2, n)
-    bring = (lambda x: x) if library == "numpy" else __import__("torch").from_numpy
+    convert = (lambda x: x) if library == "numpy" else __import__("torch").from_numpy
     sizes: list[int] = []
     product = reference_linear.product
 
@@ -135,11 +135,11 @@ def test_a_few_rows_at_a_time(library: str, monkeypatch: pytest.MonkeyPatch) -> 
     with s.using("reference"):
         whole = s.cross_entropy_and_gradient(h @ W.T, y, temperature=t)
         monkeypatch.setattr(reference_linear, "product", seen)
-        given = [bring(x) for x in (h, W, y)]
-        found = s.linear_cross_entropy_and_gradient(*given, temperature=bring(t))
+        given = [convert(x) for x in (h, W, y)]
+        found = s.linear_cross_entropy_and_gradient(*given, temperature=convert(t))
         assert len(sizes) > 8
         assert max(sizes) <= n // 64
-        loss = s.linear_cross_entropy(*given, temperature=bring(t))
+        loss = s.linear_cross_entropy(*given, temperature=convert(t))
     np.testing.assert_allclose(np.asarray(found.dh), whole.gradient @ W, rtol=1e-11, atol=1e-16)
     np.testing.assert_allclose(np.asarray(found.dw), whole.gradient.T @ h, rtol=1e-11, atol=1e-14)
     np.testing.assert_allclose([float(found.loss), float(loss)], [whole.loss] * 2, rtol=1e-13)
@@ -154,9 +154,9 @@ def test_masked_vectors_do_not_affect_gradients() -> None:
     clean_h, clean_w = h.copy(), w.copy()
     clean_h[3], clean_w[2] = 0, 0
     torch = pytest.importorskip("torch")
-    for bring in (np.asarray, torch.from_numpy):
+    for convert in (np.asarray, torch.from_numpy):
         ours, wanted = (
-            s.linear_cross_entropy_and_gradient(bring(a), bring(b), bring(target), where=bring(where))
+            s.linear_cross_entropy_and_gradient(convert(a), convert(b), convert(target), where=convert(where))
             for a, b in ((h, w), (clean_h, clean_w))
         )
         for x, y in zip(ours[:3], wanted[:3], strict=True):

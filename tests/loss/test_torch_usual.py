@@ -74,8 +74,8 @@ def test_the_default_device_is_not_used():
     h, w = torch.randn(4, 3, requires_grad=True), torch.randn(5, 3, requires_grad=True)
 
     def found():
-        usual, linear = s.cross_entropy(z, y), s.linear_cross_entropy(h, w, y)
-        return usual.detach(), linear.detach(), *torch.autograd.grad(usual + linear, (z, h, w))
+        plain, linear = s.cross_entropy(z, y), s.linear_cross_entropy(h, w, y)
+        return plain.detach(), linear.detach(), *torch.autograd.grad(plain + linear, (z, h, w))
 
     wanted = found()
     with torch.device("meta"):

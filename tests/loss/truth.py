@@ -91,16 +91,16 @@ def row(
     return Row(loss, lse, (-p * log_p).sum(), ours, gradient, scale.max())
 
 
-KNOWN: dict[tuple[Any, ...], Row] = {}
+CACHE: dict[tuple[Any, ...], Row] = {}
 
 
-def known(*scores: Array, **options: Any) -> Row:
+def cached_row(*scores: Array, **options: Any) -> Row:
     """Return the results of `row`, cached so that all reductions and implementations share them."""
     named = (*scores, *(x for pair in sorted(options.items()) for x in pair))
     key = tuple((x.dtype.str, x.tobytes()) if isinstance(x, np.ndarray) else x for x in named)
-    if key not in KNOWN:
-        KNOWN[key] = row(*scores, **options)
-    return KNOWN[key]
+    if key not in CACHE:
+        CACHE[key] = row(*scores, **options)
+    return CACHE[key]
 
 
 def batch(
@@ -126,7 +126,7 @@ def batch(
         t = target[i] if soft else (np.arange(z.shape[1]) == target[i]).astype(float)
         mask = None if where is None else np.broadcast_to(where, z.shape)[i]
         with np.errstate(all="ignore"):
-            rows.append(known(scores, t, weight=weight, where=mask, temperature=float(each_t[i]), **options))
+            rows.append(cached_row(scores, t, weight=weight, where=mask, temperature=float(each_t[i]), **options))
         counts.append(1.0 if soft or weight is None else float(weight[target[i]]))
     every = Row(*(np.array(part, Wide) for part in zip(*rows, strict=True)))
     if reduction == "none":

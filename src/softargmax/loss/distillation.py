@@ -108,7 +108,7 @@ def distillation(  # noqa: PLR0913 options are keyword arguments
     options = {"temperature": temperature, "softcap": softcap, "where": where}
     beta, softcap, where = scores_options(student, shape, axis, options)
     i = Divergence(student, teacher, where, beta, (axis,), one_of(divergence, "divergence", DIVERGENCES), softcap)
-    count, squared = _counts(where, axis), _squared(beta, axis) if scale else 1.0
+    count, squared = _rows_in_mean(where, axis), _squared_temperature(beta, axis) if scale else 1.0
     dtype = check.dtype_of_rows(dtype, student)
     return _reduced(operations.divergence.first(i) * squared, count, one_of(reduction, "reduction", REDUCTIONS), dtype)
 
@@ -184,7 +184,7 @@ def linear_distillation(  # noqa: PLR0913 options are keyword arguments
     dtype = widest_dtype(dtype, student, teacher)
     shape, size, axis = student.shape, student.flat.h.shape[0], len(student.shape) - 1
     beta, softcap, where = scores_options(student.h, shape, axis, options)
-    count, squared = _counts(where, axis), _squared(beta, axis) if scale else 1.0
+    count, squared = _rows_in_mean(where, axis), _squared_temperature(beta, axis) if scale else 1.0
     i = LinearDivergence(
         *student.flat,
         *teacher.flat,
@@ -198,7 +198,7 @@ def linear_distillation(  # noqa: PLR0913 options are keyword arguments
     return _reduced(rows, count, one_of(reduction, "reduction", REDUCTIONS), check.dtype_of_rows(dtype, student.h))
 
 
-def _squared(beta: Scale, axis: int) -> Any:
+def _squared_temperature(beta: Scale, axis: int) -> Any:
     """Return T^2: a number, or one per row. Raise ValueError for a single T of 0 or infinity."""
     if not isinstance(beta.hi, float):
         return namespace(beta.hi).squeeze(1.0 / (beta.hi * beta.hi), axis=axis)
@@ -208,7 +208,7 @@ def _squared(beta: Scale, axis: int) -> Any:
     return 1.0 / (beta.hi * beta.hi)
 
 
-def _counts(where: Any, axis: int) -> Any:
+def _rows_in_mean(where: Any, axis: int) -> Any:
     """Return a mask of the rows that a mean includes, those with at least one class unmasked. None means all rows."""
     return None if where is None else namespace(where).any(where, axis=axis)
 

@@ -65,7 +65,7 @@ def logsumexp(
         w, at least 0. The weights broadcast with z. A score with weight 0 is outside the support. float64 weights with
         float32 scores give a float64 result, if the weights are an array and not a list.
     where : array of bool, optional
-        The support. Entries outside the support are ignored.
+        True for the entries in the support. All other entries are ignored.
     keepdims : bool
         Keep the summed axes with size 1.
     dtype : dtype, optional
@@ -293,7 +293,7 @@ def logcumsumexp(
     base : float, optional
         Base of the exponentials; defaults to e.
     where : array of bool, optional
-        The support. It broadcasts with z. Scores outside the support are ignored.
+        True for the scores in the support. It broadcasts with z. All other scores are ignored.
 
     Returns
     -------

@@ -45,7 +45,7 @@ def segment_softmax(
         T as in `softmax`. An array broadcasts with (S, ...). For scores of shape (N, H), an array of shape (S, 1) has
         one temperature per segment, and an array of shape (H,) one per head.
     where : array of bool, optional
-        The support, as in `softmax`.
+        True for the scores in the support, as in `softmax`.
 
     Returns
     -------

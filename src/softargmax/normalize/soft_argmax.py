@@ -111,7 +111,7 @@ def spatial_soft_argmax(
     axis : tuple of int, int or None
         The D axes of the grid; None for all of them.
     temperature, where
-        As in `softmax`. A row is a whole grid.
+        As in `softmax`. Each grid is one row.
 
     Returns
     -------

@@ -50,7 +50,7 @@ def softmax(
         Base of the exponentials; defaults to e. A base above 1 favours large scores and a base below 1 small scores. A
         base of 1 gives the uniform distribution over the support.
     where : array of bool, optional
-        The support. An entry outside the support has probability 0, even if its score is NaN.
+        True for the entries in the support. All other entries have probability 0, even if their score is NaN.
     dtype : dtype, optional
         The floating dtype of the result; defaults to that of z.
     out : array, optional
