@@ -138,8 +138,8 @@ class AttentionWithLse(NamedTuple, Generic[A]):
     lse: A
 
 class Boltzmann(NamedTuple, Generic[A]):
-    """Result of `boltzmann`, a system in thermal equilibrium: p of the energies' shape, and one number per row
-    each."""
+    """Result of `boltzmann`: p, of the energies' shape, and five quantities of the system with one number per
+    row."""
 
     p: A
     log_partition: A
@@ -156,7 +156,7 @@ class CategoricalWithLogprob(NamedTuple, Generic[A]):
     support_size: A
 
 class CrossEntropyTerms(NamedTuple, Generic[A]):
-    """Result of `cross_entropy_terms`: the loss, which includes `z_loss`, and its terms, with the same
+    """Result of `cross_entropy_terms`: the loss (which includes z_loss), lse, entropy and z_loss, with the same
     reduction."""
 
     loss: A
@@ -171,7 +171,7 @@ class _Finalized(NamedTuple, Generic[A]):
     lse: A
 
 class LinearLossAndGradient(NamedTuple, Generic[A]):
-    """Result of `linear_cross_entropy_and_gradient`: the loss and its gradients; `dbias` is None without a bias."""
+    """Result of `linear_cross_entropy_and_gradient`: the loss and its gradients. dbias is None without a bias."""
 
     loss: A
     dh: A
@@ -191,7 +191,7 @@ class _NormalizedQK(NamedTuple, Generic[A]):
     k: A
 
 class SignedLog(NamedTuple, Generic[A]):
-    """Result of `signed_logsumexp`: the logarithm of the magnitude and the sign of each row's sum."""
+    """Result of `signed_logsumexp`: the sum of each row, as the logarithm of its magnitude and its sign."""
 
     log_abs: A
     sign: A
@@ -568,7 +568,7 @@ def cross_entropy_terms(
     temperature: _PerRow[NDArray[Any]] = 1.0, weight: _Numbers[NDArray[Any]] | None = None,
     where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
 ) -> CrossEntropyTerms[NDArray[Any]]:
-    """Return the cross-entropy and its terms: lse, entropy and z-loss of the same softmax."""
+    """Return the cross-entropy together with the lse, the entropy and the z-loss of the same softmax."""
 @overload
 def cross_entropy_terms(
     z: Tensor, /, target: _Target[Tensor], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,
@@ -741,7 +741,7 @@ def gumbel_softmax(
 def hardmax(
     z: _ArrayLike, /, *, axis: int | tuple[int, ...] | None = -1, where: _Mask[NDArray[Any]] | None = None,
 ) -> NDArray[Any]:
-    """Return the limit of softmax for T to 0+: the arg max as a distribution, in which ties share the
+    """Return the limit of softmax as T -> 0+: the arg max as a distribution, in which ties share the
     probability."""
 @overload
 def hardmax(
@@ -824,7 +824,7 @@ def linear_cross_entropy_terms(
     weight: _Numbers[NDArray[Any]] | None = None, where: _Mask[NDArray[Any]] | None = None,
     dtype: DTypeLike | None = None,
 ) -> CrossEntropyTerms[NDArray[Any]]:
-    """Return the cross-entropy of a last layer's scores and its terms, without storing the scores."""
+    """Return loss, lse, entropy and z-loss of a last layer's scores, without storing the scores."""
 @overload
 def linear_cross_entropy_terms(
     h: Tensor, w: Tensor, target: _Target[Tensor], *, bias: _Numbers[Tensor] | None = None, reduction: str = "mean",
@@ -1030,7 +1030,7 @@ def selected_log_softmax(
     softcap: float | None = None, temperature: _PerRow[NDArray[Any]] = 1.0,
     where: _Mask[NDArray[Any]] | None = None, dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """Return the log-probability of one or several classes of each row, without computing the others."""
+    """Return the log-probability of one or several classes of each row, without computing those of all classes."""
 @overload
 def selected_log_softmax(
     z: Tensor, /, index: _Integers[Tensor], *, axis: int = -1, ignore_index: int = -100,

@@ -9,7 +9,7 @@ import numpy as np
 
 RNG = np.random.default_rng(5)
 K = 6
-# Rows of every size up to 1e4; two confident in their target, one confident in another class, one constant.
+# Rows with scores of all sizes up to 1e4. Two rows are confident in the target, one in another class. One is constant.
 Z = RNG.standard_normal((12, K)) * RNG.choice([1.0, 8.0, 300.0], (12, 1))
 Z[1], Z[4], Z[5] = [0, 1, -3, 2, -1, 22], [-40, -41, -42, 2, -43, -44], [1, 2, 30, 3, -2, 4]
 Z[7], Z[8] = [7.5] * K, RNG.uniform(-1e4, 1e4, K)
@@ -31,11 +31,11 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 }
 PRODUCTS = [dict(zip(CHOICES, picked, strict=True)) for picked in itertools.product(*CHOICES.values())]
 THREES = PRODUCTS[::7]
-"""So many of them that any three choices meet."""
+"""Every seventh of the products. They contain all combinations of three choices."""
 
 
 def rounded(case: dict[str, Any], dtype: str) -> dict[str, Any]:
-    """Return the case with its floating arrays in this precision."""
+    """Return the case with its floating arrays converted to `dtype`."""
     return {
         name: value.astype(dtype) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
         for name, value in case.items()
@@ -43,5 +43,5 @@ def rounded(case: dict[str, Any], dtype: str) -> dict[str, Any]:
 
 
 def shown(case: dict[str, Any]) -> str:
-    """Describe the case in one line, with arrays by their shapes."""
+    """Describe the case in one line. Arrays are replaced by their shapes."""
     return ", ".join(f"{k}={v.shape if isinstance(v, np.ndarray) else v}" for k, v in case.items())

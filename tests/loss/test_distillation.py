@@ -1,4 +1,4 @@
-"""Distillation: the three divergences equal mpmath's, on edge rows too, and scale with T^2."""
+"""Distillation: the three divergences equal those in mpmath, also on edge rows, and scale with T^2."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def exact(student: Any, teacher: Any, kind: str, T: float = 1.0) -> float:
 @pytest.mark.parametrize("implementation", ["automatic", "reference"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_values(kind: str, implementation: str) -> None:
-    """Scores go up to 1e4. For close distributions the bound allows for the cancellation in log p - log q."""
+    """Divergences equal mpmath for scores up to 1e4. For close distributions the tolerance allows for rounding in log
+    p.
+    """
     for size in (0.01, 1.0, 30.0, 1e4):
         student, teacher = RNG.standard_normal((2, 6, 9)) * size
         for T in (1.0, 2.5, -0.7):
@@ -48,7 +50,7 @@ def test_values(kind: str, implementation: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_factor(kind: str) -> None:
+def test_the_factor_t_squared(kind: str) -> None:
     a, b = RNG.standard_normal((2, 4, 5))
     bare = s.distillation(a, b, divergence=kind, temperature=3.0, scale=False)
     assert s.distillation(a, b, divergence=kind, temperature=3.0) == pytest.approx(9 * bare, rel=1e-14)
@@ -90,7 +92,7 @@ def test_masked_rows_do_not_count_in_the_mean() -> None:
     assert s.distillation(a, b, where=np.zeros((4, 1), bool)) == 0
 
 
-def test_never_below_zero_and_js_is_symmetric() -> None:
+def test_divergences_are_never_negative_and_js_is_symmetric() -> None:
     a = RNG.standard_normal((50, 8)).astype("float32") * 5
     b = a + RNG.standard_normal((50, 8)).astype("float32") * np.float32(1e-4)
     for kind in KINDS:

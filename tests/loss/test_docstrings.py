@@ -1,4 +1,4 @@
-"""The docstrings of the losses have all sections, in order."""
+"""The docstrings of the losses have all required sections in order, a formula and a gradient."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 
 import softargmax.loss as room
 
-OWED = ["Parameters", "Returns", "Raises", "Notes", "References", "Examples"]
+SECTIONS = ["Parameters", "Returns", "Raises", "Notes", "References", "Examples"]
 
 
 @pytest.mark.parametrize("name", [name for name in room.__all__ if name.islower()])
 def test_sections(name: str) -> None:
     text = getattr(room, name).__doc__ or ""
     lines = [line.strip() for line in text.splitlines()]
-    assert [a for a, b in pairwise(lines) if a in OWED and b == "-" * len(a)] == OWED
+    assert [a for a, b in pairwise(lines) if a in SECTIONS and b == "-" * len(a)] == SECTIONS
     assert ".. math::" in text
     notes = lines[lines.index("Notes") : lines.index("References")]
     assert any(line.startswith("Gradient: ") for line in notes)

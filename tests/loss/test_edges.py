@@ -31,12 +31,19 @@ def library(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.fixture(params=[*REFERENCE[:3], *BEST], ids=str)
 def quick(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """Skip JAX, which compiles every step again for each shape."""
+    """The libraries without JAX, which compiles every step again for each shape."""
     yield from serve(request.param)
 
 
-# The rows that JAX tests.
-TRACED = {"target masked, weighed", "masked NaN beside", "NaN", "ignored NaN", "soft of 0 beyond it", "two inf"}
+# The rows that are tested with JAX.
+TRACED = {
+    "target masked, class weights",
+    "NaN masked in another class",
+    "NaN",
+    "ignored NaN",
+    "probability 0 outside the support",
+    "two inf",
+}
 
 
 def third(x: float, w: float = 1.0) -> list[float]:
@@ -47,44 +54,44 @@ def third(x: float, w: float = 1.0) -> list[float]:
 # scores, target, options, loss, gradient
 ROWS: dict[str, tuple[list[float], Any, dict[str, Any], float, list[float]]] = {
     "plain": ([0.0, 0.0], 0, {}, np.log(2), [-0.5, 0.5]),
-    "alone": ([3.0], 0, {}, 0.0, [0.0]),
+    "one class": ([3.0], 0, {}, 0.0, [0.0]),
     "all -inf": ([-INF, -INF], 1, {}, INF, [0.0, 0.0]),
     "all masked": ([1.0, NAN], 1, {"where": [False, False]}, INF, [0.0, 0.0]),
     "all masked, smoothed": ([1.0, NAN], 1, {"where": [False, False], "label_smoothing": 0.5}, INF, [0.0, 0.0]),
     "target -inf": ([-INF, 0.0, 1.0], 0, {}, INF, [0.0, *third(1.0)]),
     "target masked": ([NAN, 0.0, 1.0], 0, {"where": [False, True, True]}, INF, [0.0, *third(1.0)]),
-    "target masked, weighed": (
+    "target masked, class weights": (
         [NAN, 0.0, 1.0], 0, {"where": [False, True, True], "weight": [2.0, 1.0, 1.0]}, INF, [0.0, *third(1.0, 2.0)]
     ),
     "target masked, of weight 0": (
         [NAN, 0.0, 1.0], 0, {"where": [False, True, True], "weight": [0.0, 1.0, 1.0]}, 0.0, [0.0, 0.0, 0.0]
     ),
-    "masked NaN beside": ([NAN, 0.0, 0.0], 1, {"where": [False, True, True]}, np.log(2), [0.0, -0.5, 0.5]),
+    "NaN masked in another class": ([NAN, 0.0, 0.0], 1, {"where": [False, True, True]}, np.log(2), [0.0, -0.5, 0.5]),
     "smoothing over the support": ([-INF, 0.0, 0.0], 1, {"label_smoothing": 1.0}, np.log(2), [0.0, 0.0, 0.0]),
     "NaN": ([NAN, 0.0], 1, {}, NAN, [NAN, NAN]),
     "two inf": ([INF, INF, 0.0], 0, {}, np.log(2), [0.0, 0.0, 0.0]),
-    "inf, target below": ([INF, 0.0], 1, {}, INF, [0.0, 0.0]),
+    "inf, in another class": ([INF, 0.0], 1, {}, INF, [0.0, 0.0]),
     "ignored NaN": ([NAN, 0.0], -100, {}, 0.0, [0.0, 0.0]),
     "ignored class": ([1.0, 0.0], 1, {"ignore_index": 1}, 0.0, [0.0, 0.0]),
-    "soft beyond the support": ([-INF, 0.0], [0.5, 0.5], {}, INF, [0.0, 0.5]),
-    "soft of 0 beyond it": ([-INF, 0.0, 0.0], [0.0, 1.0, 0.0], {}, np.log(2), [0.0, -0.5, 0.5]),
-    "T < 0, inf is out": ([INF, 0.0, 0.0], 1, {"temperature": -1.0}, np.log(2), [0.0, 0.5, -0.5]),
-    "T = 0, the arg max": ([1.0, 3.0, 3.0], 1, {"temperature": 0.0}, np.log(2), [0.0, 0.0, 0.0]),
-    "T = 0, another": ([1.0, 3.0], 0, {"temperature": 0.0}, INF, [0.0, 0.0]),
+    "probability outside the support": ([-INF, 0.0], [0.5, 0.5], {}, INF, [0.0, 0.5]),
+    "probability 0 outside the support": ([-INF, 0.0, 0.0], [0.0, 1.0, 0.0], {}, np.log(2), [0.0, -0.5, 0.5]),
+    "T < 0, inf is outside the support": ([INF, 0.0, 0.0], 1, {"temperature": -1.0}, np.log(2), [0.0, 0.5, -0.5]),
+    "T = 0, target at the maximum": ([1.0, 3.0, 3.0], 1, {"temperature": 0.0}, np.log(2), [0.0, 0.0, 0.0]),
+    "T = 0, target below the maximum": ([1.0, 3.0], 0, {"temperature": 0.0}, INF, [0.0, 0.0]),
     "T = inf": ([1.0, 3.0], 0, {"temperature": INF}, np.log(2), [0.0, 0.0]),
-    "soft-cap leaves -inf": ([-INF, 0.0, 0.0], 1, {"softcap": 5.0}, np.log(2), [0.0, -0.5, 0.5]),
-    "soft-cap bends inf": ([INF, 5.0], 0, {"softcap": 5.0}, float(np.log1p(np.exp(5 * np.tanh(1.0) - 5))), None),  # type: ignore[dict-item]
+    "soft-cap of -inf": ([-INF, 0.0, 0.0], 1, {"softcap": 5.0}, np.log(2), [0.0, -0.5, 0.5]),
+    "soft-cap of inf": ([INF, 5.0], 0, {"softcap": 5.0}, float(np.log1p(np.exp(5 * np.tanh(1.0) - 5))), None),  # type: ignore[dict-item]
     "z-loss of lse = 0": ([-np.log(2), -np.log(2)], 0, {"z_loss": 3.0}, np.log(2), [-0.5, 0.5]),
 }  # fmt: skip
 
 
 def prepared(library: Backend, name: str) -> tuple[Any, Any, dict[str, Any]]:
     if library.library == "jax" and name not in TRACED:
-        pytest.skip("left to the other libraries")
+        pytest.skip("tested with the other libraries")
     z, target, options, _, _ = ROWS[name]
-    bring = lambda x: library.array(np.asarray(x, {"f": "float32", "i": "int32"}.get(np.asarray(x).dtype.kind)))  # noqa: E731
-    options = {k: bring(v) if isinstance(v, list) else v for k, v in options.items()}
-    return bring([z]), bring([target]), options
+    convert = lambda x: library.array(np.asarray(x, {"f": "float32", "i": "int32"}.get(np.asarray(x).dtype.kind)))  # noqa: E731
+    options = {k: convert(v) if isinstance(v, list) else v for k, v in options.items()}
+    return convert([z]), convert([target]), options
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -105,13 +112,15 @@ def test_edge_rows(library: Backend, name: str) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_derivatives_of_edge_rows(library: Backend, name: str) -> None:
-    """The gradient is the documented one. Tensors use the derivative rule; JAX differentiates the definition."""
+    """Gradients are as documented. torch uses the derivative rule, and JAX differentiates the definition."""
     if not library.differentiates:
         pytest.skip("does not differentiate")
     z, target, options = prepared(library, name)
     *_, loss, gradient = ROWS[name]
     if gradient is None or (library.library == "jax" and not np.isfinite(loss)):
-        pytest.skip("no derivative is promised of a function that is not finite" if gradient else "not tabled")
+        pytest.skip(
+            "derivatives of infinite losses are not specified in JAX" if gradient else "no gradient in the table"
+        )
     g = library.array(np.float32([1.0]))
     found = library.gradient(lambda z: s.cross_entropy(z, target, **options, reduction="none"), z, g)
     assert found[0] == pytest.approx(gradient, rel=1e-6, abs=1e-7, nan_ok=True)
@@ -160,7 +169,7 @@ def test_any_axis(quick: Backend) -> None:
         assert np.moveaxis(quick.back(found.gradient), axis, -1) == pytest.approx(wanted.gradient, rel=1e-5, abs=1e-8)
 
 
-def test_the_small_loss_of_a_confident_row_is_kept(quick: Backend) -> None:
+def test_the_small_loss_of_a_confident_row_is_accurate(quick: Backend) -> None:
     z = quick.array(np.float32([[20.0, 0.0], [0.0, 40.0]]))
     target = quick.array(np.array([0, 1], "int32"))
     loss, gradient = s.cross_entropy_and_gradient(z, target, reduction="none")
@@ -176,7 +185,7 @@ def test_the_small_loss_of_a_confident_row_is_kept(quick: Backend) -> None:
 
 
 def test_several_classes_of_each_row(quick: Backend) -> None:
-    """The result equals a gather from log_softmax, with every option."""
+    """selected_log_softmax of several classes per row equals a gather from log_softmax."""
     z = np.random.default_rng(4).standard_normal((2, 3, 5))
     index = np.array([[[0, 4], [1, 1], [-100, 2]], [[3, 0], [2, 4], [0, 0]]])
     found = quick.back(s.selected_log_softmax(quick.array(z), quick.array(index), temperature=0.5))
@@ -186,5 +195,5 @@ def test_several_classes_of_each_row(quick: Backend) -> None:
     along = quick.back(s.selected_log_softmax(*first, axis=0, temperature=0.5))
     assert (np.moveaxis(along, 0, -1) == found).all()
     assert s.selected_log_softmax(first[0], first[1][:0, ...], axis=0).shape == (0, 2, 3)
-    with pytest.raises(ValueError, match=r"index: expected z's shape, \(2, 3, 5\), but for axis 2, got \(2, 2, 5\)"):
+    with pytest.raises(ValueError, match=r"index: expected z's shape \(2, 3, 5\) except along axis 2, got \(2, 2, 5\)"):
         s.selected_log_softmax(z, np.zeros((2, 2, 5), np.int64))

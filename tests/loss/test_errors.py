@@ -163,7 +163,7 @@ def test_scores(arguments: Any, options: dict[str, Any], error: type[Exception],
 @pytest.mark.parametrize(
     ("h", "w", "bias", "says"),
     [
-        (1.0, np.eye(2), None, r"h: expected hidden vectors of shape \(..., D\), got 0-d"),
+        (1.0, np.eye(2), None, r"h: expected hidden vectors of shape \(..., D\), got a 0-d array"),
         (Z, np.eye(3), None, r"w: expected shape \(K, 2\), with the width of h, got \(3, 3\)"),
         (Z, np.ones(2), None, r"w: expected shape \(K, 2\), with the width of h, got \(2,\)"),
         (Z, np.eye(2), [1.0], r"bias: expected one number per class, shape \(2,\), got \(1,\)"),

@@ -1,4 +1,4 @@
-"""Losses near the limits of float64 and float32, where intermediate numbers could overflow or underflow."""
+"""Losses of numbers near the limits of float64 and float32, where intermediate results could overflow or underflow."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def test_the_sum_of_the_distances_may_overflow() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.25}, {"softcap": 3.0}])
 @pytest.mark.parametrize("exponent", [-40, -90, -280])
-def test_a_small_incoming_gradient_keeps_the_digits(dtype: str, options: dict[str, Any], exponent: int) -> None:
+def test_gradients_are_exactly_proportional_to_a_small_incoming_gradient(
+    dtype: str, options: dict[str, Any], exponent: int
+) -> None:
     torch = pytest.importorskip("torch")
     if exponent < np.finfo(dtype).minexp:
         exponent = -110
@@ -71,7 +73,7 @@ def test_a_small_incoming_gradient_keeps_the_digits(dtype: str, options: dict[st
 
 @pytest.mark.parametrize(("dtype", "temperature"), [("float32", 2.0**70), ("float64", 2.0**500)])
 @pytest.mark.parametrize("e", [0.0, 0.25])
-def test_a_small_beta_keeps_the_digits(dtype: str, temperature: float, e: float) -> None:
+def test_gradients_are_accurate_for_a_small_beta(dtype: str, temperature: float, e: float) -> None:
     z = np.array([[0.0, 1.0, 0.5, -3.0]], dtype)
     found = s.cross_entropy_and_gradient(z, [0], temperature=temperature, label_smoothing=e).gradient * temperature
     level = s.cross_entropy_and_gradient(0 * z, [0], label_smoothing=e).gradient

@@ -1,4 +1,4 @@
-"""Losses of a last layer equal the losses of its scores and use a few rows at a time."""
+"""Losses of a last layer equal the losses of its scores, and compute the scores of a few rows at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.loss import truth
 from tests.loss.cases import SOFT, THREES, rounded, shown
 
 import softargmax as s
-from softargmax.loss import linear_inputs, reference_linear
+from softargmax.loss import reference_linear
+from softargmax.loss.arguments import Layer
 
 RNG = np.random.default_rng(11)
 N, D, K = 12, 5, 6
@@ -21,7 +22,7 @@ H, W, B = RNG.standard_normal((N, D)) * RNG.choice([1, 20], (N, 1)), RNG.standar
 
 
 def plain(h: Any, w: Any, b: Any, case: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the loss by the plain formula in the inputs' dtype. Its error serves as a bound for ours."""
+    """Return the loss and dz by the plain formula, in the dtype of the inputs. Tests compare its error with ours."""
     kind, target = h.dtype, case["target"]
     z = h @ w.T + b
     support = np.ones(z.shape, bool) if case["where"] is None else np.broadcast_to(case["where"], z.shape)
@@ -59,7 +60,7 @@ def test_values_and_gradients(dtype: str, implementation: str) -> None:
     h, w, b = (x.astype(dtype) for x in (H, W, B))
     exact = h.astype(truth.Wide) @ w.astype(truth.Wide).T + b.astype(truth.Wide)
     if dtype == "float64":
-        exact = exact.astype(dtype).astype(truth.Wide)  # the exact scores are float64
+        exact = exact.astype(dtype).astype(truth.Wide)  # the exact losses are those of scores rounded to float64
     eps = np.finfo(dtype).eps
     for given in THREES:
         case = rounded(given, dtype)
@@ -71,9 +72,9 @@ def test_values_and_gradients(dtype: str, implementation: str) -> None:
             alone = s.linear_cross_entropy(h, w, case["target"], bias=b, **options)
         dz = wanted.gradient
         expected = (wanted.loss, dz @ w.astype(truth.Wide), dz.T @ h.astype(truth.Wide), dz.sum(0))
-        usual = (naive, naive_dz @ w, naive_dz.T @ h, naive_dz.sum(0))
+        naive_results = (naive, naive_dz @ w, naive_dz.T @ h, naive_dz.sum(0))
         assert np.array_equal(alone, found.loss)
-        for name, ours, theirs, true in zip(found._fields, found, usual, expected, strict=True):
+        for name, ours, theirs, true in zip(found._fields, found, naive_results, expected, strict=True):
             finite = np.isfinite(true)
             assert np.array_equal(np.isfinite(ours), finite), (name, shown(given))
             unit = eps * np.max(np.abs(true[finite]), initial=0.0)
@@ -118,27 +119,27 @@ def test_rows_of_any_shape() -> None:
 @pytest.mark.no_sanitize  # the reference
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_a_few_rows_at_a_time(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results do not depend on the number of parts. No part has more than an eighth of the scores."""
+    """Results do not depend on the number of parts. No part has more than 1/64 of the rows."""
     n = 30_000
     pytest.importorskip(library)
     h, y = RNG.standard_normal((n, D)), RNG.integers(0, K, n)
     t = RNG.uniform(0.5, 2, n)
-    bring = (lambda x: x) if library == "numpy" else __import__("torch").from_numpy
+    convert = (lambda x: x) if library == "numpy" else __import__("torch").from_numpy
     sizes: list[int] = []
     product = reference_linear.product
 
-    def seen(given: linear_inputs.Flat) -> Any:
+    def seen(given: Layer) -> Any:
         sizes.append(given.h.shape[0])
         return product(given)
 
     with s.using("reference"):
         whole = s.cross_entropy_and_gradient(h @ W.T, y, temperature=t)
         monkeypatch.setattr(reference_linear, "product", seen)
-        given = [bring(x) for x in (h, W, y)]
-        found = s.linear_cross_entropy_and_gradient(*given, temperature=bring(t))
+        given = [convert(x) for x in (h, W, y)]
+        found = s.linear_cross_entropy_and_gradient(*given, temperature=convert(t))
         assert len(sizes) > 8
         assert max(sizes) <= n // 64
-        loss = s.linear_cross_entropy(*given, temperature=bring(t))
+        loss = s.linear_cross_entropy(*given, temperature=convert(t))
     np.testing.assert_allclose(np.asarray(found.dh), whole.gradient @ W, rtol=1e-11, atol=1e-16)
     np.testing.assert_allclose(np.asarray(found.dw), whole.gradient.T @ h, rtol=1e-11, atol=1e-14)
     np.testing.assert_allclose([float(found.loss), float(loss)], [whole.loss] * 2, rtol=1e-13)
@@ -153,9 +154,9 @@ def test_masked_vectors_do_not_affect_gradients() -> None:
     clean_h, clean_w = h.copy(), w.copy()
     clean_h[3], clean_w[2] = 0, 0
     torch = pytest.importorskip("torch")
-    for bring in (np.asarray, torch.from_numpy):
+    for convert in (np.asarray, torch.from_numpy):
         ours, wanted = (
-            s.linear_cross_entropy_and_gradient(bring(a), bring(b), bring(target), where=bring(where))
+            s.linear_cross_entropy_and_gradient(convert(a), convert(b), convert(target), where=convert(where))
             for a, b in ((h, w), (clean_h, clean_w))
         )
         for x, y in zip(ours[:3], wanted[:3], strict=True):
@@ -202,7 +203,7 @@ print((all - few) / (n * k * 4))
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_memory_of_the_reference(library: str) -> None:
-    """Return the peak memory beyond that of 300 rows, in units of the size of the scores."""
+    """The peak memory of 1024 rows exceeds that of 300 rows by at most an eighth of the memory of all scores."""
     if library == "torch":
         pytest.importorskip("torch")
     out = subprocess.run([sys.executable, "-c", MEMORY, library], check=True, capture_output=True, text=True).stdout

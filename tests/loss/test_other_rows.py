@@ -1,4 +1,4 @@
-"""NaN and inf in one row or one class change no bit of the others."""
+"""NaN and inf in one row, or in a class that rows exclude, do not change a bit of the results of other rows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import softargmax as s
 NAN, INF = float("nan"), float("inf")
 RNG = np.random.default_rng(17)
 N, D, K = 33, 520, 4100
-"""More than one chain of the depth, and more than one block of the classes."""
+"""D is longer than one chain of sums of the matrix product, and K is longer than one block of classes."""
 H, W, B = (RNG.standard_normal(n).astype(np.float32) * 0.3 for n in ((N, D), (K, D), (K,)))
 TEACHER = RNG.standard_normal((N, 3)).astype(np.float32), RNG.standard_normal((K, 3)).astype(np.float32)
 Y = RNG.integers(0, K, N)
 PAIRS = PRODUCTS[::53]
-"""So many of them that any two choices meet."""
+"""Every 53rd of the products. They contain all combinations of two choices."""
 
 
 def bits(x: Any) -> Any:
@@ -26,11 +26,11 @@ def bits(x: Any) -> Any:
     return np.asarray(x.detach() if hasattr(x, "detach") else x)
 
 
-def by_rows(bring: Any, h: Any, w: Any, y: Any, *, teacher: Any = TEACHER[0], **options: Any) -> dict[str, Any]:
-    """Return every result that has one row per hidden vector."""
-    given = {name: bring(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
-    h, w, y = bring(h), bring(w), bring(y)
-    other = [bring(x[:n]) for x, n in ((teacher, len(h)), (TEACHER[1], len(w)))]
+def by_rows(convert: Any, h: Any, w: Any, y: Any, *, teacher: Any = TEACHER[0], **options: Any) -> dict[str, Any]:
+    """Return every result that has one row per hidden vector, by name."""
+    given = {name: convert(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
+    h, w, y = convert(h), convert(w), convert(y)
+    other = [convert(x[:n]) for x, n in ((teacher, len(h)), (TEACHER[1], len(w)))]
     plain = {name: given[name] for name in ("temperature", "softcap", "where") if name in given}
     found = {"dh": s.linear_cross_entropy_and_gradient(h, w, y, **given, reduction="sum").dh}
     found["loss"] = s.linear_cross_entropy(h, w, y, **given, reduction="none")
@@ -48,15 +48,15 @@ def tensors(x: Any) -> Any:
 
 
 BAD = pytest.mark.parametrize(
-    ("bring", "bad"), [(np.asarray, NAN), (np.asarray, INF), (tensors, -INF)], ids=["numpy-nan", "numpy-inf", "torch"]
+    ("convert", "bad"), [(np.asarray, NAN), (np.asarray, INF), (tensors, -INF)], ids=["numpy-nan", "numpy-inf", "torch"]
 )
 
 
 @BAD
-def test_a_row_that_is_not_finite(bring: Any, bad: float) -> None:
+def test_a_row_that_is_not_finite(convert: Any, bad: float) -> None:
     h = H.copy()
     h[7, 3] = bad
-    clean, found = (by_rows(bring, x, W, Y, bias=B, z_loss=0.01) for x in (H, h))
+    clean, found = (by_rows(convert, x, W, Y, bias=B, z_loss=0.01) for x in (H, h))
     kept = np.arange(N) != 7
     for name, x in clean.items():
         assert x[kept].tobytes() == found[name][kept].tobytes(), name
@@ -64,12 +64,12 @@ def test_a_row_that_is_not_finite(bring: Any, bad: float) -> None:
 
 
 @BAD
-def test_a_class_that_rows_exclude(bring: Any, bad: float) -> None:
+def test_a_class_that_rows_exclude(convert: Any, bad: float) -> None:
     w, bias, where = W.copy(), B.copy(), np.ones((N, K), bool)
     where[:, 4099] = np.arange(N) % 3 == 0
     y = np.where(Y == 4099, 0, Y)
     w[4099, 519] = bias[4099] = bad
-    clean, found = (by_rows(bring, H, *x, y, bias=b, where=where) for x, b in (((W,), B), ((w,), bias)))
+    clean, found = (by_rows(convert, H, *x, y, bias=b, where=where) for x, b in (((W,), B), ((w,), bias)))
     for name, x in clean.items():
         assert x[~where[:, 4099]].tobytes() == found[name][~where[:, 4099]].tobytes(), name
 
@@ -88,17 +88,17 @@ def test_every_pair_of_options(bad: float) -> None:
             assert x[kept].tobytes() == found[name][kept].tobytes(), (name, shown(case))
 
 
-@pytest.mark.parametrize("bring", [np.asarray, tensors], ids=["numpy", "torch"])
+@pytest.mark.parametrize("convert", [np.asarray, tensors], ids=["numpy", "torch"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_gradients_to_the_layer_are_those_of_the_definition(bring: Any, dtype: str) -> None:
-    """Gradients equal the reference's if rows exclude a class and if vectors hold NaN or inf."""
+def test_gradients_to_the_layer_are_those_of_the_definition(convert: Any, dtype: str) -> None:
+    """Gradients equal those of the reference if `where` masks classes and vectors contain NaN or inf."""
     rng = np.random.default_rng(8)
     h, w, b = (rng.standard_normal(n).astype(dtype) for n in ((12, 5), (6, 5), (6,)))
     where = rng.random((12, 6)) < 0.7
     where[np.arange(12), np.maximum(CLASSES, 0)] = True
     h[1, 2], h[6], w[4, 1], b[3] = NAN, INF, -INF, INF
-    given = [bring(x) for x in (h, w, CLASSES)]
-    options: Any = {"bias": bring(b), "where": bring(where), "label_smoothing": 0.1}
+    given = [convert(x) for x in (h, w, CLASSES)]
+    options: Any = {"bias": convert(b), "where": convert(where), "label_smoothing": 0.1}
     found = s.linear_cross_entropy_and_gradient(*given, **options)
     with s.using("reference"):
         wanted = s.linear_cross_entropy_and_gradient(*given, **options)
@@ -106,16 +106,16 @@ def test_gradients_to_the_layer_are_those_of_the_definition(bring: Any, dtype: s
         np.testing.assert_allclose(x, y, rtol=64 * np.finfo(dtype).eps, atol=64 * np.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("bring", [np.asarray, tensors], ids=["numpy", "torch"])
-def test_a_row_alone_has_the_bits_of_the_row_in_the_batch(bring: Any) -> None:
-    whole = by_rows(bring, H, W, Y, bias=B)
+@pytest.mark.parametrize("convert", [np.asarray, tensors], ids=["numpy", "torch"])
+def test_a_row_alone_has_the_bits_of_the_row_in_the_batch(convert: Any) -> None:
+    whole = by_rows(convert, H, W, Y, bias=B)
     for part in (slice(0, 1), slice(16, 29)):
-        for name, x in by_rows(bring, H[part], W, Y[part], bias=B, teacher=TEACHER[0][part]).items():
+        for name, x in by_rows(convert, H[part], W, Y[part], bias=B, teacher=TEACHER[0][part]).items():
             assert x.tobytes() == whole[name][part].tobytes(), name
 
 
 def test_derivatives_of_tensors() -> None:
-    """A row has the same gradient alone, with other rows and with rows of NaN."""
+    """A row has the same gradient alone, together with other rows, and together with a row of NaN."""
     torch = pytest.importorskip("torch")
     changed = H.copy()
     changed[7] = NAN

@@ -1,4 +1,4 @@
-"""Values and gradients equal extended precision for combinations of options, for arrays and tensors."""
+"""Values and gradients of arrays and tensors equal those in extended precision, for combinations of options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from softargmax.core.scale import UNIT
 from softargmax.loss.arguments import CrossEntropy, LossOptions
 from softargmax.loss.operations import cross_entropy
 
-pytestmark = pytest.mark.no_sanitize  # it would take minutes there, and other tests access the same memory
+pytestmark = pytest.mark.no_sanitize  # takes minutes with sanitizers, and other tests access the same memory
 INF = math.inf
 
 
@@ -30,14 +30,15 @@ def test_there_are_enough_combinations() -> None:
 
 
 class Bounds(NamedTuple):
-    """Bounds in ulp: of values, and of gradients relative to the row's largest gradient."""
+    """Bounds of errors in ulp: of the loss, and of gradients relative to the largest gradient of the row."""
 
     values: float = 3.0
     gradients: float = 3.0
 
 
 DEFINED = Bounds(4.0, 6.0)
-"""Of the definition in float64, whose working precision is no wider: beta, weights and slopes are each rounded."""
+"""Bounds for the definition with float64 scores. It also computes in float64, so beta, weights and slopes are rounded.
+"""
 
 
 def worst(
@@ -45,8 +46,9 @@ def worst(
 ) -> None:
     """Record the largest errors of values and gradients in ulp, and check their bounds.
 
-    If the target agrees with the model, the gradient is a difference of two nearly equal numbers. Then the rounding of
-    these numbers to float64 does not count as an error in float32; in float64 the unit is the ulp of the larger one.
+    If p is close to the target, the gradient is a difference of two nearly equal numbers. For float32 scores, errors
+    from rounding these numbers to float64 are not counted. For float64 scores, the unit is the ulp of the larger
+    number.
     """
     loss, gradient = found
     largest = np.abs(wanted.gradient).max(-1)
@@ -68,7 +70,7 @@ def worst(
 
 
 def core_tanh(u: Any) -> Any:
-    """Return the compiled core's tanh, by calling a kernel with a soft-cap of 1 on rows of one score."""
+    """Return the tanh of the compiled core, from a call with a soft-cap of 1 and rows of one score."""
     rows = np.ascontiguousarray(u, np.float64).reshape(-1, 1)
     options = LossOptions(np.zeros(u.size, np.int64), None, None, None, UNIT, -100, 0.0, 0.0, 1.0)
     m, r, _ = cross_entropy(CrossEntropy(rows, options, (1,), 1, False, rows.dtype)).states.T

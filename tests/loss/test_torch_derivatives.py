@@ -1,4 +1,4 @@
-"""Derivatives of the losses of tensors: finite differences, second order, transforms, compiled graphs."""
+"""Derivatives of the losses of tensors: finite differences, second and third order, transforms, compiled graphs."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def test_first_derivatives(case: Any) -> None:
 
 @each
 def test_second_derivatives(case: Any) -> None:
-    """Check every entry for losses, terms with every option and a plain layer; check one direction for the rest."""
+    """Check all entries for most cases. Check one random direction for the cases that are `fast`."""
     fast = case.name.startswith("linear ") or case.name in ("terms, rows, T", "terms, soft", "terms, axis 0")
     assert gradgradcheck(case.f, tracked(case), check_fwd_over_rev=True, fast_mode=fast)
 
 
-# Other functions with the same options cover the cases that are left out.
+# These cases are not compiled, because other functions with the same options are.
 ALIKE = ("terms, rows, T", "terms, soft", "terms, axis 0", "linear terms, all", "linear terms, soft")
 COMPILED = [case for case in cases.CASES if case.name not in ALIKE]
 
 
 @pytest.mark.parametrize("case", COMPILED, ids=[case.name for case in COMPILED])
-def test_compiled_whole(case: Any) -> None:
+def test_compiled_graph(case: Any) -> None:
     """The compiled graph has no breaks. Its values and gradients equal those of eager code."""
     torch._dynamo.reset()
     compiled = torch.compile(case.f, fullgraph=True, backend="aot_eager")
@@ -124,7 +124,7 @@ def test_autocast_and_narrow_types(dtype: Any) -> None:
         torch.testing.assert_close(found.double(), wanted, rtol=unit, atol=4e-7)
 
 
-def test_other_devices_are_served() -> None:
+def test_meta_tensors() -> None:
     z = torch.ones((2, 3), device="meta", dtype=torch.float16)
     y = torch.zeros(2, dtype=torch.int64, device="meta")
     assert s.cross_entropy(z, y).dtype == torch.float32

@@ -1,4 +1,4 @@
-"""Gradients of a last layer that the forward pass computes: reuse, memory, negligible probabilities."""
+"""Gradients of a last layer that the forward pass computes: their reuse, memory and negligible probabilities."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def test_a_second_backward_recomputes_gradients():
     kept = [g.clone() for g in first]
     second = torch.autograd.grad(loss * 3, leaves, retain_graph=True)
     third = torch.autograd.grad(loss, leaves)
-    assert all(torch.equal(a, b) for a, b in zip(first, kept, strict=True))  # the caller owns the returned gradient
+    assert all(
+        torch.equal(a, b) for a, b in zip(first, kept, strict=True)
+    )  # later calls do not change a returned gradient
     _, wanted = truth(leaves, y)
     near(first, wanted)
     near(second, [3 * g for g in wanted])
@@ -84,7 +86,7 @@ def test_only_requested_gradients():
         near(torch.autograd.grad(s.linear_cross_entropy(*alone[:2], y, bias=alone[2]), leaf), wanted[i : i + 1])
 
 
-def test_one_vector_in_two_losses_and_rows_of_their_own():
+def test_losses_of_rows_and_one_vector_in_two_losses():
     leaves, y = layer()
     h, w, b = leaves
     rows = s.linear_cross_entropy(h, w, y, bias=b, reduction="none")
@@ -120,7 +122,7 @@ def test_half_precision_is_summed_in_float32(dtype):
         ).all()
 
 
-def test_nonfinite_inputs_use_the_definition():
+def test_masked_nonfinite_inputs_give_finite_gradients():
     leaves, y = layer()
     with torch.no_grad():
         leaves[1][5] = float("inf")
@@ -133,7 +135,7 @@ def test_nonfinite_inputs_use_the_definition():
 
 
 def test_negligible_probabilities():
-    """Gradients without negligible probabilities keep the documented bound; with exact=True they include all."""
+    """Errors of gradients without negligible probabilities are within the documented bound."""
     leaves, y = layer(spread=30.0)
     h, w, b = leaves
     found, exact = (
@@ -198,7 +200,7 @@ def test_forward_mode_through_the_gradient_and_without_grad_mode():
 
 
 def test_class_weights_of_a_batch():
-    """Gradient under vmap over weights: each entry's mean is divided by the sum of its own weights."""
+    """Under vmap over class weights, each mean is divided by the sum of its own weights. Gradients equal a loop's."""
     z, y = torch.tensor([[1.0, 2.0, 3.0], [3.0, 1.0, 0.0]], dtype=torch.float64), torch.tensor([0, 2])
     weights = torch.tensor([[1.0, 1.0, 1.0], [5.0, 1.0, 0.1]], dtype=torch.float64, requires_grad=True)
     mapped = torch.func.vmap(lambda w: s.cross_entropy(z, y, weight=w))(weights).sum()
@@ -210,7 +212,7 @@ def test_class_weights_of_a_batch():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("weighted", [torch.bfloat16, torch.float16, torch.float64])
 def test_class_weights_of_any_dtype_weigh_the_mean(dtype: torch.dtype, weighted: torch.dtype) -> None:
-    """The mean divides by the sum of the weights; the error is at most that of the scores, summed in float32."""
+    """The mean divides by the sum of the weights. The error is at most that of scores summed in float32."""
     generator = torch.Generator().manual_seed(5)
     h, w = (torch.randn(n, 32, generator=generator).to(dtype) for n in (64, 50))
     weight = (0.5 + torch.rand(50, generator=generator)).to(weighted)
@@ -224,7 +226,7 @@ def test_class_weights_of_any_dtype_weigh_the_mean(dtype: torch.dtype, weighted:
 
 @pytest.mark.parametrize("row", [0, 300, N - 1], ids=["first part", "second part", "last part"])
 def test_an_ignored_row_of_nan_changes_no_bit(row: int) -> None:
-    """Neither of the loss nor of the gradients, whichever part the row is in; its own gradient is 0."""
+    """An ignored row of NaN does not change the loss and the gradients, in every part. Its own gradient is 0."""
     leaves, y = layer()
     y[row] = -100
     found = []
@@ -238,7 +240,7 @@ def test_an_ignored_row_of_nan_changes_no_bit(row: int) -> None:
 
 
 def test_a_row_has_the_same_gradient_in_every_part() -> None:
-    """The gradient of a row with respect to h has the same bits alone as among 700 rows in three parts."""
+    """The gradient of a row with respect to h has the same bits alone and together with 699 rows in three parts."""
     (h, w, b), y = layer()
     whole = torch.autograd.grad(s.linear_cross_entropy(h, w, y, bias=b, reduction="sum"), h)[0]
     for row in (1, 239, 240, 479, 480, N - 2):
@@ -248,7 +250,7 @@ def test_a_row_has_the_same_gradient_in_every_part() -> None:
 
 
 def test_nonfinite_inputs_reach_the_losses_of_every_part() -> None:
-    """A NaN in h and an infinite class vector show in the same losses, whether gradients are computed too or not."""
+    """A NaN in h and an infinite class vector make the same losses nonfinite, with and without gradients."""
     (h, w, _), y = layer()
     with torch.no_grad():
         w[5, 0] = float("inf")

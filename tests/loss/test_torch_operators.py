@@ -1,4 +1,4 @@
-"""The torch operators pass opcheck; eager, compiled and transformed calls run the compiled core."""
+"""The torch operators pass opcheck, and calls and their derivatives run the compiled core."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_opcheck_of_layers(forms: str, tracked: bool) -> None:
 
 
 def test_derivatives_run_on_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With classes as targets, forward and backward call only the core."""
+    """With classes as targets, forward and backward pass run without the reference."""
     monkeypatch.delattr(importlib.import_module("softargmax.loss.reference"), "row_values")
     z = Z.clone().requires_grad_()
     options: dict[str, Any] = {

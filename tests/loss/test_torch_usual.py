@@ -1,4 +1,4 @@
-"""In the common call, the operation's reduction of the losses has the same bits as torch's reduction."""
+"""The common call without options: bits of the reduced loss, ignored rows, errors and second derivatives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 
 def rows_reduced(z, y, reduction, ignore_index):
-    """Return the loss, reduced by torch from the losses of the rows. Torch differentiates this reduction."""
+    """Return the losses of the rows, reduced by torch. torch also differentiates the reduction."""
     rows = s.cross_entropy(z, y, reduction="none", ignore_index=ignore_index, dtype=torch.float64)
     counted = (y != ignore_index).sum()
     return (rows.sum() / (counted.clamp(min=1) if reduction == "mean" else 1)).float()
@@ -60,7 +60,7 @@ def test_a_gradient_penalty():
     assert torch.allclose(found.double(), wanted, rtol=1e-5, atol=1e-8)
 
 
-def test_scores_changed_in_place_are_noticed():
+def test_scores_changed_in_place_raise_an_error():
     z = torch.randn(6, 5, requires_grad=True) * 1.0
     loss = s.cross_entropy(z, torch.tensor([0, 1, 2, 3, 4, 0]))
     with torch.no_grad():
@@ -74,8 +74,8 @@ def test_the_default_device_is_not_used():
     h, w = torch.randn(4, 3, requires_grad=True), torch.randn(5, 3, requires_grad=True)
 
     def found():
-        usual, linear = s.cross_entropy(z, y), s.linear_cross_entropy(h, w, y)
-        return usual.detach(), linear.detach(), *torch.autograd.grad(usual + linear, (z, h, w))
+        plain, linear = s.cross_entropy(z, y), s.linear_cross_entropy(h, w, y)
+        return plain.detach(), linear.detach(), *torch.autograd.grad(plain + linear, (z, h, w))
 
     wanted = found()
     with torch.device("meta"):

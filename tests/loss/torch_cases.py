@@ -1,4 +1,4 @@
-"""The losses of tensors with their options, as functions of all differentiated arguments."""
+"""Test cases: the losses of tensors with their options, as functions of all differentiated arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IGNORED = (
 
 
 class Case(NamedTuple):
-    """A function f(*inputs) of inputs that are all differentiated."""
+    """A function f and its inputs. Derivatives are taken with respect to every input."""
 
     name: str
     f: Callable[..., Any]
@@ -37,7 +37,7 @@ MASK = torch.tensor([[True, False, True, True], [True, True, True, True], [False
 
 
 def of(function: Callable[..., Any], *fixed: Any, **options: Any) -> Callable[..., Any]:
-    """Return the function with each None among arguments and options replaced, in order, by a differentiated input."""
+    """Return a function of the differentiated inputs, which replace each None among arguments and options in order."""
 
     def f(*values: Tensor) -> Any:
         given = iter(values)

@@ -1,7 +1,7 @@
 """The losses in extended precision, row by row, without any code of softargmax.
 
-Differences from the largest score are taken first, so that log1p keeps the small loss of a confident row. Sums over the
-other classes of a row leave out the class. Only the soft-cap is evaluated in float64, as the library documents.
+The largest score is subtracted first, and log1p then gives the small loss of a confident row accurately. 1 - p_k is
+computed as a sum over all classes but k. Only the soft-cap is evaluated in float64, as in the library.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Batch(NamedTuple):
 
 
 def without(values: Array) -> Array:
-    """Return for each entry the sum of the others, smallest first."""
+    """Return for each entry the sum of all other entries, added from the smallest to the largest."""
     return np.array([np.sort(np.delete(values, k)).sum() for k in range(len(values))], Wide)
 
 
@@ -57,7 +57,7 @@ def row(
     where: Array | None = None,
     tanh: Callable[[Array], Array] = numpy_tanh,
 ) -> Row:
-    """Return a row with target probabilities t; the temperature is finite and not 0, scores are finite or -inf."""
+    """Return the results of a row with target probabilities t. T must be finite and not 0, and scores below +inf."""
     zero = np.zeros(z.shape, Wide)
     T = Wide(temperature)
     support = z / T != -INF
@@ -91,16 +91,16 @@ def row(
     return Row(loss, lse, (-p * log_p).sum(), ours, gradient, scale.max())
 
 
-KNOWN: dict[tuple[Any, ...], Row] = {}
+CACHE: dict[tuple[Any, ...], Row] = {}
 
 
-def known(*scores: Array, **options: Any) -> Row:
-    """Return the row, computed once for all reductions and implementations."""
+def cached_row(*scores: Array, **options: Any) -> Row:
+    """Return the results of `row`, cached so that all reductions and implementations share them."""
     named = (*scores, *(x for pair in sorted(options.items()) for x in pair))
     key = tuple((x.dtype.str, x.tobytes()) if isinstance(x, np.ndarray) else x for x in named)
-    if key not in KNOWN:
-        KNOWN[key] = row(*scores, **options)
-    return KNOWN[key]
+    if key not in CACHE:
+        CACHE[key] = row(*scores, **options)
+    return CACHE[key]
 
 
 def batch(
@@ -114,7 +114,7 @@ def batch(
     temperature: Any = 1.0,
     **options: Any,
 ) -> Batch:
-    """Return the exact results for scores (rows, classes)."""
+    """Return the exact results for scores of shape (rows, classes)."""
     soft = target.ndim == z.ndim
     rows, counts = [], []
     each_t = np.broadcast_to(temperature, len(z))
@@ -126,7 +126,7 @@ def batch(
         t = target[i] if soft else (np.arange(z.shape[1]) == target[i]).astype(float)
         mask = None if where is None else np.broadcast_to(where, z.shape)[i]
         with np.errstate(all="ignore"):
-            rows.append(known(scores, t, weight=weight, where=mask, temperature=float(each_t[i]), **options))
+            rows.append(cached_row(scores, t, weight=weight, where=mask, temperature=float(each_t[i]), **options))
         counts.append(1.0 if soft or weight is None else float(weight[target[i]]))
     every = Row(*(np.array(part, Wide) for part in zip(*rows, strict=True)))
     if reduction == "none":

@@ -1,4 +1,4 @@
-"""The Jacobian, the composed functions in transforms, and complex scores, in the limits of the scale."""
+"""The Jacobian at T = 0, composed functions under vmap, and errors for complex scores at limits of the temperature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The edge table (results for empty rows, infinities and NaN) holds on every backend."""
+"""Results and gradients of edge rows (empty rows, infinities, NaN) equal the edge table on every backend."""
 
 from __future__ import annotations
 

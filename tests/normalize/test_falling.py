@@ -1,4 +1,4 @@
-"""softmin and boltzmann: the negated scale, its limits, and Boltzmann's constant k."""
+"""softmin and boltzmann: temperatures of any dtype, limits of the temperature, and Boltzmann's constant k."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_errors_name_a_wrong_temperature(temperature: Any) -> None:
             call(np.zeros((2, 4)), temperature=temperature)
 
 
-LEVEL: dict[str, dict[str, Any]] = {
+BETA_0: dict[str, dict[str, Any]] = {
     "number": {"temperature": INF},
     "negative": {"temperature": -INF},
     "0-d": {"temperature": INF, "as": ()},
@@ -52,10 +52,10 @@ LEVEL: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", LEVEL)
+@pytest.mark.parametrize("how", BETA_0)
 def test_softmin_at_beta_0_is_one_limit(backend: Backend, how: str) -> None:
-    """At beta = 0, softmin is the limit from below: +inf is outside the support, and entries of -inf share the row."""
-    options = dict(LEVEL[how])
+    """At beta = 0, +inf is outside the support, and entries of -inf share all of the probability."""
+    options = dict(BETA_0[how])
     if "as" in options:
         options["temperature"] = backend.array(np.full(options.pop("as"), options["temperature"]))
     for z, expected in (

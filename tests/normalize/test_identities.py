@@ -21,7 +21,7 @@ MANY = RNG.standard_normal((50, 9)) * 5
 
 
 def exact(backend: Backend, values: Any) -> Any:
-    """Scores to which a shift can be added exactly: multiples of 1/64."""
+    """Return the scores rounded to multiples of 1/64, to which a shift can be added without rounding."""
     return backend.array(np.round(np.asarray(values) * 64) / 64)
 
 
@@ -65,7 +65,7 @@ def test_no_scale_invariance(backend: Backend) -> None:
     assert_close(backend, softmax(z, temperature=0.5), backend.back(softmax(2 * z)), ulp=1)
 
 
-def test_sums_to_one_and_lies_in_the_closed_interval(backend: Backend) -> None:
+def test_p_is_from_0_to_1_and_sums_to_1(backend: Backend) -> None:
     for spread in (1.0, 10.0, 1e4):
         p = backend.back(softmax(backend.array(MANY * spread))).astype(np.float64)
         assert (p >= 0).all()

@@ -1,4 +1,4 @@
-"""JAX: the reference can be traced by jit, grad and vmap, and masked entries put no NaN into derivatives."""
+"""JAX: the reference can be traced by jit, grad and vmap, and masked entries do not make derivatives NaN."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Z = np.random.default_rng(9).standard_normal((3, 4)).astype(np.float32) * 3
 MASK = np.array([True, True, False, True])
 RISING, SIGNED = np.arange(4, dtype=np.float32), np.array([1, -1, 2, -2], np.float32)
 CUTS = np.array([0, 1, 1, 3])
-# `to` converts the remaining arguments to the library of the scores.
+# `to` converts the other arguments to the library of the scores.
 CALLS: dict[str, Any] = {
     "softmax": lambda z, _: s.softmax(z, temperature=3.7),
     "log_softmax": lambda z, _: s.log_softmax(z, base=2.0),

@@ -17,7 +17,7 @@ import softargmax as s
 
 Z = np.random.default_rng(5).standard_normal((3, 4, 5)) * 4
 MASK = np.random.default_rng(6).random((4, 5)) < 0.7
-OPTIONS: dict[str, dict[str, Any]] = {  # for each function, options that each change the default result
+OPTIONS: dict[str, dict[str, Any]] = {  # for each function, options of which each one changes the result
     "softmax": {"axis": 1, "temperature": 2.0, "base": 2.0, "where": MASK},
     "log_softmax": {"axis": (0, 2), "temperature": 2.0, "base": 2.0, "where": MASK},
     "softmin": {"axis": None, "temperature": 2.0, "base": 2.0, "where": MASK},
@@ -80,7 +80,7 @@ def test_dtype(quick: Backend, name: str) -> None:
             assert str(first.dtype).endswith(requested)
 
 
-def test_results_keep_halves_and_widen_numbers_per_row(quick: Backend) -> None:
+def test_dtype_of_results_for_each_dtype_of_scores(quick: Backend) -> None:
     for dtype in quick.dtypes:
         z = quick.array(Z, dtype)
         wide = "float32" if "16" in dtype else dtype
@@ -98,7 +98,7 @@ def test_results_keep_halves_and_widen_numbers_per_row(quick: Backend) -> None:
             assert str(result.dtype).endswith(wide), dtype
 
 
-def test_halves_are_the_rounded_float32(quick: Backend) -> None:
+def test_half_precision_results_are_rounded_float32_results(quick: Backend) -> None:
     for dtype in quick.dtypes:
         if "16" in dtype:
             z = quick.array(Z, dtype)
@@ -180,7 +180,7 @@ def test_empty_and_tiny_shapes(quick: Backend, shape: tuple[int, ...]) -> None:
 
 @st.composite
 def layouts(draw: Any) -> tuple[np.ndarray, int]:
-    """Arrays of any shape, order and strides, with some scores of -inf."""
+    """Draw an array of any shape, axis order and strides, with some scores of -inf, and one of its axes."""
     dtype = draw(st.sampled_from([np.float32, np.float64]))
     shape = draw(hnp.array_shapes(min_dims=1, max_dims=4, max_side=9))
     elements = st.one_of(st.floats(-1e4, 1e4, width=32), st.sampled_from([-math.inf, 0.0, 1e-38]))
@@ -198,7 +198,7 @@ def test_any_layout_is_right(case: tuple[np.ndarray, int], temperature: float, n
     bound = 3 if z.dtype == np.float32 else 4
     back = lambda p: np.moveaxis(p, axis, -1).reshape(-1, rows.shape[-1])  # noqa: E731
     with s.using(name):
-        # For T < 0 a score of -inf becomes +inf; test_edges.py tests such rows.
+        # For T < 0 the scaled score of -inf is +inf. test_edges.py tests such rows.
         if not (np.isinf(z) & (temperature < 0)).any():
             assert ulp_error(back(s.softmax(z, axis=axis, temperature=temperature)), *truth.softmax).max() <= bound
             assert (
@@ -256,7 +256,8 @@ def test_coordinates_of_grids(quick: Backend, axis: Any) -> None:
 
 @pytest.mark.parametrize(("z", "axis"), [(Z, ()), (0.0, None)])
 def test_a_grid_has_axes(z: Any, axis: Any) -> None:
-    with pytest.raises(ValueError, match=r"axis: expected one axis or more, got (\(\) of 3|None of 0) dimensions"):
+    expected = r"axis: expected at least one axis, got (\(\) for scores of 3|None for scores of 0) dimensions"
+    with pytest.raises(ValueError, match=expected):
         s.spatial_soft_argmax(z, axis=axis)
 
 

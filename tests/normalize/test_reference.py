@@ -14,7 +14,7 @@ OPTIONS = ((1.0, None), (3.7, None), (-0.3, 2.0))
 
 
 def errors(z: np.ndarray, convert: Any, temperature: float, base: float | None, tiny: float = 0.0) -> list[float]:
-    """The largest errors of softmax, log_softmax and logsumexp in ulp, over results larger than `tiny`."""
+    """Return the largest errors of softmax, log_softmax and logsumexp in ulp, among results larger than `tiny`."""
     truth: Family = family_truth(z, temperature, base)
     array, options = convert(z), {"temperature": temperature, "base": base}
     with s.using("reference"):
@@ -49,7 +49,7 @@ def test_temperature_is_exact_where_scores_are_large() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [1.0, 10.0, 40.0, 1e4])
 def test_accuracy_in_float32_alone(spread: float) -> None:
-    """JAX has no float64 here, so this tests pairs of float32 together with XLA's exp and log."""
+    """JAX has no float64 here. The reference then computes with pairs of float32 numbers and XLA's exp and log."""
     jnp = pytest.importorskip("jax.numpy")
     z = (np.random.default_rng(3).standard_normal((400, 9)) * spread).astype(np.float32)
     for temperature, base in OPTIONS:

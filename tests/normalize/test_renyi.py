@@ -1,4 +1,4 @@
-"""The Rényi entropy: accuracy in ulp, orders near 1 and in limits, edge rows, derivatives and errors."""
+"""The Rényi entropy: accuracy in ulp, orders near 1, limits of the order, edge rows, derivatives and errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _truth(z: tuple[float, ...], order: Any, beta: Any, precision: int) -> Any:
         return (mp.log(sum(mp.exp(order * v) for v in x)) - order * lse) / (1 - order)
 
 
-@pytest.mark.no_sanitize  # takes 20 s in mpmath; other tests run the kernel too
+@pytest.mark.no_sanitize  # takes 20 s in mpmath, and other tests also run the kernel
 @pytest.mark.parametrize("implementation", ["native", "reference"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("order", ORDERS)
@@ -53,7 +53,7 @@ def test_accuracy(implementation: str, dtype: str, order: float) -> None:
             assert ulps(s.renyi_entropy(z, order, temperature=4), truth(z, order, 0.25), dtype) <= BOUND[dtype], z
 
 
-def test_confident_rows_keep_their_tails(quick: Backend) -> None:
+def test_entropy_of_confident_rows_is_accurate(quick: Backend) -> None:
     for order in (0.3, 0.999999, 1.0, 1.0001, 2.0, 5.0, INF):
         with mp.workdps(60):
             wanted = float(truth([20.0, 0.0], order))
@@ -145,7 +145,7 @@ def test_orders_of_a_wrong_type(order: Any, error: Any) -> None:
 
 @pytest.mark.parametrize("implementation", ["native", "reference"])
 @pytest.mark.parametrize("order", [1e-3, 0.3, 0.9, 0.999999, 1 - 1e-12, 1.0, 1.0001, 1.3, 2.0, 5.0, 1000.0])
-def test_gradients_keep_the_digits_of_confident_rows(implementation: str, order: float) -> None:
+def test_gradients_of_confident_rows_are_accurate(implementation: str, order: float) -> None:
     torch = pytest.importorskip("torch")
     with s.using(implementation), mp.workdps(150):
         a, h = mp.mpf(order), mp.mpf(10) ** -50

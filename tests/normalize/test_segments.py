@@ -1,4 +1,4 @@
-"""Ragged rows: each segment has the result of the same row alone, bit for bit if one kernel computes both."""
+"""Ragged rows: the result of each segment equals the result of a call with this row alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def pieces(offsets: Any) -> list[slice]:
 
 
 def compare(backend: Backend, z: np.ndarray, offsets: np.ndarray, **options: Any) -> None:
-    # JAX would compile for every length (10 s in all). So NumPy computes the single rows from the same float32 scores.
+    # JAX would compile for every length (10 s in all). NumPy therefore computes the single rows, from the same float32
+    # scores.
     array = (lambda x: x.astype(np.float32)) if backend.library == "jax" else backend.array
     for segmented, alone in PAIRS:
         found = backend.back(segmented(backend.array(z), backend.array(offsets, "int32"), **options))
@@ -56,7 +57,7 @@ def test_edges_stay_in_their_segment(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 2), (3, 0)])
-def test_nothing(quick: Backend, shape: tuple[int, ...]) -> None:
+def test_empty_segments_and_axes_of_length_0(quick: Backend, shape: tuple[int, ...]) -> None:
     z = quick.array(np.zeros(shape))
     for offsets in ([0, shape[0]], [0, 0, shape[0]], [0] if shape[0] == 0 else [0, 3]):
         assert s.segment_softmax(z, quick.array(np.array(offsets))).shape == shape
@@ -80,7 +81,7 @@ def test_any_integer_offsets(quick: Backend, dtype: str) -> None:
     assert (quick.back(s.segment_softmax(z, [0, 0, 2, 6])) == wide).all()
 
 
-def test_halves(quick: Backend) -> None:
+def test_dtype_of_half_precision_results(quick: Backend) -> None:
     for dtype in quick.dtypes:
         z, offsets = quick.array(np.arange(6.0), dtype), [0, 2, 6]
         assert str(s.segment_softmax(z, offsets).dtype).endswith(dtype)
@@ -115,7 +116,9 @@ IDS[IDS == 4] = 5  # a segment without a score
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("trailing", [(), (3,)])
 def test_segments_by_ids(quick: Backend, trailing: tuple[int, ...], masked: bool) -> None:
-    """Each segment, with its own temperature and mask, has the result of the row alone, for any order of `index`."""
+    """Each segment, with its own temperature and mask, has the result of a call with this row, for any order of
+    `index`.
+    """
     rng = np.random.default_rng(4)
     z = rng.standard_normal((60, *trailing)) * 5
     z[[3, 8, 9]] = [[INF], [-INF], [NAN]] if trailing else [INF, -INF, NAN]
@@ -142,7 +145,7 @@ def test_ids_agree_with_offsets_of_sorted_scores(backend: Backend) -> None:
         found = backend.back(function(backend.array(z), index=backend.array(IDS, "int32")))
         in_order = backend.back(function(backend.array(z[order]), index=backend.array(IDS[order], "int32")))
         for got in (in_order, found if function is s.segment_logsumexp else found[order]):
-            if backend.library == "jax":  # XLA compiles the sums of each shape in its own way
+            if backend.library == "jax":  # XLA adds in a different order for each shape
                 np.testing.assert_allclose(got, expected, rtol=4 * np.finfo("f4").eps)
             else:
                 assert (got == expected).all()

@@ -1,4 +1,4 @@
-"""softargmax.nn: Softmax and LogSoftmax."""
+"""softargmax.nn.Softmax and LogSoftmax: options, learned temperatures, copies, export and errors."""
 
 from __future__ import annotations
 

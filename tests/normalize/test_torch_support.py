@@ -1,4 +1,4 @@
-"""Derivatives at the edges: masks over NaN, rows of infinities, empty rows, limits of the temperature, weights of 0."""
+"""Derivatives of edge rows: masked NaN, infinities, empty supports, limits of the temperature, weights of 0."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_rows_of_infinities_are_constant_to_every_order(operation: Any) -> None:
     assert not tangent[1].isnan().any()
 
 
-def test_second_derivative_ignores_what_is_outside() -> None:
+def test_second_derivative_ignores_entries_outside_the_support() -> None:
     z = torch.tensor([1.0, NAN, 2.0, -INF], requires_grad=True)
     where = torch.tensor([True, False, True, True])
     g = torch.tensor([1.0, NAN, 3.0, INF])
@@ -91,7 +91,7 @@ def test_logsumexp_shares_its_gradient_among_infinities() -> None:
 @pytest.mark.parametrize("temperature", [0.0, -0.0, INF, -INF])
 @pytest.mark.parametrize("operation", [softargmax.softmax, softargmax.log_softmax, softargmax.logsumexp])
 def test_limits_of_the_temperature(operation: Any, temperature: float) -> None:
-    """Derivatives at T = 0 and T = inf: softmax has derivative 0, and logsumexp has p. Numbers and tensors agree."""
+    """At T = 0 and T = inf the derivative of softmax is 0 and that of logsumexp is p, for T as a number or a tensor."""
     z = torch.tensor([[1.0, 5.0, 5.0], [0.0, -1.0, 2.0]], dtype=torch.float64)
     tensor = torch.full((2,), temperature, dtype=torch.float64, requires_grad=True)
     y = operation(z)

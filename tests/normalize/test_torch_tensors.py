@@ -1,4 +1,4 @@
-"""Kinds of tensors: dtypes, strides, lazy negation, subclasses, `out=`, inference, other processes."""
+"""softmax and log_softmax of all kinds of tensors: dtypes, strides, lazy negation, `out=`, other processes."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def in_child(z: Any, queue: Any) -> None:
 
 
 def test_forked_child_after_use_in_the_parent() -> None:
-    """A forked child computes the parent's result. torch's softmax would hang: its threads do not survive a fork."""
+    """A forked child computes the same result. torch.softmax would hang, because its threads do not survive a fork."""
     z = large()
     wanted = softargmax.softmax(z)[0, 0].item()
     fork = multiprocessing.get_context("fork")

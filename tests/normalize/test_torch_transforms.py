@@ -24,14 +24,14 @@ each = pytest.mark.parametrize("case", cases.CASES, ids=[case.name for case in c
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Any:
-    """Reset the compiler for each test: Dynamo gives up after a number of compilations of one function."""
+    """Reset the compiler for each test, because Dynamo gives up after many compilations of one function."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
 
 
 def total(f: Any) -> Any:
-    """Return the sum of the squares of all results of f, a nonlinear scalar function."""
+    """Return a nonlinear scalar function: the sum of the squares of all results of f."""
 
     def loss(*inputs: Any) -> Any:
         results = f(*inputs)
@@ -51,7 +51,7 @@ def same_bits(a: Any, b: Any) -> bool:
 
 @pytest.mark.parametrize("operation", [softargmax.softmax, softargmax.log_softmax, softargmax.logsumexp])
 def test_a_pullback_is_differentiated_outside(operation: Any) -> None:
-    """The pullback of torch.func.vjp runs after its level has ended; its saved tensors still depend on the outer z."""
+    """A pullback of torch.func.vjp can be differentiated with respect to z after the level of vjp has ended."""
     z = cases.draw(2, 3).requires_grad_()
     g = cases.draw(*operation(z).shape, seed=3)
     assert torch.autograd.gradcheck(lambda z: torch.func.vjp(operation, z)[1](g)[0], (z,))
@@ -150,7 +150,8 @@ def test_compiled_gradient_has_the_bits_of_eager(operation: Any) -> None:
 def test_compiled_transforms(transform: Any) -> None:
     """Most transforms are only traced. The hessian, which uses both modes, is also compiled to C++ (3 s per case)."""
     backend = "inductor" if transform is hessian else "aot_eager"
-    # A lambda, since torch 2.13 cannot trace vmap's `hasattr(f, "__name__")` for a function that is one graph node.
+    # f is a lambda, because torch 2.13 cannot trace vmap's `hasattr(f, "__name__")` for a function that is one graph
+    # node.
     f = total(softargmax.softmax) if transform in (hessian, grad) else lambda z: softargmax.softmax(z, axis=-1)
     z = cases.draw(3, 4)
     compiled = torch.compile(transform(f), fullgraph=True, backend=backend)

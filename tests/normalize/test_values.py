@@ -1,4 +1,4 @@
-"""The composed functions agree with their definitions in mpmath and have the right edge rows, on every backend."""
+"""Composed functions equal their definitions in mpmath, and their documented values on edge rows, on every backend."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ IGNORED = (
 
 
 class Case(NamedTuple):
-    """A function and its inputs; derivatives are taken with respect to every input."""
+    """A function and its inputs. Derivatives are taken with respect to every input."""
 
     name: str
     f: Callable[..., Any]
@@ -47,7 +47,7 @@ def finite(result: Any) -> Any:
 
 
 def on(operation: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """The operation with options, as a function of z and of the tensors whose option is None."""
+    """Return the operation with its options, as a function of z and of one tensor for each option that is None."""
     names = [name for name, value in options.items() if value is None]
     fixed = {name: value for name, value in options.items() if value is not None}
 

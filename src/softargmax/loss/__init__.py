@@ -1,10 +1,10 @@
-"""Losses of the softmax of scores: cross-entropy, distillation and selected log-probabilities.
+"""Losses computed from scores: cross-entropy, distillation and selected log-probabilities.
 
     loss = -sum_k m_k log p_k + c lse^2        m_k = w_k ((1 - e) t_k + e / n)        p = softmax(beta z)
 
-The losses stay accurate on confident rows. `operations.py` holds the operation records for scores.
-`linear_operations.py` holds the records for a last layer, whose scores are computed a few rows at a time.
-`reference*.py` are the definitions; `kernels.cpp` and `kernels.py` are the kernels for CPU memory.
+The small losses of confident rows are accurate. `operations.py` contains the operation records for scores.
+`linear_operations.py` contains those for a last layer, whose scores are computed a few rows at a time. `reference*.py`
+are the definitions. `kernels.cpp` and `kernels.py` are the kernels for CPU memory.
 """
 
 from softargmax.loss.cross_entropy import cross_entropy, cross_entropy_and_gradient, cross_entropy_terms

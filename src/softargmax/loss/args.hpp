@@ -1,11 +1,11 @@
-// Arguments of this room's kernels: plain data without Python objects and vectors.
+// Arguments of the loss kernels, as plain data: no Python objects and no SIMD types.
 #pragma once
 
 #include "core/cpp/kernel.hpp"
 
 namespace softargmax::loss {
 
-// Groups of rows: the rows form `count` groups of equally many consecutive rows.
+// One number for each of `count` groups of rows. Each group has the same number of consecutive rows.
 struct Grouped {
     char* data = nullptr;  // null: absent
     Type type = Type::f64;
@@ -13,23 +13,24 @@ struct Grouped {
     explicit operator bool() const { return data != nullptr; }
 };
 
-// A loss: scores, targets and options.
+// The arguments of a loss: scores, targets and options.
 struct Args : RowArgs {
-    const std::int64_t* target = nullptr;  // a class per row; null: `other` holds probabilities
+    const std::int64_t* target = nullptr;  // one class per row; null: `other` has probabilities
     std::int64_t ignore_index = 0;         // rows of this class are ignored
     Operand weight;                        // one per class
     double label_smoothing = 0, z_loss = 0, softcap = 0;  // softcap 0: none
-    double* states = nullptr;  // the kernel writes m, r and low of each row here; null: not requested
-    const double* given = nullptr;  // m, r, low, saved before; null: computed from the scores
+    double* states = nullptr;  // output: m, r and low of each row; null: not requested
+    const double* given = nullptr;  // input: `states` of an earlier call; null: computed from the scores
     Grouped loss;              // the sum or mean of the losses of each group; absent: not requested
-    bool mean = false;         // mean: rows weigh w_y, or 1 if targets are probabilities, or 0 if ignored
+    bool mean = false;         // the weight of a row in a mean is w_y, or 1 for probabilities, or 0 if ignored
     double least = 0;          // probabilities of at most this count as 0 in the gradient
-    Grouped g;                 // double: factor of the gradient of each group's loss in `out`; absent: 1
-    // Set by the kernel: the loss of each row, and the factor of the gradients of each group's rows.
+    Grouped g;                 // float64: factor of the gradient of each group's loss in `out`; absent: 1
+    // Set by the kernel: the loss of each row, and the factor of the gradient of each row or group of rows.
     double* losses = nullptr;
     const double* seeds = nullptr;
     std::int64_t each = 1, each_of_seed = 1;  // rows per group
-    // A division takes as long as the loss of a row of three classes.
+    // Returns the factor of a row. It avoids the division if it can, because a division takes as long as the loss of a
+    // row of three classes.
     double seed_of(std::int64_t row) const {
         return seeds[each_of_seed == 1 ? row : each_of_seed == rows.total ? 0 : row / each_of_seed];
     }
@@ -37,14 +38,16 @@ struct Args : RowArgs {
 
 // The loss of a last layer's scores z = h W^T + bias, and its gradients.
 struct LinearArgs : Args {
-    core::Factor2D h, w, bias;       // (N, D), (K, D) and (K,); a bias without data is absent
-    std::int64_t width = 0;          // D
+    core::Factor2D h, w, bias;  // (N, D), (K, D) and (K,); without a bias, bias.data is null
+    std::int64_t width = 0;  // D
     char *dh = nullptr, *dw = nullptr, *db = nullptr;  // contiguous, of the scores' type; null: not requested
-    std::int64_t rows_at_once = 0;   // `z` has memory for the scores of so many rows
+    std::int64_t rows_at_once = 0;  // number of rows whose scores fit in the memory of `z`
 };
 
-// The rows of a part: 1/parts of all rows, or more if their scores are few (4 MiB of float32) or small beside W. Every
-// part reads all of W, which takes as long as the scores of some 20 rows. Two threads share an even number of panels.
+// Returns the number of rows of a part. A part has 1/parts of all rows. It has more rows if its scores would take less
+// than 4 MiB in float32, or less than an eighth of the memory of W. Every part reads all of W, which takes as long as
+// the scores of about 20 rows. A result above 24 is rounded down to a multiple of 24, so that two threads get the same
+// number of panels.
 inline std::int64_t rows_at_once(std::int64_t rows, std::int64_t width, std::int64_t classes, std::int64_t parts) {
     constexpr std::int64_t large = 1 << 20, even = 24;
     const std::int64_t most =

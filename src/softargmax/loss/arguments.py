@@ -11,7 +11,7 @@ class LossOptions(NamedTuple):
     """The options of a loss. Arrays broadcast with the scores, except `target`."""
 
     target: Integers | None
-    """A class per row, of the rows' shape. If None, `probabilities` has the scores' shape."""
+    """One class per row. If None, the target is `probabilities`, which has the shape of the scores."""
     probabilities: Array | None
     weight: Array | None
     where: Array | None
@@ -24,7 +24,10 @@ class LossOptions(NamedTuple):
 
     @property
     def one_class(self) -> bool:
-        """True if each row's target is one class. Then at most one m_k of a row is not 0, so sums of m_k are exact."""
+        """True if the target of each row is one class.
+
+        At most one m_k of a row is then not 0, so sums of m_k are exact.
+        """
         return self.target is not None and not self.label_smoothing
 
 
@@ -43,14 +46,14 @@ class CrossEntropy(NamedTuple):
     options: LossOptions
     axes: Axes
     kept: Leading
-    """Number of leading dimensions of the rows that the loss keeps; it is summed over the others."""
+    """Number of leading axes of the rows that the loss keeps. The loss is summed over all other axes."""
     mean: bool
     """If True, each sum is divided by the total weight of its rows."""
     dtype: DType
 
 
 class CrossEntropyVjp(NamedTuple):
-    """gz = g d loss / d z. Probabilities of at most `least` may count as 0."""
+    """Arguments of the gradient gz = g d loss / d z. Probabilities of at most `least` may count as 0."""
 
     of: CrossEntropy
     states: Dense | None
@@ -59,7 +62,7 @@ class CrossEntropyVjp(NamedTuple):
 
 
 class GradientOf(NamedTuple):
-    """The loss and g times its gradient, computed in one pass. If g is None it is 1."""
+    """Arguments for the loss and g times its gradient, computed in one pass. If g is None, the factor is 1."""
 
     of: CrossEntropy
     g: Dense | None
@@ -67,7 +70,7 @@ class GradientOf(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """Scores of a student and a teacher. `kind` is "forward", "reverse" or "js"; a `softcap` of 0 means none."""
+    """Scores of a student and a teacher. `kind` is "forward", "reverse" or "js". A `softcap` of 0 means no soft-cap."""
 
     student: Array
     teacher: Array
@@ -84,20 +87,20 @@ class LinearCrossEntropy(NamedTuple):
     layer: Layer
     options: LossOptions
     kept: Leading
-    """1 for one loss per row, 0 for their sum."""
+    """1 to return one loss per row, 0 to return their sum or mean."""
     mean: bool
     """If True, the sum is divided by the total weight of the rows."""
     least: float
-    """Probabilities of at most this may count as 0 in gradients."""
+    """Probabilities of at most this number may count as 0 in gradients."""
     forms: str
-    """The gradients to compute with the loss, while the scores exist: a subset of "hwb"."""
+    """The gradients to compute together with the loss, while the scores are in memory: a subset of "hwb"."""
     sums: DType
     """The dtype in which gradients are summed."""
     dtype: DType
 
 
 class LinearVjp(NamedTuple):
-    """g times the gradients of the loss with respect to the arrays that `to` names, a subset of "hwb"."""
+    """Arguments for g times the gradients of the loss. `to` names the arrays to differentiate, a subset of "hwb"."""
 
     of: LinearCrossEntropy
     g: Dense
@@ -105,7 +108,7 @@ class LinearVjp(NamedTuple):
 
 
 class LinearTerms(NamedTuple):
-    """A layer, and the options for the terms of every row."""
+    """A layer, and the options for its scores (N, K). `sums` is the dtype in which gradients are summed."""
 
     layer: Layer
     options: LossOptions
@@ -113,7 +116,7 @@ class LinearTerms(NamedTuple):
 
 
 class LinearTermsVjp(NamedTuple):
-    """The gradients of <g, terms> with respect to the arrays that `to` names, a subset of "hwb"."""
+    """Arguments for the gradients of <g, terms>. `to` names the arrays to differentiate, a subset of "hwb"."""
 
     of: LinearTerms
     g_loss: Dense | None
@@ -124,7 +127,7 @@ class LinearTermsVjp(NamedTuple):
 
 
 class LinearDivergence(NamedTuple):
-    """The layers of a student and a teacher, and the options of the divergence, as in Divergence."""
+    """The layers of a student and a teacher, and the options of Divergence."""
 
     h_student: Array
     w_student: Array
@@ -139,4 +142,4 @@ class LinearDivergence(NamedTuple):
 
 
 Factor = Any
-"""The factor of a gradient: a number, or one per row. The class axis of an array has size 1."""
+"""The factor of a gradient: a number, or an array with one number per row and a class axis of size 1."""

@@ -1,4 +1,4 @@
-// Python bindings of this room's kernels.
+// Python bindings of the loss kernels.
 #include <nanobind/stl/optional.h>
 
 #include <cstring>
@@ -13,7 +13,7 @@ using namespace nb::literals;
 namespace softargmax::loss {
 namespace {
 
-// Contiguous numbers, one per group of rows.
+// An argument with one number per group of rows, in contiguous memory.
 struct GroupedField {
     using Value = HeldArray;
     const char* name;
@@ -30,15 +30,16 @@ struct GroupedField {
         if (!x) return;
         const std::int64_t count = size_of(x), rows = plan.rows();
         if (!is_contiguous(x) || (count == 0 ? rows != 0 : rows % count != 0))
-            throw nb::value_error((std::string(name) + ": expected numbers of groups of the rows").c_str());
+            throw nb::value_error(
+                (std::string(name) + ": expected contiguous memory with one number per group of rows").c_str());
         call.job.*to = {x.data, x.type, count};
-        // Without rows no kernel runs; the loss of each group is 0.
+        // Without rows no kernel runs, and the loss of each group is 0.
         if (written && rows == 0)
             std::memset(x.data, 0, static_cast<std::size_t>(count * kTypeBytes[static_cast<int>(x.type)]));
     }
 };
 
-// A last layer, and memory for the scores of a part of its rows. `scores` describes all of them, for the plan.
+// A last layer, and memory for the scores of a part of the rows. For the plan, `scores` describes all rows.
 struct Layer {
     HeldArray h, w, bias;
     View scores;
@@ -82,11 +83,12 @@ struct Layer {
     }
 };
 
-// The gradient of an array of the layer; an array of another shape, (0,), stands for a gradient that is not requested.
+// Sets the pointer to the gradient of an array of the layer. An array of another shape, (0,), means that this gradient
+// is not requested.
 void put_gradient(const char* name, const HeldArray& x, const Layer& layer, Dims shape, char* LinearArgs::* to,
                   LinearArgs& job) {
     if (!x || x.shape != shape) return;
-    if (!is_contiguous(x)) throw nb::value_error((std::string(name) + ": not contiguous").c_str());
+    if (!is_contiguous(x)) throw nb::value_error((std::string(name) + ": expected contiguous memory").c_str());
     must_be(name, x, {layer.scores.type});
     job.*to = x.data;
     // Without rows no kernel runs, and the gradients are 0.
@@ -94,7 +96,7 @@ void put_gradient(const char* name, const HeldArray& x, const Layer& layer, Dims
         std::memset(x.data, 0, static_cast<std::size_t>(size_of(x) * kTypeBytes[static_cast<int>(x.type)]));
 }
 
-// An argument that is no field of the kernel's struct.
+// The name of an argument that is not a field of LinearArgs.
 struct Named {
     const char* name;
 };
@@ -139,24 +141,26 @@ void bind(nb::module_& module) {
         }, more...);
     };
     bind_rows("cross_entropy",
-              "the loss of groups of rows; the rows' states, if they are not None; the first row whose "
-              "class does not exist",
+              "the loss of each group of rows; the state of each row if states is not None; returns the first row "
+              "whose class is out of range",
               loss, optional(dense("states", &Args::states, 3)));
-    bind_rows("cross_entropy_and_gradient", "the same; the gradient of every group's loss, times g if there is one",
-              loss, optional(g), least, gradient);
-    bind_rows("cross_entropy_vjp", "g times the gradient of every group's loss, from the rows' states",
+    bind_rows("cross_entropy_and_gradient",
+              "as cross_entropy; also the gradient of the loss of each group, times g if g is not None", loss,
+              optional(g), least, gradient);
+    bind_rows("cross_entropy_vjp", "g times the gradient of the loss of each group, from the state of each row",
               optional(dense("states", &Args::given, 3)), g, least, gradient);
 
     const auto bind_layer = [&](const char* name, const char* text, const auto&... more) {
         with_options([&](const auto&... fields) { bind_linear(module, name, text, fields...); }, more...);
     };
-    bind_layer("linear_cross_entropy",
-               "the loss of a last layer, and the gradients whose arrays have the shape of theirs; the first row whose "
-               "class does not exist",
-               loss, least);
+    bind_layer(
+        "linear_cross_entropy",
+        "the loss of a last layer; the gradients dh, dw, db whose shape is that of h, w, bias; returns the first "
+        "row whose class is out of range",
+        loss, least);
     bind_layer("linear_cross_entropy_vjp", "g times the gradients of the loss of a last layer", g, least);
     module.def("rows_at_once", &rows_at_once, "rows"_a, "width"_a, "classes"_a, "parts"_a,
-               "The number of rows whose scores a kernel of a last layer holds at once");
+               "the number of rows whose scores a kernel of a last layer computes at once");
     module.attr("PARTS") = kParts;
 }
 

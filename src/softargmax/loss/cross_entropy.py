@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> Array:
     r"""Return the cross-entropy between targets and the softmax of scores, in nats.
 
-    Classes run along the last axis by default. `torch.nn.functional.cross_entropy` has them along axis 1: for scores
-    (N, K, d1, ..) pass `axis=1`.
+    Classes run along the last axis by default. In `torch.nn.functional.cross_entropy` they run along axis 1. For scores
+    of shape (N, K, d1, ..) pass `axis=1`.
 
     .. math::
         \ell = -\sum_k m_k \log p_k + c\,\mathrm{lse}^2, \qquad
@@ -36,26 +36,28 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
     Parameters
     ----------
     z : array_like
-        Scores, any shape but 0-d, any array library; the K classes run along `axis`.
+        Scores, any shape but 0-d, any array library. The K classes run along `axis`.
     target : array_like
-        Classes: integers of the rows' shape. Or probabilities t: floats of z's shape. The values of probabilities are
-        not checked. The formula also holds if some are negative or if they do not sum to 1.
+        One class per row: integers, of z's shape without `axis`. Or probabilities t: floats of z's shape. The values of
+        probabilities are not checked. The formula also applies if some are negative or if they do not sum to 1.
     axis : int
         The axis of the classes.
     reduction : {"mean", "sum", "none"}
-        "none" returns the loss of each row, "sum" their sum. "mean" divides the sum by the sum of the rows'
-        :math:`w_y`, or by the number of rows if the targets are probabilities.
+        "none" returns the loss of each row, and "sum" the sum of these losses. "mean" divides that sum by the sum of
+        :math:`w_y` over the rows, where y is the class of a row. If the targets are probabilities, it divides by the
+        number of rows.
     ignore_index : int
-        Rows with this class are ignored. If no row counts, the mean and its gradient are 0 (torch: NaN).
+        Rows with this class are ignored. If all rows are ignored or have weight 0, the mean and its gradient are 0
+        (torch: NaN).
     weight : array, optional
         w: the weight of each class, at least 0, of shape (K,).
     label_smoothing : float
-        :math:`\epsilon`, from 0 to 1: this part of the target is spread uniformly over the n scores in the support.
+        :math:`\epsilon`, from 0 to 1: the part of the target that is spread uniformly over the n scores in the support.
     z_loss : float
-        c, at least 0. The term keeps lse near 0. Class weights do not multiply the term. The mean divides the term like
-        the loss.
+        c, at least 0. The term :math:`c\,\mathrm{lse}^2` keeps lse near 0. It is not multiplied by class weights. The
+        mean divides it by the same number as the rest of the loss.
     softcap : float, optional
-        s: scores are soft-capped to between -s and s. Entries outside the support stay outside.
+        s, above 0. Scores are soft-capped to between -s and s. Entries outside the support stay outside it.
     temperature : float or array
         T, as in `softmax`.
     where : array of bool, optional
@@ -72,7 +74,7 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
     ------
     IndexError
         If a class is out of range. The message names the first such class and its position. On a device or under
-        tracing, values cannot be checked; there the row's loss is NaN.
+        tracing classes cannot be checked. A row with a class out of range then has a loss of NaN.
     TypeError
         If targets are neither integers nor probabilities of z's shape, or an option has the wrong type.
     ValueError
@@ -82,17 +84,18 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
     -----
     Edge rows:
 
-    - Empty support: the loss is +inf whatever the target, the gradient is 0.
-    - Target outside the support: the loss is +inf, the gradient is :math:`\tau p` in the support.
-    - k scores of +inf, the target among them: the loss is log k, the gradient is 0.
+    - Empty support: the loss is +inf for every target, and the gradient is 0.
+    - Target outside the support: the loss is +inf, and the gradient is :math:`\tau p` in the support.
+    - k scores of +inf, one of them that of the target: the loss is log k, and the gradient is 0.
     - NaN in the support: the loss is NaN.
-    - Ignored row: the loss is 0 whatever the scores.
+    - Ignored row: the loss and the gradient are 0, even if a score is NaN.
 
-    A confident row keeps its small loss: if :math:`z_y` is 20 above the only other score, the loss is 2.06e-9.
+    The small loss of a confident row is accurate. For example, if :math:`z_y` is 20 above the only other score, the
+    loss is 2.06e-9.
 
     Gradient: in the support, with :math:`\tau = \sum_k m_k`, it is :math:`\frac{1}{T}\,(1 - \tanh^2(z_k / s))` times
-    :math:`\tau p_k - m_k + 2 c\,\mathrm{lse}\,p_k`. There :math:`1 - p_y` is computed as the sum of the other
-    probabilities, so it does not cancel. The gradient is 0 outside the support.
+    :math:`\tau p_k - m_k + 2 c\,\mathrm{lse}\,p_k`. For a target class y, :math:`1 - p_y` is computed as the sum of the
+    other probabilities, without cancellation. The gradient is 0 outside the support.
 
     References
     ----------
@@ -114,7 +117,7 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
 
 
 def record(z: Any, target: Any, options: Keywords) -> CrossEntropy:
-    """Check the arguments and return the operation's record."""
+    """Check the arguments and return the argument record of the operation."""
     z = check.scores(z)
     loss_options, axis, kept, mean, dtype = checked(z, target, options, look=not is_native(z))
     return CrossEntropy(z, loss_options, (axis,), kept, mean, dtype)
@@ -122,7 +125,7 @@ def record(z: Any, target: Any, options: Keywords) -> CrossEntropy:
 
 @takes(Keywords)
 def cross_entropy_terms(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> CrossEntropyTerms:
-    r"""Return the cross-entropy and its terms: lse, entropy and z-loss of the same softmax.
+    r"""Return the cross-entropy together with the lse, the entropy and the z-loss of the same softmax.
 
     .. math::
         \ell, \qquad \mathrm{lse} = \log \sum_k e^{x_k}, \qquad H = -\sum_k p_k \log p_k, \qquad c\,\mathrm{lse}^2
@@ -137,22 +140,23 @@ def cross_entropy_terms(z: Logits, /, target: Target, **options: Unpack[Keywords
     Returns
     -------
     CrossEntropyTerms
-        loss (which includes the z-loss), lse, entropy and z_loss: each one number per row, or reduced. The mean of loss
-        and z_loss is divided as in `cross_entropy`, the mean of lse and entropy by the number of rows not ignored.
+        loss (which includes the z-loss), lse, entropy and z_loss. Each is one number, or one per row if `reduction` is
+        "none". The means of loss and z_loss divide as in `cross_entropy`. The means of lse and entropy divide by the
+        number of rows that are not ignored.
 
     Raises
     ------
     IndexError, TypeError, ValueError
-        As `cross_entropy`.
+        As in `cross_entropy`.
 
     Notes
     -----
-    x are the scores after soft-cap and temperature, as in `cross_entropy`. So lse is the logarithm of softmax's
-    denominator; `logsumexp` with a temperature T returns T times this number. Every term of an ignored row is 0. A row
-    with an empty support has loss +inf, lse -inf and entropy 0.
+    x are the scores after soft-cap and temperature, as in `cross_entropy`. lse is the logarithm of softmax's
+    denominator. `logsumexp` with temperature T returns T times lse. All results of an ignored row are 0. A row with an
+    empty support has loss +inf, lse -inf and entropy 0.
 
-    Gradient: each term can be differentiated separately. With respect to :math:`x_k`, the gradient of the entropy is
-    :math:`-p_k (\log p_k + H)`, and the gradient of lse is :math:`p_k`.
+    Gradient: each of the four results can be differentiated separately. With respect to :math:`x_k`, the gradient of
+    the entropy is :math:`-p_k (\log p_k + H)`, and the gradient of lse is :math:`p_k`.
 
     References
     ----------
@@ -170,7 +174,7 @@ def cross_entropy_terms(z: Logits, /, target: Target, **options: Unpack[Keywords
 
 
 def _terms(i: CrossEntropy) -> CrossEntropyTerms:
-    """Return the terms of every row, each with its own derivative."""
+    """Return loss, lse, entropy and z-loss of every row. Each can be differentiated separately."""
     z, options, axes = i.z, i.options, i.axes
     kind = working_dtype(z, namespace(z))
     x = reference.capped(namespace(z).astype(z, kind) if options.softcap else z, options.beta, options.softcap)
@@ -194,7 +198,7 @@ def _terms(i: CrossEntropy) -> CrossEntropyTerms:
 def terms_of(
     rows: CrossEntropyTerms, options: LossOptions, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any
 ) -> CrossEntropyTerms:
-    """Reduce the rows' terms. The means of loss and z-loss use class weights; the means of lse and entropy do not."""
+    """Reduce the terms of the rows. Means of loss and z-loss use class weights. Means of lse and entropy do not."""
     unweighted = options._replace(weight=None)
     weights, ones = (reference.weights_of_rows(rows.loss, one, axes) for one in (options, unweighted))
     counts = (weights, ones, ones, weights)
@@ -219,20 +223,20 @@ def cross_entropy_and_gradient(z: Logits, /, target: Target, **options: Unpack[K
     Returns
     -------
     LossAndGradient
-        loss, as `cross_entropy` returns it, and gradient, of z's shape and dtype. For reduction "none" each row of the
-        gradient is the gradient of that row's loss.
+        loss, as `cross_entropy` returns it, and gradient, of z's shape and dtype. If `reduction` is "none", each row of
+        the gradient is the gradient of the loss of that row.
 
     Raises
     ------
     IndexError, TypeError, ValueError
-        As `cross_entropy`.
+        As in `cross_entropy`.
 
     Notes
     -----
-    Use it to train without an autograd framework. Edge rows are as in `cross_entropy`.
+    With this function you can train without an autograd framework. Edge rows are as in `cross_entropy`.
 
     Gradient: see the Notes of `cross_entropy` for the formula. The gradient of a confident row is accurate, even in
-    libraries whose own derivative cancels in p - 1.
+    array libraries whose cross-entropy loses digits in the difference p - 1.
 
     References
     ----------

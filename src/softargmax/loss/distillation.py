@@ -56,11 +56,11 @@ def distillation(  # noqa: PLR0913 options are keyword arguments
     divergence : {"forward", "reverse", "js"}
         The divergence to compute; see the formula.
     scale : bool
-        If True, multiply by :math:`T^2`. Then the size of the gradients does not depend on T. If False, return the
-        divergence itself.
+        If True, multiply the divergence by :math:`T^2`. This keeps the size of the gradients about the same for every
+        T. If False, return the divergence itself.
     reduction : {"mean", "sum", "none"}
-        "none" returns one number per row, "sum" their sum, "mean" their mean. The mean leaves out rows that `where`
-        masks completely.
+        "none" returns one number per row, "sum" the sum of these numbers, and "mean" their mean. The mean leaves out
+        rows that `where` masks completely.
     softcap : float, optional
         Soft-cap of both scores, as in `cross_entropy`.
     where : array of bool, optional
@@ -71,7 +71,7 @@ def distillation(  # noqa: PLR0913 options are keyword arguments
     Returns
     -------
     array
-        One number, or one per row if `reduction` is "none"; at least 0.
+        One number, or one per row if `reduction` is "none". It is at least 0.
 
     Raises
     ------
@@ -82,12 +82,12 @@ def distillation(  # noqa: PLR0913 options are keyword arguments
 
     Notes
     -----
-    Classes with p_k = 0 add 0 to KL(p || q). A class with p_k > 0 and q_k = 0 makes it +inf. If the support of p is
-    empty, the divergence is 0.
+    A class with p_k = 0 adds 0 to KL(p || q). A class with p_k > 0 and q_k = 0 makes KL(p || q) +inf. If the support of
+    p is empty, KL(p || q) is 0.
 
     Gradient: with respect to the student's scores, without the factor :math:`T^2`, it is :math:`(q - p) / T` for
-    "forward" and :math:`q_k (\log(q_k / p_k) - \mathrm{KL}) / T` for "reverse". The teacher's scores have a gradient
-    too.
+    "forward" and :math:`q_k (\log(q_k / p_k) - \mathrm{KL}) / T` for "reverse". The result also has a gradient with
+    respect to the teacher's scores.
 
     References
     ----------
@@ -108,7 +108,7 @@ def distillation(  # noqa: PLR0913 options are keyword arguments
     options = {"temperature": temperature, "softcap": softcap, "where": where}
     beta, softcap, where = scores_options(student, shape, axis, options)
     i = Divergence(student, teacher, where, beta, (axis,), one_of(divergence, "divergence", DIVERGENCES), softcap)
-    count, squared = _counts(where, axis), _squared(beta, axis) if scale else 1.0
+    count, squared = _rows_in_mean(where, axis), _squared_temperature(beta, axis) if scale else 1.0
     dtype = check.dtype_of_rows(dtype, student)
     return _reduced(operations.divergence.first(i) * squared, count, one_of(reduction, "reduction", REDUCTIONS), dtype)
 
@@ -137,9 +137,9 @@ def linear_distillation(  # noqa: PLR0913 options are keyword arguments
     Parameters
     ----------
     h_student, h_teacher : array_like
-        Hidden vectors (..., D). Both have the same leading shape (...); D may differ.
+        Hidden vectors (..., D). Both have the same leading shape (...). The two widths D may differ.
     w_student, w_teacher : array_like
-        Output weights (K, D).
+        Output weights (K, D), with the width D of the hidden vectors of the same model.
     bias_student, bias_teacher : array, optional
         b, of shape (K,).
     temperature, divergence, scale, reduction, softcap, where, dtype
@@ -184,7 +184,7 @@ def linear_distillation(  # noqa: PLR0913 options are keyword arguments
     dtype = widest_dtype(dtype, student, teacher)
     shape, size, axis = student.shape, student.flat.h.shape[0], len(student.shape) - 1
     beta, softcap, where = scores_options(student.h, shape, axis, options)
-    count, squared = _counts(where, axis), _squared(beta, axis) if scale else 1.0
+    count, squared = _rows_in_mean(where, axis), _squared_temperature(beta, axis) if scale else 1.0
     i = LinearDivergence(
         *student.flat,
         *teacher.flat,
@@ -198,22 +198,23 @@ def linear_distillation(  # noqa: PLR0913 options are keyword arguments
     return _reduced(rows, count, one_of(reduction, "reduction", REDUCTIONS), check.dtype_of_rows(dtype, student.h))
 
 
-def _squared(beta: Scale, axis: int) -> Any:
-    """Return T^2: a number, or one per row. A single T may not be 0 or infinite."""
+def _squared_temperature(beta: Scale, axis: int) -> Any:
+    """Return T^2: a number, or one per row. Raise ValueError for a single T of 0 or infinity."""
     if not isinstance(beta.hi, float):
         return namespace(beta.hi).squeeze(1.0 / (beta.hi * beta.hi), axis=axis)
     if beta.hi == 0.0 or math.isinf(beta.hi):
-        raise ValueError("temperature: expected a finite number other than 0 (because scale is True)")
+        got = math.inf if beta.hi == 0.0 else 1.0 / beta.hi
+        raise ValueError(f"temperature: expected a finite number other than 0 (because scale is True), got {got}")
     return 1.0 / (beta.hi * beta.hi)
 
 
-def _counts(where: Any, axis: int) -> Any:
-    """Return the mask of rows that count in a mean: rows that are not masked completely. None if all rows count."""
+def _rows_in_mean(where: Any, axis: int) -> Any:
+    """Return a mask of the rows that a mean includes, those with at least one class unmasked. None means all rows."""
     return None if where is None else namespace(where).any(where, axis=axis)
 
 
 def _reduced(rows: Any, count: Any, reduction: str, dtype: Any) -> Any:
-    """Return the sum or the mean of the rows' divergences, or the divergences themselves for "none"."""
+    """Return the sum or the mean of the divergences of the rows, or the divergences themselves for "none"."""
     every = each_counts(rows)
     count = every if count is None else every * namespace(rows).astype(count, rows.dtype)
     return reduced(rows, count, dtype, kept=kept_of(reduction, rows.ndim), mean=reduction == "mean")

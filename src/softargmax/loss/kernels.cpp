@@ -1,9 +1,10 @@
-// Losses of rows, and their gradients. Compiled once for each instruction set.
+// Losses of rows, and their gradients. This file is compiled once for each instruction set.
 //
-// The blocks of a row are folded into its state. The loss follows from the state and the target's scores. The gradient
-// is the softmax of the blocks minus the target. Targets that are classes, without label smoothing and soft-cap, need
-// nothing else (`plain`). Other losses are computed in double, since p minus a smoothed target cancels. If the target
-// has more than one class, each block is read once more for its sums.
+// The blocks of a row are folded into the state of the row. The loss is computed from the state and the score of the
+// target. The gradient is the softmax of the blocks minus the target. These two passes are enough for a `plain` loss,
+// with classes as targets and without label smoothing and soft-cap. All other losses are computed in double, because p
+// minus a smoothed target cancels. If the target has more than one class, an extra pass over the blocks computes its
+// sums.
 #include <memory>
 
 #include "core/cpp/parallel_rows.hpp"
@@ -22,14 +23,14 @@ double weight_of(const Args& args, std::int64_t row, std::int64_t y) {
     return value;
 }
 
-// A block of a row for a loss that is not plain: scores and, if present, weights, target, and scores before the
-// soft-cap.
+// A block of a row, for a loss that is not plain: the scores z, and if present the class weights w, the target
+// probabilities t, and the scores before the soft-cap (raw).
 struct Strip {
     const double *z, *w, *t, *raw;
     std::int64_t n;
 };
 
-// The sums of one block, after its row's maximum is known.
+// Returns the sums of one block. The maximum of the row must be known.
 Sums look(const Strip& x, const State& s, Scale beta) {
     using V = Pack<double>;
     // far = kFar beta (m - z), computed so that m - z cannot overflow.
@@ -43,7 +44,8 @@ Sums look(const Strip& x, const State& s, Scale beta) {
         const V z = V::load_part(x.z + i, x.n - i, -kInf);
         const V weight = x.w ? V::load_part(x.w + i, x.n - i, 0) : one;
         const auto in = above(z, out);
-        const V far = keep(unless(in, equal(z, top)), fma(z, minus_part, m) * rest_of_beta);  // ties: 0, also at inf
+        // far is 0 at the maximum, even if the maximum is infinite.
+        const V far = keep(unless(in, equal(z, top)), fma(z, minus_part, m) * rest_of_beta);
         count.add(in);
         w_far.add({x.w ? keep(above(weight, zero), weight * far) : far});
         if (x.w) w_sum.add({keep(in, weight)});
@@ -63,8 +65,8 @@ Sums look(const Strip& x, const State& s, Scale beta) {
             beyond.total()};
 }
 
-// Turns gain p into the gradient of a block: subtracts the target's mass, multiplies by the soft-cap's slope, and sets
-// 0 outside the support.
+// Computes the gradient of a block from gain p: subtracts scale m_k, multiplies by the slope of the soft-cap, and
+// writes 0 outside the support.
 void less_masses(const Strip& x, std::int64_t y, const State& s, const Slope& slope, double softcap, const double* p,
                  const Target<double>& to) {
     using V = Pack<double>;
@@ -90,7 +92,7 @@ void less_masses(const Strip& x, std::int64_t y, const State& s, const Slope& sl
         }
         if (x.raw) {
             const Two<V> bend = cap.slope(V::load_part(x.raw + i, x.n - i, 0));
-            const auto level = equal(bend.hi, zero);  // 0 times anything is 0
+            const auto level = equal(bend.hi, zero);  // a slope of 0 gives 0, even times inf or NaN
             d = times(d, bend);
             d = {keep(unless(equal(zero, zero), level), d.hi), keep(unless(equal(zero, zero), level), d.lo)};
         }
@@ -99,7 +101,7 @@ void less_masses(const Strip& x, std::int64_t y, const State& s, const Slope& sl
     });
 }
 
-// A group of rows with everything that a loss reads.
+// A group of rows, with the class weights, targets and scores that a loss reads.
 template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
     using Base = GroupOf<Args, T, Size>;
     using Base::args, Base::begin, Base::end, Base::first, Base::pitch, Base::scale, Base::scores;
@@ -128,14 +130,14 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
             for (int g = 0; g < this->count; ++g) {
                 double* row_bent = bent + g * pitch;
                 cap.bend(row_bent, e - b);
-                for (std::int64_t i = 0; i < e - b && scale[g].flat;
-                     ++i)  // beta = 0: the soft-cap applies to infinities too
+                // At beta = 0 the soft-cap also applies to infinite scores.
+                for (std::int64_t i = 0; i < e - b && scale[g].flat; ++i)
                     row_bent[i] = row_bent[i] - row_bent[i] == 0 ? 0 : row_bent[i];
             }
         }
     }
 
-    // The quantities of a row that do not depend on the scores of the row.
+    // Sets the values of a row that do not depend on the scores of this call.
     void start(int g, Row& to) const {
         if (args.given) {
             const double* given = args.given + 3 * (first + g);
@@ -147,7 +149,7 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
         if (to.ignored) to.y = 0;
         else if (args.weight) to.w_y = weight_of(args, first + g, to.y);
     }
-    // The state of a row, and the score of the row's class if the block contains it.
+    // The state of one block of a row, and the score of the target class if the block contains it.
     struct Piece {
         State state;
         bool holds = false;
@@ -173,7 +175,7 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
         if (args.losses) args.losses[first + g] = loss_of(of, this->beta(g), args);
     }
 
-    // `block` of a row, for steps that treat rows one by one.
+    // Returns a block of one row.
     Strip strip(std::int64_t block, int g) const {
         const auto part = [&](const double* x) { return x ? x + g * pitch : nullptr; };
         return {scores + g * pitch, part(w), part(t), part(raw), size(block)};
@@ -186,12 +188,14 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
             const Slope slope(of, this->beta(g), times(beta_to_scores(g), seed), args);
             const T* z = row(g);
             const std::int64_t n = size(block), y = of.y - begin(block);
-            const bool here = holds(of.y, block) && slope.gain.hi == slope.gain.hi;  // a row of NaN stays NaN
+            // In a row of NaN, the entry of y is NaN like all other entries.
+            const bool here = holds(of.y, block) && slope.gain.hi == slope.gain.hi;
             const auto to = this->target(g, block, z);
             if (slope.flat()) {
                 std::fill_n(to.out, n, T{0});
             } else if (plain) {
-                const double at_y = here ? static_cast<double>(z[y]) : -kInf;  // results may overwrite the scores
+                // Read the score of y now, because the gradient may overwrite the scores.
+                const double at_y = here ? static_cast<double>(z[y]) : -kInf;
                 probabilities(g, n, here ? y : -1, of.state, slope.gain, to);
                 if (at_y > -kInf)
                     to.out[y] = static_cast<T>(rounded(slope.at(at_y == of.state.m, to.out[y], of.w_y, 1)));
@@ -203,14 +207,14 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
         }
         this->flush(block);
     }
-    // d x / d z: beta with its sign.
+    // Returns d x / d z: beta with its sign.
     Twofold beta_to_scores(int g) const {
         const RowScale& s = scale[g];
         const Scale beta = this->beta(g);
         return times(Twofold{beta.hi, beta.lo}, s.flat ? 0.0 : s.negate ? -1.0 : 1.0);
     }
-    // Writes gain p. The cache line of y is read again soon, so the stores go through the caches. A gradient of 4096 x
-    // 1024 takes 0.4 ms this way, and 0.95 ms with stores past the caches.
+    // Writes gain p. The cache line that contains class y is read again soon, so it is not written with streaming
+    // stores. A gradient of 4096 x 1024 takes 0.4 ms this way, and 0.95 ms if all stores are streaming.
     void probabilities(int g, std::int64_t n, std::int64_t y, const State& s, Twofold gain, const Target<T>& to) const {
         const T* z = row(g);
         const std::int64_t line = 64 / sizeof(T);
@@ -253,8 +257,8 @@ template <class T> void run_as(const Args& args) {
     else run_groups<T, 1>(args);
 }
 
-// The total weight of the rows from `begin` to `end` in a mean; infinity in place of 0, so that the mean of no row is
-// 0.
+// Returns the total weight of the rows [begin, end) in a mean. It returns infinity in place of 0, so that the mean over
+// no rows is 0.
 double together(const Args& args, std::int64_t begin, std::int64_t end) {
     if (!args.mean) return 1;
     std::int64_t counted = end - begin;
@@ -286,7 +290,7 @@ void reduce(const Args& args) {
     });
 }
 
-// The loss of each row and the factor of its gradient, of which the arguments name groups.
+// Memory for the loss of each row, and the factor of the gradient of each row or group of rows.
 struct RowNumbers {
     std::unique_ptr<double[]> losses, seeds;
     explicit RowNumbers(Args& args, bool gradients) {
@@ -309,7 +313,7 @@ void run_rows(const Args& args) {
     else run_as<double>(args);
 }
 
-// The arguments for the rows of a part, whose scores are in `z`. Seeds that all rows share stay.
+// Returns the arguments for a part of the rows, whose scores are in `z`. A seed that all rows share is not moved.
 Args part_of(const LinearArgs& args, std::int64_t begin, std::int64_t end, char* z) {
     Args part = args;
     const auto move = [&](Operand& x) {

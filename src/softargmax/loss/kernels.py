@@ -1,10 +1,11 @@
-"""Kernels for last layers in CPU memory: the core's matrix product, and the losses of a few rows of scores at a time.
+"""Kernels for last layers in CPU memory. They compute scores and losses for a few rows at a time.
 
-The core's product gives a row the same bits in every batch, so the loss of a row has the same bits too. The kernels
-overwrite the scores of a part with their gradient. They add up the gradient with respect to W part by part.
+The scores come from the matrix product of the core. A row of this product has the same bits in every batch, and so does
+the loss of the row. The kernels overwrite the scores of a part of the rows with their gradient. The gradient with
+respect to W is summed over the parts.
 
-In the gradients, 0 replaces the entries of h and w that are not finite. This does not change a result, because these
-entries are only multiplied by entries of dz that are 0 or NaN. It keeps the bits of a row independent of the other
+In the gradients, entries of h and w that are not finite are replaced by 0. This does not change a result, because these
+entries are only multiplied by entries of dz that are 0 or NaN. It makes the bits of a row independent of all other
 rows.
 """
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-# --- terms and divergences: the core's product, and the definitions of the losses -------------------------------------
+# --- terms and divergences: the matrix product of the core, and the definitions of the losses -------------------------
 
 
 @np.errstate(all="ignore")
@@ -50,13 +51,13 @@ def linear_terms(i: LinearTerms, r: tuple[Any, ...]) -> None:
 
 @np.errstate(all="ignore")
 def linear_terms_vjp(i: LinearTermsVjp, dh: Any, dw: Any, db: Any) -> None:
-    """Write the gradients of <g, terms>."""
+    """Write the gradients of <g, terms> with respect to h, W and b."""
     memory = memory_of(dh)
     options, to = _numbers(_options(i.of.options, memory)), _GradientSums(i.of.layer, i.to, memory, dh, dw, db)
     incoming = (i.g_loss, i.g_lse, i.g_entropy, i.g_z)
     seeds = [None if g is None else memory.numpy(g).astype(np.float64)[:, None] for g in incoming]
     for part, z in _scores(_layer(i.of.layer, memory), 2 * _native.PARTS):
-        to.see(z, part)
+        to.make_finite(z, part)
         to.add(reference.gradient(z, [rows_of(g, part) for g in seeds], options_of_rows(options, part), CLASSES), part)
 
 
@@ -76,9 +77,9 @@ def linear_divergence(i: LinearDivergence, divergence: Any) -> None:
 
 
 def layer_vjp(slope: Callable[[Any, Any, slice], Any], layer: Layer, other: Layer, to: str) -> tuple[Any, Any, Any]:
-    """Return dz W, dz^T h and sum dz for dz = slope(scores, other layer's scores, part).
+    """Return dz W, dz^T h and sum dz for dz = slope(scores, scores of the other layer, part).
 
-    The counterpart of `reference_linear.layer_vjp`.
+    The definition is `reference_linear.layer_vjp`.
     """
     memory, none = memory_of(layer.h), reference.no_array(layer.h)
     own, kind = _layer(layer, memory), _precision(_layer(layer, memory))
@@ -88,7 +89,7 @@ def layer_vjp(slope: Callable[[Any, Any, slice], Any], layer: Layer, other: Laye
     sums = _GradientSums(layer, to, memory, *found)
     both = zip(_scores(own, 4 * _native.PARTS), _scores(_layer(other, memory), 4 * _native.PARTS), strict=True)
     for (part, z), (_, other_z) in both:
-        sums.see(z, part)
+        sums.make_finite(z, part)
         sums.add(np.asarray(memory.numpy(slope(memory.array(z), memory.array(other_z), part)), kind), part)
     return found[0], found[1], found[2]
 
@@ -97,18 +98,18 @@ def layer_vjp(slope: Callable[[Any, Any, slice], Any], layer: Layer, other: Laye
 
 
 def _layer(layer: Layer, memory: Memory) -> Layer:
-    """Return the layer as NumPy arrays on the same memory; bfloat16 as its bits."""
+    """Return the layer as NumPy arrays that share its memory. bfloat16 becomes uint16, with the same bits."""
     return Layer(*map(memory.numpy, layer))
 
 
 def _options(options: LossOptions, memory: Memory) -> LossOptions:
-    """Return the options with NumPy arrays on the same memory; bfloat16 as its bits."""
+    """Return the options as NumPy arrays that share their memory. bfloat16 becomes uint16, with the same bits."""
     arrays = {name: memory.numpy(getattr(options, name)) for name in ("target", "probabilities", "weight", "where")}
     return options._replace(**arrays, beta=Scale(*map(memory.numpy, options.beta)))
 
 
 def _numbers(options: LossOptions) -> LossOptions:
-    """Convert bfloat16 bits to float32, for the definitions."""
+    """Convert the bits of bfloat16 options to float32, for the definitions."""
     bits: dict[str, Any] = {
         name: widened(x, np.float32)
         for name, x in options._asdict().items()
@@ -118,7 +119,7 @@ def _numbers(options: LossOptions) -> LossOptions:
 
 
 class _GradientSums:
-    """Adds up the gradients that `forms` names, part by part of the rows: dz W, dz^T h and the sum of dz."""
+    """Compute the gradients that `forms` names, for one part of the rows after another: dz W, dz^T h and sum dz."""
 
     def __init__(self, layer: Layer, forms: str, memory: Memory, dh: Any, dw: Any, db: Any) -> None:
         self.forms, self._dh, self._dw, self._db = forms, *map(memory.numpy, (dh, dw, db))
@@ -127,11 +128,12 @@ class _GradientSums:
             for x in (self._dw, self._db):
                 x[...] = 0
 
-    def see(self, z: Array, part: slice) -> None:
-        """Replace nonfinite entries of W and of h in a part, before its scores z become their gradient.
+    def make_finite(self, z: Array, part: slice) -> None:
+        """Replace nonfinite entries of W and h by 0. Call this before the scores z of the part become their gradient.
 
-        A nonfinite entry of W makes all scores of its class nonfinite, and one of h all scores of its row. So a row and
-        a column of finite scores show that there are none. To read all of W takes a third of its product with 3 rows.
+        A nonfinite entry of W makes all scores of its class nonfinite, and a nonfinite entry of h all scores of its
+        row. One row of finite scores therefore shows that W is finite, and one column that h is finite. Testing W
+        itself would take a third of the time of its product with 3 rows.
         """
         if part.start == 0 and not _native.finite(z[:1]):
             self._w = self._memory.numpy(sound(self._layer.w, self._memory.view))
@@ -139,7 +141,7 @@ class _GradientSums:
             self._h = self._memory.numpy(sound(self._layer.h, self._memory.view))
 
     def add(self, dz: Array, part: slice) -> None:
-        """Add the gradients of a part of the rows, from dz, the gradient with respect to its scores."""
+        """Add the gradients of a part of the rows. dz is the gradient with respect to the scores of the part."""
         later = part.start > 0
         if "h" in self.forms:
             _native.product(dz, self._w, self._dh[part], sparse=True)
@@ -153,7 +155,7 @@ class _GradientSums:
 
 
 def _scores(layer: Layer, parts: int) -> Iterator[tuple[slice, Array]]:
-    """Yield parts of the rows, each with its scores; all parts share one array."""
+    """Yield each part of the rows with its scores. The scores of all parts are written to the same array."""
     size, classes = layer.h.shape[0], layer.w.shape[0]
     step = _native.rows_at_once(size, layer.h.shape[1], classes, parts)
     memory = np.empty((step, classes), _precision(layer))

@@ -2,7 +2,8 @@
 //
 //     dh = dz W        dW = dz^T h        db = sum dz
 //
-// The scores of a part become dz in place. A row of dh has the same bits in every batch; dW and db add up part by part.
+// The scores of a part are overwritten with dz. A row of dh has the same bits in every batch. dW and db are summed over
+// the parts.
 #pragma once
 
 #include <memory>
@@ -28,8 +29,8 @@ struct Matrix2D : Factor2D {
 template <class T> class LastLayer {
     LinearArgs& args_;
     const Matrix2D h_, w_;
-    Matrix2D h_of_dw_ = h_, w_of_dh_ = w_;  // with 0 in place of NaN and infinities, once some are found
-    // Not std::vector, whose functions would exist once for all instruction sets.
+    Matrix2D h_of_dw_ = h_, w_of_dh_ = w_;  // copies without NaN and inf, if there are any
+    // This is no std::vector, because all instruction sets would share one compiled copy of its functions.
     using Numbers = std::unique_ptr<T[]>;
     Numbers finite_h_, finite_w_, bias_, finite_bias_, ones_;
     bool late_ = false;  // true if some biases are not finite
@@ -41,7 +42,7 @@ template <class T> class LastLayer {
     }
     static bool is_finite(T x) { return x - x == 0; }
 
-    // The matrix with 0 in place of NaN and infinities.
+    // Replaces NaN and infinities by 0, in a copy of the matrix.
     static void make_finite(Matrix2D& x, Numbers& to) {
         if (to) return;
         to = numbers(x.rows * x.cols);
@@ -80,7 +81,8 @@ template <class T> class LastLayer {
         });
     }
 
-    // Nonfinite biases are added last, and not to infinite scores: a class with a bias of -inf is outside the support.
+    // Computes the scores. Nonfinite biases are added last, and not to infinite scores, because inf - inf is NaN. A
+    // class with a bias of -inf is outside the support.
     void scores(std::int64_t begin, std::int64_t end, T* z) {
         product(h_.part(begin, end), w_.transposed(), reinterpret_cast<char*>(z), false, false, finite_bias_.get());
         for (std::int64_t i = 0; late_ && i < end - begin; ++i)
@@ -90,10 +92,11 @@ template <class T> class LastLayer {
             }
     }
 
-    // Replaces nonfinite entries of h and W for the gradients, before the scores become dz. The entries of dz that they
-    // meet are 0 or NaN anyway; so the bits of a row do not depend on other rows. A nonfinite entry of W makes all
-    // scores of its class nonfinite, and one of h all scores of its row. So if one row and one column of scores are
-    // finite, there are none, and W need not be read (a third of the time of its product with 3 rows).
+    // Replaces nonfinite entries of h and W by 0 for the gradients. It is called before the scores become dz. These
+    // entries are only multiplied by entries of dz that are 0 or NaN, so the result does not change. The bits of a row
+    // then do not depend on other rows. A nonfinite entry of W makes all scores of its class nonfinite, and a nonfinite
+    // entry of h all scores of its row. One row of finite scores therefore shows that W is finite, and one column that
+    // h is finite. Reading all of W would take a third of the time of its product with 3 rows.
     void finite_layer(std::int64_t rows, const T* z) {
         bool w = true, h = true;
         for (std::int64_t k = 0; k < w_.rows; ++k) w &= is_finite(z[k]);

@@ -42,14 +42,14 @@ def linear_cross_entropy(
     h : array_like
         Hidden vectors (..., D).
     w : array_like
-        Output weights (K, D), of h's array library. Their dtype may differ from h's.
+        Output weights (K, D), from the same array library as h. The dtypes of w and h may differ.
     target : array_like
-        Classes: integers of shape (...). Or probabilities (..., K), as in `cross_entropy`.
+        One class per row: integers of shape (...). Or probabilities of shape (..., K), as in `cross_entropy`.
     bias : array, optional
         b, of shape (K,).
     exact : bool
-        If True, gradients include every probability, however small. If False, they may leave out negligible ones; the
-        notes give the bound.
+        If True, gradients include every probability, however small. If False, they may leave out negligible
+        probabilities. The notes give a bound of the error.
     **options
         The options of `cross_entropy` except `axis`. Classes run along the last axis of the scores.
 
@@ -61,26 +61,28 @@ def linear_cross_entropy(
     Raises
     ------
     IndexError, TypeError, ValueError
-        As `cross_entropy`.
+        As in `cross_entropy`.
 
     Notes
     -----
-    The function computes the scores of some rows at a time: an eighth of all scores, 4 MiB, or an eighth of the size of
-    w, whichever is most. Half-precision inputs are multiplied and summed in float32.
+    The function stores the scores of a part of the rows at a time. A part has an eighth of all scores, 4 MiB of scores,
+    or an eighth as many scores as w has entries, whichever is largest. Half-precision inputs are multiplied and summed
+    in float32.
 
-    For tensors in CPU memory, if the loss is a mean or a sum and autograd records it, the forward pass also computes
-    the gradients and keeps them for the backward pass. Call it under `torch.no_grad()` if you need no gradients.
+    If autograd records a mean or a sum for torch tensors in CPU memory, the forward pass also computes the gradients.
+    It saves them for the backward pass. Call the function under `torch.no_grad()` if you need no gradients.
 
     Edge rows are as in `cross_entropy`. A class whose bias is -inf is outside the support.
 
-    Gradient: with dz the gradient of `cross_entropy`, it is :math:`dh = dz\,W`, :math:`dW = dz^T h` and
+    Gradient: with dz the gradient of `cross_entropy`, the gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h` and
     :math:`db = \sum dz`.
 
     Unless `exact` is True, probabilities of at most u / K may count as 0 in dz, where u is the rounding unit of the
-    sums (2^-24, or 2^-53 in float64). The compiled core sets such probabilities to 0, and skips blocks of zeros. The
-    omitted probabilities of a row sum to at most u. Let g be the factor of p in a row's dz: the incoming gradient times
-    :math:`(\tau + 2 c\,\mathrm{lse}) / T`. Then a row of dh changes by at most :math:`u\,|g| \max_k |w_k|`, and a row
-    of dW by at most :math:`\frac{u}{K} \sum_n |g_n| |h_n|`. Set `exact` if the gradients of rare classes matter.
+    sums (2^-24 in float32, 2^-53 in float64). The compiled core sets such probabilities to 0 and skips blocks of zeros.
+    The omitted probabilities of a row sum to at most u. Let :math:`g_n` be the factor of p in row n of dz: the incoming
+    gradient times :math:`(\tau + 2 c\,\mathrm{lse}) / T`. Row n of dh then changes by at most
+    :math:`u\,|g_n| \max_k |w_k|`. A row of dW changes by at most :math:`\frac{u}{K} \sum_n |g_n| |h_n|`. Set `exact` to
+    True if the gradients of rare classes matter.
 
     References
     ----------
@@ -106,7 +108,7 @@ def linear_cross_entropy(
 def linear_cross_entropy_terms(
     h: Vectors, w: Vectors, target: Target, *, bias: Numbers | None = None, **options: Unpack[LinearKeywords]
 ) -> CrossEntropyTerms:
-    r"""Return the cross-entropy of a last layer's scores and its terms, without storing the scores.
+    r"""Return loss, lse, entropy and z-loss of a last layer's scores, without storing the scores.
 
     .. math:: z = h W^T + b, \qquad \mathrm{cross\_entropy\_terms}(z, y)
 
@@ -123,13 +125,13 @@ def linear_cross_entropy_terms(
     Raises
     ------
     IndexError, TypeError, ValueError
-        As `cross_entropy`.
+        As in `cross_entropy`.
 
     Notes
     -----
-    Edge rows are as in `cross_entropy_terms`, memory as in `linear_cross_entropy`.
+    Edge rows are as in `cross_entropy_terms`. The use of memory is as in `linear_cross_entropy`.
 
-    Gradient: each term can be differentiated separately, with respect to h, w and bias.
+    Gradient: each of the four results can be differentiated separately, with respect to h, w and bias.
 
     References
     ----------
@@ -172,19 +174,19 @@ def linear_cross_entropy_and_gradient(
     -------
     LinearLossAndGradient
         loss, as `linear_cross_entropy` returns it, and dh, dw and dbias, with the shapes and dtypes of h, w and bias.
-        dbias is None without a bias. For reduction "none" they are the gradients of the sum.
+        dbias is None without a bias. If `reduction` is "none", the gradients are those of the sum of the losses.
 
     Raises
     ------
     IndexError, TypeError, ValueError
-        As `cross_entropy`.
+        As in `cross_entropy`.
 
     Notes
     -----
     Edge rows are as in `cross_entropy`. The vectors of masked classes and of ignored rows do not affect any gradient,
     even if they contain NaN or inf.
 
-    Gradient: with dz the gradient of `cross_entropy`, it is :math:`dh = dz\,W`, :math:`dW = dz^T h` and
+    Gradient: with dz the gradient of `cross_entropy`, the gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h` and
     :math:`db = \sum dz`.
 
     References
@@ -215,7 +217,7 @@ def linear_cross_entropy_and_gradient(
 def record(
     h: Any, w: Any, bias: Any, target: Any, options: Any, *, exact: bool = False, name: str = "target"
 ) -> tuple[CheckedLayer, LinearCrossEntropy]:
-    """Check the arguments. Return the layer with its original shape, and the operation's record, laid out as rows."""
+    """Check the arguments. Return the checked layer, and the argument record with arrays reshaped to (N, ...)."""
     layer = layer_of(h, w, bias)
     options = {**options, "dtype": widest_dtype(options.get("dtype"), layer)}
     loss_options, _, kept, mean, dtype = checked(layer.h, target, options, layer.shape, name)
@@ -232,5 +234,5 @@ def record(
 
 
 def like_rows(rows: Any, layer: CheckedLayer, kept: int = 1) -> Any:
-    """Reshape one number per row to the shape of h's rows. Return a single number unchanged."""
+    """Reshape one number per row to h's shape without the last axis. Return a single number unchanged."""
     return namespace(rows).reshape(rows, layer.shape[:-1]) if kept else rows

@@ -1,4 +1,4 @@
-"""Check the arrays of a last layer, z = h W^T + b, and reshape these arrays and the options to rows."""
+"""Check the arrays of a last layer, z = h W^T + b. Reshape them and the options to scores of shape (N, K)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CheckedLayer(NamedTuple):
-    """h as the caller passed it, the shape of the scores, and the layer reshaped to rows."""
+    """h as the caller passed it, the shape (..., K) of the scores, and the layer with h reshaped to (N, D)."""
 
     h: Any
     shape: tuple[int, ...]
@@ -29,31 +29,31 @@ class CheckedLayer(NamedTuple):
 def common_layer(
     h: Any, w: Any, bias: Any, target: Any, options: Mapping[str, object]
 ) -> tuple[CheckedLayer, LinearCrossEntropy] | None:
-    """Return the layer and the record of the most common call in training, or None for any other call.
+    """Return the layer and the argument record of the most common call in training, or None for any other call.
 
-    Such a call has a matrix of hidden vectors, arrays of one dtype, and otherwise the arguments of `common_call`. The
-    kernel checks the classes. Checking all arguments takes 90 us, this function 6 us.
+    Such a call has a matrix of hidden vectors, arrays of one dtype, and options as in `common_call`. The kernel checks
+    the classes. This function takes 6 us. The full check of all arguments takes 90 us.
     """
     common = common_call(h, target, options)
-    if common is None or common.axes != (1,) or not _is_beside(w, h, 2) or w.shape[1] != h.shape[1]:
+    if common is None or common.axes != (1,) or not _needs_no_conversion(w, h, 2) or w.shape[1] != h.shape[1]:
         return None
-    if bias is not None and not (_is_beside(bias, h, 1) and bias.shape[0] == w.shape[0]):
+    if bias is not None and not (_needs_no_conversion(bias, h, 1) and bias.shape[0] == w.shape[0]):
         return None
     least = _rounding(common.dtype.itemsize == 8) / max(w.shape[0], 1)
-    dtype = common.dtype  # of the sums too
+    dtype = common.dtype  # also the dtype of the sums
     layer = Layer(h, w, bias)
     record = LinearCrossEntropy(layer, common.options, common.kept, common.mean, least, "", dtype, dtype)
     return CheckedLayer(h, (h.shape[0], w.shape[0]), layer), record
 
 
-def _is_beside(x: Any, h: Any, ndim: int) -> bool:
-    """True if x needs no conversion beside h: an array of h's library and dtype."""
+def _needs_no_conversion(x: Any, h: Any, ndim: int) -> bool:
+    """True if x is an array of h's library and dtype with `ndim` axes."""
     same = isinstance(x, np.ndarray) == isinstance(h, np.ndarray)
     return same and plain_axes(x, -1) == (ndim - 1,) and x.dtype == h.dtype
 
 
 def layer_of(h: Any, w: Any, bias: Any, suffix: str = "") -> CheckedLayer:
-    """Check h (..., D), w (K, D) and bias (K,); `suffix` completes their names."""
+    """Check h (..., D), w (K, D) and bias (K,). Error messages append `suffix` to these names."""
     h = check.scores(h, f"h{suffix}")
     if callable(w) and hasattr(w, "weight"):
         raise TypeError(
@@ -61,7 +61,7 @@ def layer_of(h: Any, w: Any, bias: Any, suffix: str = "") -> CheckedLayer:
         )
     w = check.scores(arrays.like(w, h, f"w{suffix}"), f"w{suffix}")
     if not h.ndim:
-        raise ValueError(f"h{suffix}: expected hidden vectors of shape (..., D), got 0-d")
+        raise ValueError(f"h{suffix}: expected hidden vectors of shape (..., D), got a 0-d array")
     if w.ndim != 2 or w.shape[1] != h.shape[-1]:
         raise ValueError(f"w{suffix}: expected shape (K, {h.shape[-1]}), with the width of h, got {tuple(w.shape)}")
     classes = w.shape[0]
@@ -76,7 +76,7 @@ def layer_of(h: Any, w: Any, bias: Any, suffix: str = "") -> CheckedLayer:
 
 
 def widest_dtype(dtype: Any, *layers: CheckedLayer) -> Any:
-    """Return the dtype of the result: `dtype` if it is not None, else the widest of the layers, at least float32."""
+    """Return `dtype`, or if it is None the widest dtype of the arrays of the layers, at least float32."""
     if dtype is not None:
         return dtype
     xp = namespace(layers[0].h)
@@ -85,14 +85,14 @@ def widest_dtype(dtype: Any, *layers: CheckedLayer) -> Any:
 
 
 def sums_of(layer: CheckedLayer) -> Any:
-    """Return the dtype in which products of the layer are summed."""
+    """Return the dtype in which the products of the layer are summed."""
     xp = namespace(layer.h)
     every = {arrays.dtype_name(x.dtype) for x in layer.flat[:2]}
     return xp.float64 if "float64" in every else xp.float32
 
 
 def negligible_probability(layer: CheckedLayer, exact: bool) -> float:
-    """Return the probability up to which a class may count as 0 in gradients: one rounding unit, divided by K."""
+    """Return the largest probability that may count as 0 in gradients: a rounding unit / K, or 0 if `exact` is True."""
     double = any(arrays.dtype_name(x.dtype) == "float64" for x in layer.flat[:2])
     return 0.0 if check.flag(exact, "exact") else _rounding(double) / max(layer.shape[-1], 1)
 
@@ -126,7 +126,7 @@ def _as_rows(array: Any, size: int) -> Any:
 
 
 def broadcast_rows(array: Any, rows: tuple[int, ...], size: int) -> Any:
-    """Reshape an array to (1, last) if it is the same for all rows, else broadcast it to (N, last)."""
+    """Reshape an array that is the same for all rows to (1, last). Broadcast any other array to (N, last)."""
     xp, last = namespace(array), array.shape[-1]
     if math.prod(array.shape[:-1]) == 1:
         return xp.reshape(array, (1, last))

@@ -2,8 +2,8 @@
 
     z = h W^T + b        dh = dz W        dW = dz^T h        db = sum dz
 
-A vjp rule only returns the gradients with respect to the layer. For the gradients with respect to the options, autograd
-differentiates the definition.
+A vjp rule returns the gradients with respect to the arrays of the layer only. For the gradients with respect to the
+options, autograd differentiates the definition.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 OF_LAYER = {"h": "h", "w": "w", "bias": "b"}
-"""The letters of `forms` and `to`."""
+"""The letters that stand for the arrays of a layer in `forms` and `to`."""
 
 
 def gradient_letters(names: Collection[str]) -> str:
-    """Return the letters for arrays of a layer, from the names of the arrays: "h", "w" and "b" for the bias."""
+    """Return the letters of the named arrays of a layer: "h", "w", and "b" for the bias."""
     return "".join(letter for name, letter in OF_LAYER.items() if name in names)
 
 
 def _by_name(found: tuple[Any, ...], to: str) -> Gradients:
-    """Return the gradients that `to` names by the name of their array, from (dh, dw, db)."""
+    """Return a dict from the names of arrays to their gradients, for the gradients in (dh, dw, db) that `to` names."""
     return {name: x for (name, letter), x in zip(OF_LAYER.items(), found, strict=True) if letter in to}
 
 
@@ -57,7 +57,7 @@ def _linear_vjp(i: LinearCrossEntropy, r: LinearLoss, g: LinearLoss, wanted: Wan
         return {}
     computed = {name for name, x in zip(OF_LAYER.values(), r[1:], strict=True) if name in i.forms and x is not None}
     if {*to} <= computed and not followed(g.loss):
-        # Return new arrays: the caller may change them, and a second backward reads the saved ones again.
+        # Return new arrays: the caller may change them, and a second backward pass reads the saved gradients again.
         found = ToLayer(
             *(x * g.loss if letter in to else x for letter, x in zip(OF_LAYER.values(), r[1:], strict=True))
         )
@@ -158,7 +158,7 @@ def _layer(i: LinearDivergence, whose: str) -> Layer:
 
 
 def _slope(i: LinearDivergence, g: LinearDivergences, whose: str, other: str) -> Callable[[Any, Any, slice], Any]:
-    """Return a function for the gradient to one model's scores, given both models' scores of a part of the rows."""
+    """Return a function that maps both models' scores of a part of the rows to the gradient of one model's scores."""
 
     def slope(z: Any, other_z: Any, part: slice) -> Any:
         where, beta = reference_linear.rows_of(i.where, part), reference_linear.beta_of(i.beta, part)
@@ -170,7 +170,7 @@ def _slope(i: LinearDivergence, g: LinearDivergences, whose: str, other: str) ->
 
 
 def _with_scores_of(other: Layer, slope: Callable[[Any, Any, slice], Any]) -> Callable[[Any, slice], Any]:
-    """Return `slope` as a function that computes the other layer's scores itself."""
+    """Return `slope` as a function of z and part, which computes the scores of the other layer itself."""
     return lambda z, part: slope(z, reference_linear.product(reference_linear.part_of(other, part)), part)
 
 

@@ -3,7 +3,8 @@
 //     loss = -sum m_k log p_k + c lse^2        d loss / d x_k = (tau + 2 c lse) p_k - m_k
 //     m_k = w_k ((1 - e) t_k + e / n)          tau = sum m_k
 //
-// n and all sums except tau's run over the support. A target with mass outside the support makes the loss +inf.
+// n is the number of scores in the support. All sums run over the support, except that tau also includes targets
+// outside it. A target with mass outside the support makes the loss +inf.
 #pragma once
 
 #include "core/cpp/elementwise.hpp"
@@ -11,8 +12,8 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::loss {
 
-// The sums for targets with more than one class. `far` is beta (m - z_k). Its sums are scaled by 2^-64, since they may
-// overflow where the mean does not.
+// The sums for targets with more than one class. `far` is beta (m - z_k). The sums of `far` are scaled by kFar = 2^-64,
+// because they may overflow even if the weighted mean of `far` does not.
 constexpr double kFar = 0x1p-64;
 struct Sums {
     double n = 0;          // scores in the support
@@ -29,7 +30,7 @@ struct Sums {
     }
 };
 
-// The quantities of a row in the formulas.
+// The values that the formulas need for a row.
 struct Row : Sums {
     State state;
     std::int64_t y = -1;  // the target class; -1 if targets are probabilities
@@ -41,7 +42,8 @@ struct Row : Sums {
 
 inline bool is_limit(const State& s, Scale beta) { return std::isinf(s.m) || std::isinf(beta.hi); }
 
-// beta (m - z). In the limits, where ties with m share the row: 0 for the ties and infinite for the others.
+// Returns beta (m - z). If m or beta is infinite, only the scores equal to m have a probability. The distance is 0 for
+// these scores and infinite for all others.
 inline Twofold distance(double z, const State& s, Scale beta) {
     if (is_limit(s, beta)) return {z == s.m ? 0 : kInf, 0};
     if (std::fabs(s.m) > 1e290) return {2 * ((s.m * 0.5 - z * 0.5) * beta.hi), 0};
@@ -49,7 +51,7 @@ inline Twofold distance(double z, const State& s, Scale beta) {
     return {x.hi, or_zero(x.lo + d.lo * beta.hi)};
 }
 
-// The weights of a row's target: 1 - e, and e / n.
+// The label-smoothing factors of a row: 1 - e, and e / n.
 struct Smoothing {
     Twofold own, each;
     Smoothing(const Row& row, double e)
@@ -81,17 +83,18 @@ inline double loss_of(const Row& row, Scale beta, const Args& args) {
 
 // The gradient with respect to the scores of one row, gain p_k - scale m_k.
 //
-// At the maximum p_k may be close to 1. There it is scale ((tau + 2 c lse - m_k) p_k - m_k (1 - p_k)) with 1 - p_k = r
-// / (1 + r). All factors are pairs: rounding seed, beta, tau and 2 c lse one by one costs 6 ulp of a float64 gradient.
+// At the maximum p_k may be close to 1. The gradient is therefore computed there as scale ((tau + 2 c lse - m_k) p_k -
+// m_k (1 - p_k)) with 1 - p_k = r / (1 + r). All factors are pairs of doubles. If seed, beta, tau and 2 c lse were each
+// rounded to a double, a float64 gradient would have an error of 6 ulp.
 struct Slope {
     Smoothing share;
     Twofold gain{}, scale{};
-    Twofold own{}, lse{};  // own = (1 - e) sum w t; 2 c lse; tau = own + (e / n) sum w
+    Twofold own{}, lse{};  // own: (1 - e) sum w t, so that tau = own + (e / n) sum w; lse: 2 c times the lse
     Twofold w{};
     Twofold own_mass{}, each_mass{};  // scale (1 - e) and scale e / n
-    Twofold p{}, others_p{};  // for a score at the maximum, and for all other scores
+    Twofold p{}, others_p{};  // p at the maximum, and 1 - p at the maximum
 
-    // `seed`: d / d loss times beta
+    // `seed` is the incoming gradient of the loss, times beta.
     Slope(const Row& row, Scale beta, Twofold seed, const Args& args) : share(row, args.label_smoothing) {
         const State& s = row.state;
         if (row.ignored || s.r == -1 || (is_limit(s, beta) && s.r == s.r)) return;  // constant there
@@ -107,7 +110,7 @@ struct Slope {
     }
     // A row of NaN has a gradient of NaN, even if the incoming gradient is 0.
     bool flat() const { return scale.hi == 0 && gain.hi == gain.hi; }
-    // gain p_k - scale m_k, at the maximum or not
+    // Returns gain p_k - scale m_k. `top` is true for a score equal to the maximum.
     Twofold at(bool top, double gain_p, double w_k, double t) const {
         if (!top) return off_maximum(gain_p, w_k, t);
         const Twofold m = times(plus(times(share.own, t), share.each), w_k);

@@ -19,7 +19,7 @@ fx.wrap("class_axis")
 
 
 class _CrossEntropy(nn.Module):
-    """Base class of both modules. Each option is an attribute."""
+    """Base class of CrossEntropyLoss and LinearCrossEntropyLoss. Each option is an attribute."""
 
     weight: Tensor | None
 
@@ -56,15 +56,16 @@ class CrossEntropyLoss(_CrossEntropy):
     weight : Tensor, optional
         One weight per class, of shape (K,). The module registers it as a buffer.
     ignore_index, reduction, label_smoothing
-        As in `torch.nn.CrossEntropyLoss` and `softargmax.cross_entropy`. Keyword arguments.
+        As in `torch.nn.CrossEntropyLoss` and `softargmax.cross_entropy`. These are keyword arguments.
     z_loss, softcap, temperature
-        As in `softargmax.cross_entropy`. Keyword arguments. A temperature that is a `torch.nn.Parameter` is learned.
+        As in `softargmax.cross_entropy`. These are keyword arguments. A temperature that is a `torch.nn.Parameter` is
+        learned.
 
     Notes
     -----
     Call the module with scores and a target, and optionally with `where`, a boolean mask that broadcasts with the
-    scores. Scores have shape (K,), (N, K) or (N, K, d1, ...). Classes run along axis 1, whereas for the function they
-    run along the last axis by default. If no row counts, the mean is 0 (torch: NaN). Edge rows and gradients are as in
+    scores. Scores have shape (K,), (N, K) or (N, K, d1, ...). Classes run along axis 1. (In the function they run along
+    the last axis by default.) If all rows are ignored, the mean is 0 (torch: NaN). Edge rows and gradients are as in
     `softargmax.cross_entropy`.
 
     See Also
@@ -101,14 +102,14 @@ class LinearCrossEntropyLoss(_CrossEntropy):
     weight, ignore_index, reduction, label_smoothing, z_loss, softcap, temperature
         As in `CrossEntropyLoss`.
     exact : bool
-        As in `softargmax.linear_cross_entropy`. Keyword argument.
+        As in `softargmax.linear_cross_entropy`. This is a keyword argument.
 
     Notes
     -----
     Call the module with hidden vectors h (..., D), output weights W (K, D) and a target (...) or (..., K), and
-    optionally with `bias` (K,) and `where`. The module owns no output weights, so you can tie them to an embedding.
-    Classes run along the last axis of the scores; for two axes that is torch's axis 1. Edge rows and gradients are as
-    in `softargmax.linear_cross_entropy`.
+    optionally with `bias` (K,) and `where`. W is not a parameter of the module, so you can tie it to an embedding.
+    Classes run along the last axis of the scores. (In torch they run along axis 1.) Edge rows and gradients are as in
+    `softargmax.linear_cross_entropy`.
 
     See Also
     --------

@@ -2,9 +2,9 @@
 
     d loss / d x_k = (tau + 2 c lse) p_k - m_k
 
-The definitions are in reference.py. A vjp rule returns the gradient with respect to the scores only; autograd
-differentiates the definition for all other arguments. Kernels save the state (m, r, low) of each row. The backward
-pass recomputes p from it: it reads the scores once and writes the gradient once.
+The definitions are in reference.py. A vjp rule returns the gradient with respect to the scores only. For all other
+arguments, autograd differentiates the definition. Kernels save the state (m, r, low) of each row. The backward pass
+recomputes p from this state. It reads the scores once and writes the gradient once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _kept(i: Any) -> tuple[int, ...]:
 
 
 def refuse(i: CrossEntropy, row: int) -> None:
-    """Raise IndexError for the class of a row, which the kernel found out of range."""
+    """Raise IndexError, after the kernel found that the class of `row` is out of range."""
     refuse_class(i.options.target, row, i.z.shape, i.axes, i.options.ignore_index)
 
 
@@ -40,9 +40,9 @@ def _cross_entropy_vjp(i: CrossEntropy, r: Loss, g: Loss, wanted: Wanted) -> Gra
 
 
 def _cross_entropy_vjp_vjp(i: CrossEntropyVjp, _r: ToScores, g: ToScores, wanted: Wanted) -> Gradients:
-    """Return the gradient with respect to g, in which gz is linear.
+    """Return the gradient with respect to g. gz is linear in g.
 
-    Where the slope is 0, the incoming gradient is ignored, even if it is NaN.
+    Where the factor of g is 0, the incoming gradient is ignored, even if it is NaN.
     """
     if "g" not in wanted:
         return {}

@@ -1,4 +1,4 @@
-"""The options of the losses. Each public function checks them once.
+"""The options of the losses, and their checks. Each public function checks its options once.
 
 Array options are reshaped so that they broadcast with the scores.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ModuleKeywords(TypedDict, total=False):
-    """The options that the modules take as keyword arguments too."""
+    """The options that both the functions and the torch modules take as keyword arguments."""
 
     reduction: str
     ignore_index: int
@@ -37,7 +37,7 @@ class ModuleKeywords(TypedDict, total=False):
 
 
 class LinearKeywords(ModuleKeywords, total=False):
-    """The options of the functions of a last layer; `cross_entropy` documents them."""
+    """The options of the functions for a last layer. They are documented in `cross_entropy`."""
 
     weight: Numbers | None
     where: Mask | None
@@ -60,7 +60,7 @@ DEFAULTS = {
     "z_loss": 0.0,
     "temperature": 1.0,
 }
-"""Defaults of the options. All others default to None."""
+"""Defaults of the options. An option that is not listed defaults to None."""
 _ALL_DEFAULTS: dict[str, Any] = dict.fromkeys(Keywords.__optional_keys__) | DEFAULTS
 takes = functools.partial(signature.takes, defaults=DEFAULTS)
 
@@ -80,10 +80,10 @@ _COMMON_REDUCTIONS = {"mean": (0, True), "sum": (0, False)}  # kept, mean
 
 
 def common_call(z: Any, target: Any, options: Mapping[str, object]) -> CrossEntropy | None:
-    """Return the record of the most common call in training, or None for any other call.
+    """Return the argument record of the most common call in training, or None for any other call.
 
-    Such a call has classes as target, no class weights and no extra terms. The kernel checks the rest. Checking all
-    options takes 12 us, this function 4 us.
+    Such a call has classes as target, and no options except axis, reduction and ignore_index. The kernel checks the
+    class values. This function takes 4 us. The full check of all options takes 12 us.
     """
     if not options.keys() <= _COMMON_OPTIONS:
         return None
@@ -112,10 +112,10 @@ def checked(
     *,
     look: bool = True,
 ) -> Checked:
-    """Check the target and the options against scores z, or against scores of this shape computed from z.
+    """Check the target and the options for scores z, or for scores of the given shape that are computed from z.
 
-    If `name` is "index", the target may not be probabilities. If `look` is False, this function does not check the
-    class values; the kernel does.
+    If `name` is "index", probabilities are not allowed as target. If `look` is False, the class values are not checked,
+    because the kernel checks them.
     """
     options = {**_ALL_DEFAULTS, **keywords}
     shape = tuple(z.shape) if shape is None else shape

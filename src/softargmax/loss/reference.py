@@ -3,14 +3,15 @@
     x = beta cap(z)        cap(z) = s tanh(z / s)        log p_k = x_k - lse        n: number of scores in the support
     m_k = w_k ((1 - e) t_k + e / n)        tau = sum_k m_k        loss = -sum_k m_k log p_k + c lse^2
 
-t is the target, one-hot or probabilities; w are class weights, e is the label smoothing, c the z-loss factor. All sums
-run over the support, but tau also includes the target's mass outside of it. Such mass makes the loss +inf.
+t is the target: one-hot, or probabilities. w are the class weights, e is the label smoothing, and c is the factor of
+the z-loss. All sums run over the support, except that tau also includes m_k outside the support. Any positive m_k
+outside the support makes the loss +inf.
 
     d loss / d x_k = tau p_k - m_k + 2 c lse p_k = p_k (tau - m_k) - m_k (1 - p_k) + 2 c lse p_k
 
-tau - m_k and 1 - p_k are computed as sums over the other classes, not as differences of rounded numbers. So a confident
-row keeps its small gradient. All numbers are computed in float64 if the library has it, else in float32, and rounded
-once. Control flow does not depend on values, so the functions can be traced.
+tau - m_k and 1 - p_k are computed as sums over the other classes, not as differences of rounded numbers. The small
+gradient of a confident row is therefore accurate. All numbers are computed in float64 if the library has it, otherwise
+in float32, and rounded once. Control flow does not depend on values, so the functions can be traced.
 """
 
 from __future__ import annotations
@@ -54,18 +55,21 @@ def cross_entropy_vjp(of: CrossEntropy, g: Any) -> Any:
 
 
 def cross_entropy_and_gradient(of: CrossEntropy, g: Any) -> tuple[Any, Any]:
-    """Return the loss and g times its gradient. If all rows are kept, each row has the gradient of its own loss."""
+    """Return the loss and g times its gradient.
+
+    If the loss is not reduced, each row of the gradient is the gradient of the loss of that row.
+    """
     loss, _ = cross_entropy(of.z, of.options, of.axes, of.kept, of.mean, of.dtype)
     return loss, cross_entropy_vjp(of, namespace(loss).ones_like(loss) if g is None else g)
 
 
 def no_array(like: Any) -> Any:
-    """Return an array of shape (0,), which stands for an absent result."""
+    """Return an array of shape (0,), which marks a result that was not computed."""
     return namespace(like).zeros((0,), dtype=like.dtype, device=device_of(like))
 
 
 def reduced_losses(rows: Any, options: LossOptions, axes: tuple[int, ...], kept: int, mean: bool, dtype: Any) -> Any:
-    """Reduce the rows' losses."""
+    """Reduce the losses of the rows."""
     return reduced(rows, weights_of_rows(rows, options, axes), dtype, kept=kept, mean=mean)
 
 
@@ -78,7 +82,7 @@ def weights_of_rows(rows: Any, options: LossOptions, axes: tuple[int, ...]) -> A
 
 
 def seed_of(of: CrossEntropy, g: Any) -> Factor:
-    """Return the factor of the gradient of each row's loss."""
+    """Return the factor of the gradient of each row: g, divided by the total weight of the rows for a mean."""
     z, (axis,), kept = of.z, of.axes, of.kept
     xp, kind = namespace(z), working_dtype(z, namespace(z))
     rows = row_shape(z.shape, (axis,))
@@ -94,27 +98,27 @@ def seed_of(of: CrossEntropy, g: Any) -> Factor:
 
 
 class RowValues(NamedTuple):
-    """The quantities of each row that the formulas need. The class axis of a number per row has size 1."""
+    """The values that the formulas need for each row. In arrays with one number per row, the class axis has size 1."""
 
     p: Any
     log_p: Any  # 0 where p = 0
     lse: Any
     inside: Any  # True in the support
-    possible: Any  # True where p > 0; in the limits of beta only a part of the support
-    mass: Any  # m in the support; the mass of the target outside the support
+    possible: Any  # True where p > 0; at infinite beta or lse only a part of the support
+    mass: Any  # m_k; outside the support without the term e / n
     skipped: Any  # True for ignored rows, or None
-    wrong: Any  # True for rows whose class is out of range, which tracing cannot check before; or None
+    wrong: Any  # True for rows whose class is out of range, or None
     axis: int
 
 
 def row_values(z: Any, options: LossOptions, axis: int) -> RowValues:
-    """Return the quantities of each row that the formulas need."""
+    """Compute the values that the formulas need for each row."""
     xp, target, classes = namespace(z), options.target, z.shape[axis]
     skipped = wrong = None
     if target is not None:
         skipped = target == options.ignore_index
         wrong = ~skipped & ((target < 0) | (target >= classes))
-        z = xp.where(skipped, 0.0, z)  # scores of ignored rows have no derivative, even if NaN
+        z = xp.where(skipped, 0.0, z)  # scores of ignored rows, even NaN, have a derivative of 0
     p, log_p, lse = normalized(z, options.beta, options.where, axis, options.softcap)
     possible = log_p != -INF
     inside = ~_out(z, options.beta)
@@ -145,7 +149,7 @@ def normalized(z: Any, scale: Scale, where: Any, axis: int, softcap: float) -> t
 
 
 def capped(z: Any, scale: Scale, softcap: float) -> Any:
-    """Return s tanh(z / s) in the support, and z outside of it."""
+    """Return s tanh(z / s). Where beta z is -inf, return z."""
     if not softcap:
         return z
     xp, out = namespace(z), _out(z, scale)
@@ -153,7 +157,10 @@ def capped(z: Any, scale: Scale, softcap: float) -> Any:
 
 
 def cap_slope(z: Any, scale: Scale, softcap: float) -> Any:
-    """Return 1 - tanh^2(z / s) as 4 q / (1 + q)^2, q = exp(-2 |z / s|). Small slopes are accurate too."""
+    """Return 1 - tanh^2(z / s).
+
+    It is computed as 4 q / (1 + q)^2 with q = exp(-2 |z / s|), so that small slopes are accurate.
+    """
     if not softcap:
         return 1.0
     xp = namespace(z)
@@ -199,8 +206,8 @@ def gradient(z: Any, seeds: Sequence[Factor | None], options: LossOptions, axes:
 
 
 @np.errstate(all="ignore")
-def _by_rows(compute: Callable[..., Any], z: Any, options: LossOptions, axes: tuple[int, ...], *more: Any) -> Any:
-    """Call compute(z, row_values, options, *more) for a few rows at a time."""
+def _by_rows(compute: Callable[..., Any], z: Any, options: LossOptions, axes: tuple[int, ...], *extra: Any) -> Any:
+    """Call compute(z, row_values, options, *extra) for a few rows at a time."""
     arrays = {name: getattr(options, name) for name in ("target", "probabilities", "weight", "where", "beta")}
     if options.target is not None:
         shape = kept_shape(z.shape, axes)
@@ -210,11 +217,11 @@ def _by_rows(compute: Callable[..., Any], z: Any, options: LossOptions, axes: tu
         i = options._replace(**dict(zip(arrays, operands, strict=False)))
         return compute(z, row_values(z, i, axes[0]), i, *operands[len(arrays) :])
 
-    return by_rows(rows, axes, z, *arrays.values(), *more)
+    return by_rows(rows, axes, z, *arrays.values(), *extra)
 
 
 def finished(rows: Any, a: RowValues) -> Any:
-    """Remove the class axis. Ignored rows become 0. Rows whose class is out of range become NaN."""
+    """Remove the class axis. Set ignored rows to 0, and rows whose class is out of range to NaN."""
     xp = namespace(rows)
     if a.skipped is not None:
         rows = xp.where(a.skipped, 0.0, xp.where(a.wrong, math.nan, rows))
@@ -278,7 +285,7 @@ def _z_loss_slope(a: RowValues, options: LossOptions) -> Any:
 
 
 def _constant(slope: Any, a: RowValues) -> Any:
-    """Set the slope to 0 in rows whose lse is infinite: the loss of such a row is constant."""
+    """Set the slope to 0 in rows with an infinite lse, because the loss of such a row is constant."""
     xp = namespace(slope)
     return xp.where(xp.abs(a.lse) == INF, 0.0, slope)
 
@@ -289,7 +296,7 @@ def _sum(values: Any, axis: int) -> Any:
 
 
 def _mass_of_others(a: RowValues, options: LossOptions) -> Any:
-    """Return sum m - m_k, as accurate as a sum without m_k."""
+    """Return sum m - m_k for each class k, as accurately as if m_k were never added."""
     m, axis = a.mass, a.axis
     xp = namespace(m)
     if options.one_class or not m.shape[axis]:

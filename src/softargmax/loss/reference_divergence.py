@@ -3,8 +3,8 @@
     forward = KL(p || q)        reverse = KL(q || p)        js = KL(p || m) / 2 + KL(q || m) / 2, m = (p + q) / 2
     KL(p || q) = sum_k p_k d_k - p_k + q_k = sum_k p_k (d_k + expm1(-d_k)),  d = log p - log q
 
-No term is negative, so the terms do not cancel. A class with p_k = 0 adds 0 to the sum of p_k d_k; a class with p_k > 0
-and q_k = 0 makes the divergence +inf. If both supports are empty, the divergence is 0.
+No term is negative, so the terms do not cancel. A class with p_k = 0 adds 0 to the sum of p_k d_k. A class with p_k > 0
+and q_k = 0 makes KL(p || q) +inf. If the supports of p and q are empty, the divergence is 0.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def divergence(
 
 
 def linear_divergence(i: LinearDivergence) -> Any:
-    """Return the divergence of every row of two layers' scores, computed for a few rows at a time."""
+    """Return the divergence of every row. The scores of the two layers are computed for a few rows at a time."""
     student, teacher = Layer(i.h_student, i.w_student, i.bias_student), Layer(i.h_teacher, i.w_teacher, i.bias_teacher)
 
     def rows(z: Any, part: slice) -> Any:
@@ -70,7 +70,10 @@ _LOG_2_LESS_HALF = 0.6931471805599453 - 0.5
 
 
 def _term(p: Any, d: Any, q: Any) -> Any:
-    """Return p d - p + q, where q = p exp(-d). For small d the first form keeps the relative accuracy."""
+    """Return p d - p + q, where q = p exp(-d).
+
+    If |d| < 1, compute it as p (d + expm1(-d)), which is accurate for small d.
+    """
     xp = namespace(p)
     near = xp.abs(d) < 1.0
     small, far = xp.where(near, d, 0.0), xp.where(near, 0.0, d)

@@ -2,8 +2,8 @@
 
     dh = dz W        dW = dz^T h        db = sum dz
 
-The array library computes the product, in the dtype of the inputs (float32 for half precision). The rest follows
-reference.py. Arrays that are traced or read-only are processed with all rows at once.
+The array library computes the matrix products, in the dtype of the inputs (float32 for half precision). The losses are
+computed by reference.py. If an array is traced or read-only, all rows are computed at once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from softargmax.loss.results import CrossEntropyTerms
 
 PARTS = 768
-"""The rows are split into about this many parts, of at least one row each.
+"""The approximate number of parts into which the rows are split. Each part has at least one row.
 
-For tensors with 1024 x 8192 scores and D = 16, the definition then holds 2 % of the scores at once. With 192 parts it
-holds 27 to 45 %, because malloc does not reuse the memory of a part; both take the same time. Every part reads W and
-adds to dW. So a wider layer is split into fewer parts, but at least 192.
+For torch tensors with 1024 x 8192 scores and D = 16, the definition then has 2 % of the scores in memory at once. With
+192 parts it has 27 to 45 %, because malloc does not reuse the memory of a part. The time is the same for 768 and 192
+parts. Every part reads W and adds to dW. A layer with larger D is therefore split into fewer parts, but into at least
+192.
 """
 CLASSES = (1,)
 
@@ -82,7 +83,10 @@ def linear_terms_vjp(of: LinearTerms, g_loss: Any, g_lse: Any, g_entropy: Any, g
 
 
 def seed_of(of: LinearCrossEntropy, g: Any) -> Any:
-    """Return the factor of the gradient of each row's loss, of shape (N, 1), or (1, 1) if it is the same for all."""
+    """Return the factor of the gradient of each row, as `reference.seed_of` does.
+
+    Its shape is (N, 1), or (1, 1) if it is the same for all rows.
+    """
     xp = namespace(g)
     g = xp.reshape(g, (-1, 1))
     if not of.mean:
@@ -95,7 +99,7 @@ def seed_of(of: LinearCrossEntropy, g: Any) -> Any:
 
 
 def product(layer: Layer) -> Any:
-    """Return h W^T + b. A class that the product makes -inf stays outside the support."""
+    """Return h W^T + b. A score that is -inf before the bias is added stays -inf."""
     h, w, bias = layer
     xp = namespace(h)
     z = times(h, xp.permute_dims(w, (1, 0)))
@@ -105,7 +109,7 @@ def product(layer: Layer) -> Any:
 def times(a: Any, b: Any) -> Any:
     """Return a b in the wider dtype of the two, at least float32, also under autocast.
 
-    Half-precision columns of b are converted part by part, which saves memory.
+    A half-precision b is converted a few columns at a time, to save memory.
     """
     xp = namespace(a)
     kind = xp.float64 if "float64" in (dtype_name(a.dtype), dtype_name(b.dtype)) else xp.float32
@@ -129,7 +133,7 @@ def _without_autocast(like: Any) -> AbstractContextManager[Any]:
 def layer_vjp(
     slope: Callable[[Any, slice], Any], layer: Layer, operands: Sequence[Any], forms: str
 ) -> tuple[Any, Any, Any]:
-    """Return dz W, dz^T h and sum dz for dz = slope(scores, part). Results that are not in `forms` have shape (0,)."""
+    """Return dz W, dz^T h and sum dz for dz = slope(scores, part). Results not named in `forms` have shape (0,)."""
     h, w, _ = layer
     xp, none = namespace(h), reference.no_array(h)
     safe_w = finite(w) if "h" in forms else none
@@ -146,19 +150,19 @@ def layer_vjp(
     return dh, dw, db
 
 
-def _added(total: Any, more: Any) -> Any:
-    if total.shape == (0,) != more.shape:
-        return more
-    total += more
+def _added(total: Any, term: Any) -> Any:
+    if total.shape == (0,) != term.shape:
+        return term
+    total += term
     return total
 
 
 def _placed(whole: Any, found: Any, part: slice, rows: int) -> Any:
-    """Write the rows of a part into an array of all rows, which the first part allocates.
+    """Write the rows of a part into the array of all rows. Allocate that array at the first part.
 
-    A list of small results, one per part, would lie between the large temporary arrays and keep malloc from reusing
-    their memory. With such a list, 4096 rows of 8192 classes take 140 MiB, which is more than the scores. With one
-    array they take 28 MiB.
+    With a list of small results, one per part, malloc would place each result between two large temporary arrays. It
+    could then not reuse the memory of these arrays. With such a list, 4096 rows of 8192 classes take 140 MiB, which is
+    more than the scores. With one array they take 28 MiB.
     """
     if found.shape[0] == rows:
         return found
@@ -173,7 +177,7 @@ def _placed(whole: Any, found: Any, part: slice, rows: int) -> Any:
 
 @np.errstate(all="ignore")
 def by_parts(rows: Callable[[Any, slice], Any], layer: Layer, operands: Sequence[Any]) -> Any:
-    """Call rows(scores, part) for every part and join the results: an array, or a named tuple of arrays."""
+    """Call rows(scores, part) for every part, and join the results. They are arrays, or named tuples of arrays."""
     xp, size = namespace(layer.h), layer.h.shape[0]
     whole: list[Any] = []
     found: Any = None
@@ -186,7 +190,7 @@ def by_parts(rows: Callable[[Any, slice], Any], layer: Layer, operands: Sequence
 
 
 def parts(layer: Layer, operands: Sequence[Any]) -> Iterator[slice]:
-    """Return slices of the rows. One slice needs less memory than an eighth of all scores."""
+    """Return slices of the rows. Each slice needs less memory than an eighth of all scores."""
     size, classes = layer.h.shape[0], layer.w.shape[0]
     arrays = (x for one in (layer, *operands) for x in (one if isinstance(one, tuple) else (one,)) if not _is_plain(x))
     whole = size * classes <= SIZE or not cut(tuple(arrays))

@@ -9,7 +9,8 @@ from softargmax.core.types import Array, of_arrays
 
 @of_arrays
 class CrossEntropyTerms(NamedTuple):
-    """Result of `cross_entropy_terms`: the loss, which includes `z_loss`, and its terms, with the same reduction.
+    """Result of `cross_entropy_terms`: the loss (which includes z_loss), lse, entropy and z_loss, with the same
+    reduction.
 
     Examples
     --------
@@ -42,7 +43,7 @@ class LossAndGradient(NamedTuple):
 
 @of_arrays
 class LinearLossAndGradient(NamedTuple):
-    """Result of `linear_cross_entropy_and_gradient`: the loss and its gradients; `dbias` is None without a bias.
+    """Result of `linear_cross_entropy_and_gradient`: the loss and its gradients. dbias is None without a bias.
 
     Examples
     --------
@@ -63,7 +64,10 @@ class LinearLossAndGradient(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """The loss of each group of rows, and the state of each row (of shape (0,) without a kernel)."""
+    """The loss of each group of rows, and the state of each row.
+
+    Only kernels save states. Without a kernel the shape of `states` is (0,).
+    """
 
     loss: Any
     states: Any
@@ -82,7 +86,7 @@ class Divergences(NamedTuple):
 
 
 class LinearLoss(NamedTuple):
-    """The loss and its gradients, in the dtype of the sums. Gradients that were not computed have shape (0,)."""
+    """The loss, and its gradients in the dtype `sums`. Gradients that were not computed have shape (0,)."""
 
     loss: Any
     dh: Any
@@ -91,7 +95,7 @@ class LinearLoss(NamedTuple):
 
 
 class ToLayer(NamedTuple):
-    """The gradients with respect to a layer, in the dtype of the sums."""
+    """The gradients with respect to the arrays of a layer, in the dtype `sums`."""
 
     dh: Any
     dw: Any
@@ -99,7 +103,7 @@ class ToLayer(NamedTuple):
 
 
 class RowTerms(NamedTuple):
-    """The loss of each row, its lse, its entropy and its z-loss, in working precision."""
+    """Loss, lse, entropy and z-loss of each row, in working precision."""
 
     loss: Any
     lse: Any

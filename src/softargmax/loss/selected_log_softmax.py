@@ -28,18 +28,18 @@ def selected_log_softmax(
     where: Mask | None = None,
     dtype: DType | None = None,
 ) -> Array:
-    r"""Return the log-probability of one or several classes of each row, without computing the others.
+    r"""Return the log-probability of one or several classes of each row, without computing those of all classes.
 
     .. math:: \log p_y = x_y - \mathrm{lse}, \qquad x = \frac{s \tanh(z / s)}{T}
 
     Parameters
     ----------
     z : array_like
-        Scores, any shape but 0-d; the K classes run along `axis`.
+        Scores, any shape but 0-d, any array library. The K classes run along `axis`.
     index : array_like
-        y: integers of the rows' shape, for one class per row. For m classes per row: integers of z's shape, but with
-        size m along `axis`. Each of the m classes takes one pass over z; for many classes, `log_softmax` and a gather
-        are faster.
+        y, for one class per row: integers, of z's shape without `axis`. For m classes per row: integers, of z's shape
+        but with size m along `axis`. Each of the m classes takes one pass over z. For many classes, `log_softmax`
+        followed by a gather is faster than this function.
     axis, ignore_index, softcap, temperature, where, dtype
         As in `cross_entropy`. The result of an ignored row is 0.
 
@@ -51,15 +51,15 @@ def selected_log_softmax(
     Raises
     ------
     IndexError, TypeError, ValueError
-        As `cross_entropy`.
+        As in `cross_entropy`.
 
     Notes
     -----
-    The result is -inf for a class outside the support, and for a row with an empty support. A confident row keeps its
-    small result.
+    The result is -inf for a class outside the support, and for a row with an empty support. A result close to 0, of the
+    likely class of a confident row, is accurate.
 
-    Gradient: with incoming g, :math:`\frac{g}{T} (\delta_{ky} - p_k)` in the support. There
-    :math:`1 - p_y` is computed as the sum of the other probabilities, so it does not cancel.
+    Gradient: with incoming g, :math:`\frac{g}{T} (\delta_{ky} - p_k)` in the support. The difference :math:`1 - p_y` is
+    computed as the sum of the other probabilities, without cancellation.
 
     References
     ----------
@@ -81,7 +81,9 @@ def selected_log_softmax(
     several = index.ndim == z.ndim > 0
     along = one_axis(axis, z.ndim) if several else axis
     if several and row_shape(index.shape, (along,)) != row_shape(z.shape, (along,)):
-        raise ValueError(f"index: expected z's shape, {tuple(z.shape)}, but for axis {along}, got {tuple(index.shape)}")
+        raise ValueError(
+            f"index: expected z's shape {tuple(z.shape)} except along axis {along}, got {tuple(index.shape)}"
+        )
 
     def log_p(classes: Any) -> Any:
         loss_options, axis, kept, mean, dtype = checked(z, classes, options, name="index")
@@ -129,14 +131,14 @@ def linear_selected_log_softmax(
     Raises
     ------
     IndexError, TypeError, ValueError
-        As `cross_entropy`.
+        As in `cross_entropy`.
 
     Notes
     -----
-    Edge rows are as in `selected_log_softmax`, memory as in `linear_cross_entropy`.
+    Edge rows are as in `selected_log_softmax`. The use of memory is as in `linear_cross_entropy`.
 
-    Gradient: with dz the gradient of `selected_log_softmax`, it is :math:`dh = dz\,W`, :math:`dW = dz^T h` and
-    :math:`db = \sum dz`.
+    Gradient: with dz the gradient of `selected_log_softmax`, the gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h`
+    and :math:`db = \sum dz`.
 
     References
     ----------

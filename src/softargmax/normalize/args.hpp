@@ -1,4 +1,4 @@
-// The arguments of this room's kernels: plain data, without Python or vectors.
+// Arguments of the normalize kernels, as plain data: no Python objects and no SIMD types.
 #pragma once
 
 #include "core/cpp/kernel.hpp"
@@ -9,7 +9,7 @@ enum class Op : std::uint8_t {
     softmax,
     log_softmax,
     logsumexp,        // the smooth maximum lse / beta
-    fold,             // computes only the state, starting from `m`, `r`, `low`
+    fold,             // computes only the state, starting from the state `m`, `r`, `low`
     apply_softmax,    // computes the softmax from the state that is passed in
     apply_log_softmax,
     sum,              // computes one of the sums under the softmax (sums.hpp)
@@ -37,7 +37,7 @@ constexpr bool is_log(Op op) {
         default: return false;
     }
 }
-// True if the result has one number (or state) per row. An empty row has one too.
+// True if the result has one number (or state) per row, also for an empty row.
 constexpr bool is_reduction(Op op) {
     switch (op) {
         case Op::logsumexp:
@@ -52,9 +52,9 @@ enum class SumOf : std::uint8_t;  // defined in sums.hpp
 struct Args : RowArgs {
     Op op;
     SumOf sum;          // which sum, for Op::sum
-    Operand m, r, low;  // the state as doubles; `apply_..` reads it, `fold` reads and writes it
-    Operand parameter;  // parameter of a sum, one double per row
-    Operand lse;        // one per row, in nats; softmax and log_softmax write it unless null, the vjps read it
+    Operand m, r, low;  // the state as doubles: read by `apply_..`, read and written by `fold`
+    Operand parameter;  // parameter of a sum, such as the order of a Renyi entropy; one double per row
+    Operand lse;        // one per row, in nats: written by softmax and log_softmax unless null, read by the vjps
 };
 
 }  // namespace softargmax::normalize

@@ -1,4 +1,4 @@
-// Python bindings of this room's kernels.
+// Python bindings of the normalize kernels.
 #include "core/cpp/bind.hpp"
 
 #include "normalize/args.hpp"
@@ -31,7 +31,8 @@ void bind_sum(nb::module_& module, const NamedSum& sum) {
     else bind_with();
 }
 
-// Ragged rows: segment s is z[offsets[s]:offsets[s + 1]]. Each index of the other dimensions has its own row.
+// Runs an operation on ragged rows: segment s is z[offsets[s]:offsets[s + 1]]. Each index of the other dimensions is a
+// separate row.
 void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::handle out_, nb::handle lse_) {
     const Integers offsets("offsets", offsets_);
     const HeldArray z(z_), out(out_, true), lse(lse_, true);
@@ -39,9 +40,10 @@ void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::ha
     must_be("out", out, kReal);
     must_be("lse", lse, kReal);
     if (z.shape.empty() || offsets.count < 1)
-        throw nb::value_error("offsets: expected at least one offset, and z of at least one dimension");
+        throw nb::value_error("offsets: expected at least one offset, and z with at least one dimension");
     const std::int64_t count = offsets.count - 1;
-    // Copy the offsets: the kernel uses them as addresses, and other threads of the caller may write to the originals.
+    // Copy the offsets. The kernel uses them as addresses, and other threads of the caller may write to the original
+    // array.
     const std::vector<std::int64_t> at(offsets.begin(), offsets.end());
     if (at.front() != 0 || at.back() != z.shape[0])
         throw nb::value_error(("offsets: expected bounds from 0 to " + std::to_string(z.shape[0]) +
@@ -51,14 +53,14 @@ void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::ha
     bool decreasing = false;
     for (std::size_t s = 1; s < at.size(); ++s) decreasing |= at[s] < at[s - 1];
     if (decreasing) throw nb::value_error("offsets: expected non-decreasing numbers, got some that decrease");
-    // The plan has one row per segment and index of the other dimensions. In an operand of z's length, a row starts at
-    // its segment's offset.
+    // The plan has one row per segment and index of the other dimensions. In an operand with z's shape, a row starts at
+    // the offset of its segment.
     View rows = z;
     rows.shape[0] = count;
     Call call(op);
     Plan plan(rows, Dims{});
     const auto along = [&](const char* name, Operand& to, const HeldArray& x) {
-        if (x.shape != z.shape) throw nb::value_error((std::string(name) + ": its shape is not that of z").c_str());
+        if (x.shape != z.shape) throw nb::value_error((std::string(name) + ": expected the shape of z").c_str());
         View all = x;
         all.shape[0] = count;
         all.stride[0] = 0;
@@ -137,8 +139,8 @@ void bind(nb::module_& module) {
               scores("p", &Args::z), row("lse", &Args::lse), beside("g", &Args::other), pair, along, gz);
     bind_rows(module, "log_softmax_vjp", Op::log_softmax_vjp, "beta (g - p <1, g>) into gz", scores("log_p", &Args::z),
               row("lse", &Args::lse), beside("g", &Args::other), pair, along, gz);
-    bind_rows(module, "logsumexp_vjp", Op::logsumexp_vjp, "p g into gz; g has one number a row", scores("p", &Args::z),
-              row("g", &Args::lse), along, gz);
+    bind_rows(module, "logsumexp_vjp", Op::logsumexp_vjp, "p g into gz; g has one number per row",
+              scores("p", &Args::z), row("g", &Args::lse), along, gz);
 
     bind_segments(module, "segment_softmax", Op::softmax, "softmax inside each segment of axis 0", "p");
     bind_segments(module, "segment_log_softmax", Op::log_softmax, "log_softmax inside each segment of axis 0", "log_p");
@@ -147,12 +149,12 @@ void bind(nb::module_& module) {
     }, "z"_a, "offsets"_a, "beta"_a, "lse"_a, "lse / beta of each segment of axis 0");
     module.attr("ARGUMENTS")["segment_logsumexp"] = nb::make_tuple("z", "offsets", "beta", "lse");
 
-    bind_rows(module, "fold", Op::fold, "fold a piece of the rows into their state m, r, low in place", z, where, pair,
+    bind_rows(module, "fold", Op::fold, "fold a part of each row into its state m, r, low in place", z, where, pair,
               along, m, r, low);
-    bind_rows(module, "apply_softmax", Op::apply_softmax, "softmax of a piece of rows from the state of the rows", z,
+    bind_rows(module, "apply_softmax", Op::apply_softmax, "softmax of a part of each row, from the state of the row", z,
               where, pair, along, m, r, low, p);
     bind_rows(module, "apply_log_softmax", Op::apply_log_softmax,
-              "log_softmax of a piece of rows from the state of the rows", z, where, pair, along, m, r, low, log_p);
+              "log_softmax of a part of each row, from the state of the row", z, where, pair, along, m, r, low, log_p);
     module.def("finish", &finish, "m"_a, "r"_a, "low"_a, "beta"_a, "lse"_a, "compute lse / beta from states, into lse");
 }
 

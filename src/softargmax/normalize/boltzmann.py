@@ -1,4 +1,4 @@
-"""boltzmann: the softmax of energies, and the thermodynamics of the system."""
+"""boltzmann: the softmax of energies, and the thermodynamic quantities of the system."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ def boltzmann(
     energies : array_like
         E, any shape, any array library.
     temperature : float or array
-        T. At 0 all probability is in the ground state; states with the same lowest energy share it. At infinity all
-        states are equally likely. An array has one temperature per row; a list of M temperatures with a single system
-        gives M of each result, as in `softmax`.
+        T. At T = 0 the states with the lowest energy share all of the probability. At infinity all states are equally
+        likely. An array has one temperature per row. A list of M temperatures with a single system gives M values of
+        each result, as in `softmax`.
     k : float
         Boltzmann's constant, above 0, in the unit of E / T.
     weights : array, optional
         g, the degeneracies of the states, at least 0. They broadcast with the energies.
     where : array of bool, optional
-        The states that exist.
+        True for states that exist. The other states are ignored.
     axis : int, tuple of int, or None
         The axis or axes of a system's states; None for all of them.
 
@@ -72,9 +72,10 @@ def boltzmann(
     Notes
     -----
     A state with E = +inf is forbidden: its p is 0 and it adds nothing to U. In a system without allowed states, p is 0,
-    log Z is -inf, F is +inf and the other results are 0. If some energies are -inf, their states share the probability.
+    log Z is -inf, F is +inf, and U, S and C are 0. If some energies are -inf, their states share all of the
+    probability.
 
-    S is computed as the entropy of p, -k sum p log(p / g), and not from U - F, whose terms cancel.
+    S is computed as -k sum p log(p / g). The difference U - F would lose digits by cancellation.
 
     Gradients: the gradient of F with respect to E_i is p_i. The gradient of U with respect to E_i is
     p_i (1 - beta (E_i - U)).
@@ -113,12 +114,14 @@ def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weig
         allowed = allowed & (weights != 0)
 
     z, flipped = falling(energies, scale)
-    of = Scores(z, allowed, flipped, axes, wide)
+    scores = Scores(z, allowed, flipped, axes, wide)
 
     def mean_of(values: Any) -> Any:
-        return squeezed(operations.expectation.first(Expectation(of.z, allowed, of.beta, values, axes, wide)), axes)
+        return squeezed(
+            operations.expectation.first(Expectation(scores.z, allowed, scores.beta, values, axes, wide)), axes
+        )
 
-    p, log_z = operations.softmax(of)
+    p, log_z = operations.softmax(scores)
     log_z = squeezed(log_z, axes)
     free = squeezed(operations.logsumexp.first(LogSumExp(energies, weights, allowed, flipped, axes, wide)), axes)
     kept = kept_shape(p.shape, axes)
@@ -126,27 +129,27 @@ def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weig
     beta = xp.broadcast_to(xp.astype(beta, wide), kept)
 
     if weights is None:
-        entropy = squeezed(operations.entropy.first(of), axes)
-    else:  # p is proportional to g times the softmax without degeneracies
-        log_ratio = operations.log_softmax.first(of)  # log(p / g) up to a constant
+        entropy = squeezed(operations.entropy.first(scores), axes)
+    else:  # p is proportional to g times the softmax of z
+        log_ratio = operations.log_softmax.first(scores)  # log(p / g) plus a number per row
         log_g = xp.log(xp.astype(xp.where(weights == 0, 1.0, weights), wide))
-        of = of._replace(z=log_ratio + log_g, beta=UNIT)
-        p, more = operations.softmax(of)
-        entropy = mean_of(more - log_ratio)
-        log_z = log_z + squeezed(more, axes)
+        scores = scores._replace(z=log_ratio + log_g, beta=UNIT)
+        p, lse = operations.softmax(scores)
+        entropy = mean_of(lse - log_ratio)
+        log_z = log_z + squeezed(lse, axes)
     mean = mean_of(energies)
 
     inf = xp.full_like(mean, math.inf)
-    limit = xp.where(log_z > 0.0, -inf, xp.where(log_z < 0.0, inf, mean))  # the limit of -kT log Z for T to infinity
+    limit = xp.where(log_z > 0.0, -inf, xp.where(log_z < 0.0, inf, mean))  # the limit of -kT log Z as T -> inf
     free = xp.where(xp.reshape(beta, log_z.shape) == 0.0, limit, free)
 
-    # If an energy is -inf, the variance is 0: the other states have p = 0. At T = 0 it is 0 too.
+    # The variance is 0 at T = 0. It is also 0 if an energy is -inf, because finite energies then have p = 0.
     centre = xp.reshape(xp.where(xp.abs(mean) == math.inf, 0.0, mean), kept)
     constant = (p == 0.0) | (xp.abs(energies) == math.inf)
     deviation = xp.where(constant, 0.0, xp.astype(xp.where(constant, 0.0, energies), wide) - centre)
     deviation = deviation * xp.where(xp.abs(beta) == math.inf, 0.0, beta)
-    rest = mean_of(deviation)  # corrects the rounding of U, which matters for energies like 1e15
-    deviation = deviation - xp.reshape(rest, kept)
+    correction = mean_of(deviation)  # corrects the rounding of U, which matters for energies like 1e15
+    deviation = deviation - xp.reshape(correction, kept)
     heat = k * mean_of(deviation * deviation)
     entropy = k * entropy
     return Boltzmann(xp.astype(p, energies.dtype), log_z, free, mean, entropy, heat)

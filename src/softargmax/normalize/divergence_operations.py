@@ -44,8 +44,8 @@ class Divergence(NamedTuple):
 def _divergence_slopes(i: KlDivergence) -> tuple[Any, Any]:
     """Return the derivatives of D with respect to x = beta z of p and of q.
 
-    They are computed in float64, because they are small differences if p is near q. Infinite scores are treated as
-    constants, and so is an infinite D.
+    They are computed in float64, because they are small differences if p is near q. Infinite scores and an infinite D
+    are treated as constants.
     """
     xp = namespace(i.z_p)
     of_p, of_q = (Scores(z, i.where, i.beta, i.axes, working_dtype(z, xp)) for z in (i.z_p, i.z_q))
@@ -59,7 +59,11 @@ def _divergence_slopes(i: KlDivergence) -> tuple[Any, Any]:
 
 
 def _to_beta(i: KlDivergence, slopes: tuple[Any, Any]) -> Any:
-    """Return <of_p, z_p> + <of_q, z_q>. Slopes sum to 0, so scores are taken relative to the row's largest score."""
+    """Return the derivative with respect to beta, <of_p, z_p> + <of_q, z_q>, where of_p and of_q are the `slopes`.
+
+    Each slope sums to 0 over a row. The largest score of the row is therefore subtracted from z_p and z_q, which
+    reduces the rounding error.
+    """
     xp, total = namespace(i.z_p), 0.0
     for of, z in zip(slopes, (i.z_p, i.z_q), strict=True):
         inside = (of != 0) & ~xp.isinf(z)
@@ -99,7 +103,8 @@ kl_divergence: Operation[KlDivergence, Divergence] = Operation(
 
 
 # --- H = log <1, p^a> / (1 - a). dH = a <q - p, dx> / (1 - a) - <q, log q - log p> da / (1 - a)^2, q = p^a / <1, p^a>
-# With u = (a - 1) (log p + H), q = p e^u. Near u = 0 the quotients are computed as power series.
+# With u = (a - 1) (log p + H), q = p e^u. Near u = 0 the quotients (q - p) / (1 - a) and (q u - q + p) / (1 - a)^2 are
+# computed as power series.
 
 
 class RenyiEntropy(NamedTuple):
@@ -122,7 +127,7 @@ def _series(u: Any, add: int) -> Any:
 
 
 def _renyi_slopes(i: RenyiEntropy, entropy: Any) -> tuple[Any, Any, Any]:
-    """Return (p + q) / 2, and the derivatives of H to x and to a."""
+    """Return (p + q) / 2, and the derivatives of H with respect to x = beta z and to a."""
     xp, dtype = namespace(i.z), row_dtype(i.z.dtype)
     of_p = Scores(i.z, i.where, i.beta, i.axes, dtype)
     of_q = of_p._replace(beta=reference.raised(i.beta, i.order, i.z))
@@ -134,12 +139,12 @@ def _renyi_slopes(i: RenyiEntropy, entropy: Any) -> tuple[Any, Any, Any]:
     order = xp.full_like(entropy, min(i.order, 1e18)) if isinstance(i.order, float) else i.order
     order = xp.where(order > 1e18, 1e18, order)
 
-    more = order - 1.0
-    direct = xp.abs(more) >= 1.0  # for these orders log q - log p keeps the digits of a confident row
-    y = xp.where(direct, (log_q - log_p) / xp.where(direct, more, 1.0), only(inside, log_p + entropy))
-    u = more * y
+    excess = order - 1.0
+    direct = xp.abs(excess) >= 1.0  # for these orders log q - log p is accurate, even for a confident row
+    y = xp.where(direct, (log_q - log_p) / xp.where(direct, excess, 1.0), only(inside, log_p + entropy))
+    u = excess * y
     near = ~lost & (xp.abs(u) < 1.0)
-    small, rest = xp.where(near, u, 0.0), xp.where(near, 1.0, more)
+    small, rest = xp.where(near, u, 0.0), xp.where(near, 1.0, excess)
     of_x = -order * xp.where(near, p * y * _series(small, 1), (q - p) / rest)
     of_order = -xp.where(near, p * y * y * _series(small, 2), ((q * u - q) + p) / (rest * rest))
     return 0.5 * (p + q), of_x, row_sum(of_order, i.axes)

@@ -1,4 +1,4 @@
-"""Entropies of a softmax, and the divergence of two softmaxes."""
+"""entropy, renyi_entropy and kl_divergence: entropies of a softmax, and the divergence of two softmaxes."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ def entropy(
 
     Notes
     -----
-    The entropy is computed from p and log p, both accurate, so a confident row keeps its small entropy. A row with an
-    empty support gives 0, a row with k entries of +inf gives log k, and a row with a NaN gives NaN.
+    The entropy is computed from accurate values of p and log p, and none of its terms is negative. The small entropy of
+    a confident row is therefore accurate. A row with an empty support gives 0, a row with k entries of +inf gives log
+    k, and a row with a NaN gives NaN.
 
     Gradient: with incoming g, the gradient with respect to z_i is :math:`-g\,\beta\,p_i (\log p_i + H)`.
 
@@ -93,8 +94,8 @@ def renyi_entropy(
     z, axis, temperature, base, where
         As in `softmax`. `base` changes the distribution, not the unit.
     order : float or array
-        The order a: at least 0, infinity included. A larger order gives more weight to likely classes. An array has
-        one order per row. The order may be learned.
+        The order a: at least 0, infinity included. A larger order gives more weight to likely classes. An array has one
+        order per row. The result has a gradient with respect to the order.
     keepdims : bool
         Keep the reduced axes with size 1.
     dtype : dtype, optional
@@ -103,7 +104,7 @@ def renyi_entropy(
     Returns
     -------
     array
-        One number per row, from 0 to log K. It does not increase with the order.
+        One number per row, from 0 to log K. A larger order never gives a larger result.
 
     Raises
     ------
@@ -114,9 +115,9 @@ def renyi_entropy(
 
     Notes
     -----
-    Order 0 is the logarithm of the size of the support (Hartley entropy), order 1 the Shannon entropy, order 2 the
-    collision entropy and order infinity the min-entropy. Orders near 1 lose no digits, and a confident row keeps its
-    small entropy.
+    Order 0 gives the logarithm of the size of the support (Hartley entropy). Order 1 gives the Shannon entropy, order 2
+    the collision entropy, and order infinity the min-entropy. The result is accurate for orders near 1 and for the
+    small entropy of a confident row.
 
     A row with an empty support gives 0, a row with k entries of +inf gives log k, and a row with a NaN gives NaN. On a
     device or under tracing the order is not checked: an order below 0 gives NaN.
@@ -169,7 +170,8 @@ def kl_divergence(
     z_p, z_q : array_like
         Scores of p and of q. They broadcast with each other.
     axis, temperature, base, where
-        As in `softmax`, used for both. `base` changes the distributions, not the unit.
+        As in `softmax`, applied to both z_p and z_q. `base` changes the distributions. The result is in nats for every
+        base.
     keepdims : bool
         Keep the reduced axes with size 1.
 
@@ -187,11 +189,13 @@ def kl_divergence(
 
     Notes
     -----
-    Every term of the second form is at least 0, so terms do not cancel and close distributions keep their small
-    divergence. For example, the divergence of two rows of float64 scores that differ by 1e-9 is right to many digits.
-    The same holds at a high temperature; dividing the scores themselves by it would cost digits.
-    Terms with p_i = 0 add 0 to the first form; p_i > 0 = q_i gives +inf. A row in which p has an empty support gives 0.
-    Otherwise a NaN in either support gives NaN.
+    Every term of the second form is at least 0, so the terms do not cancel. The small divergence of two close
+    distributions is therefore accurate. For example, the divergence of two rows of float64 scores that differ by 1e-9
+    is right to many digits. The same is true at a high temperature, if it is passed as `temperature`. Dividing the
+    scores by the temperature before the call would lose digits.
+
+    A term with p_i = 0 is 0 in the first form. A term with p_i > 0 and q_i = 0 gives +inf. A row in which p has an
+    empty support gives 0. In all other rows, a NaN in the support of p or q gives NaN.
 
     Gradient: with incoming g, the gradient with respect to z_p is
     :math:`g\,\beta\,p_i (\log(p_i / q_i) - \mathrm{KL})`, and with respect to z_q it is :math:`g\,\beta\,(q_i - p_i)`.

@@ -1,4 +1,4 @@
-"""hardmax: the limit of softmax for T to 0+."""
+"""hardmax: the limit of softmax as T -> 0+."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from softargmax.normalize.softmax import checked
 
 @public
 def hardmax(z: Logits, /, *, axis: int | tuple[int, ...] | None = -1, where: Mask | None = None) -> Array:
-    r"""Return the limit of softmax for T to 0+: the arg max as a distribution, in which ties share the probability.
+    r"""Return the limit of softmax as T -> 0+: the arg max as a distribution, in which ties share the probability.
 
     .. math:: p_i = \frac{[i \in I]}{|I|}, \qquad I = \{i : z_i = \max_j z_j\}
 
@@ -33,8 +33,8 @@ def hardmax(z: Logits, /, *, axis: int | tuple[int, ...] | None = -1, where: Mas
 
     Notes
     -----
-    Edge rows are those of `softmax`. The softmax converges to the hardmax at every point as T tends to 0, but not
-    uniformly: near a tie the convergence is arbitrarily slow.
+    Edge rows are as in `softmax`. The softmax converges to the hardmax at every point as T tends to 0. The convergence
+    is not uniform: it is arbitrarily slow near a tie.
 
     Gradient: 0. The hardmax is constant wherever it is continuous.
 

@@ -1,14 +1,14 @@
 // The softmax kernels, which process all rows of a call. They are compiled once for each instruction set.
 //
-// Every operation has two passes over the blocks of a row. The first pass folds the blocks from left to right. The
-// second pass applies the result to each block (core/cpp/parallel_rows.hpp).
+// An operation has at most two passes over the blocks of a row. The first pass folds the blocks from left to right. The
+// second pass applies the folded result to each block (core/cpp/parallel_rows.hpp).
 #include "normalize/short_rows.hpp"
 #include "normalize/sums.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 namespace {
 
-// ---- softmax, log_softmax, logsumexp and their halves -------------------------------------------------------------
+// ---- softmax, log_softmax, logsumexp, fold and apply --------------------------------------------------------------
 
 bool any_flat(const Args& args) {
     for (std::int64_t row = 0; row < args.rows.total; ++row)
@@ -60,16 +60,16 @@ template <class T, int Size> void under_softmax(const Args& args) {
 
 // ---- derivatives --------------------------------------------------------------------------------------------------
 
-struct Number {  // not double, since std::vector needs a type of this namespace (core/cpp/parallel_rows.hpp)
+struct Number {  // a struct, because std::vector needs a type of this namespace (core/cpp/parallel_rows.hpp)
     double value = 0;
 };
-// Returns a loaded block's part of <p, g>. For log_softmax, returns its part of the sum of g.
+// Returns the part of a loaded block: of <p, g> for softmax, and of the sum of g for log_softmax.
 template <class T, int Size> Number block_sum(const Group<T, Size>& group, std::int64_t block, int g) {
     const T *x = group.scores + g * group.pitch, *y = group.other + g * group.pitch;
     const std::int64_t n = group.end(block) - group.begin(block);
     return {group.args.op == Op::log_softmax_vjp ? sum_in_support(x, y, n) : inner_product(x, y, n).hi};
 }
-// Returns beta, or 0 if the row's softmax is constant: for rows with infinities and for T = 0. Rows of NaN stay NaN.
+// Returns beta, or 0 if the softmax of the row is constant: for lse = +inf and for T = 0. Returns 1 for a row of NaN.
 inline double slope_of(const Args& args, std::int64_t row) {
     const double beta = args.hi ? at(args.hi, args, row) : 1, lse = args.lse ? at(args.lse, args, row) : 0;
     if (lse != lse) return 1;
@@ -119,7 +119,7 @@ template <class T, int Size> void logsumexp_vjp(const Args& args) {
 
 // ---- prefixes -------------------------------------------------------------------------------------------------------
 
-// Returns -log of the probability of a score in the softmax of the scores so far; inf outside the support.
+// Returns -log of the probability of a score in the softmax of the scores so far, and inf outside the support.
 inline double surprisal(double z, const State& s, Scale beta) {
     if (z == -kInf) return kInf;
     if (z == s.m) return log_l(s);
@@ -144,7 +144,8 @@ template <class T, int Size> void over_prefixes(const Args& args) {
         for (int g = 0; g < group.count; ++g) {
             RowScale& scale = group.scale[g];
             if (scale.undefined) states[g].r = kNaN;
-            // beta = 0: use the smallest beta above 0. All scores then weigh the same, and a single score is unchanged.
+            // For beta = 0 use the smallest beta above 0. All scores then have the same weight, and a single score is
+            // unchanged.
             if (scale.flat) scale.beta = {std::numeric_limits<double>::denorm_min(), 0};
             scale.flat = false;
         }
@@ -189,8 +190,8 @@ template <class T> void run_as(const Args& args) {
 
 }  // namespace
 
-// Entry point of this instruction set. It computes in float64 in three cases: if the scores or the result are float64,
-// for sums that may cancel, and with weights. In float32, adding log w would lose accuracy.
+// Entry point of this instruction set. It computes in float64 if the scores or the result are float64, for sums under
+// the softmax (their terms may cancel), and with weights (adding log w in float32 would lose accuracy).
 void run(const Args& args) {
     const FloatEnvironment environment;
     if (args.z.type == Type::f64 || (args.out && args.out.type == Type::f64) || args.weights || args.op == Op::sum)

@@ -28,7 +28,7 @@ def log_softmax(
     Parameters
     ----------
     z, axis, temperature, base, where, dtype, out
-        As in `softmax`. `base` changes the distribution, not the unit; the result is in nats.
+        As in `softmax`. `base` changes the distribution. The result is in nats for every base.
 
     Returns
     -------
@@ -44,13 +44,13 @@ def log_softmax(
 
     Notes
     -----
-    A row with an empty support is -inf everywhere. In a row with k entries of +inf, these are -log k and the others
-    -inf.
+    A row with an empty support is -inf everywhere. In a row with k entries of +inf, the result is -log k at these
+    entries and -inf at all others.
 
-    The sum is kept as l = 1 + r, where the 1 is the maximum's own term and is never added. So a confident row keeps
-    its small loss, -log1p(r).
+    The sum of exponentials relative to the maximum is l = 1 + r, where the maximum contributes the 1. Only r is stored,
+    and log l is log1p(r). The largest log p of a confident row is close to 0 and has full relative precision.
 
-    Gradient: with incoming g, :math:`\beta\,(g - p \sum g)` over the support, 0 in rows that hold +inf.
+    Gradient: with incoming g, :math:`\beta\,(g - p \sum g)` over the support, 0 in rows that contain +inf.
 
     References
     ----------

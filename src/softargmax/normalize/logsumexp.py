@@ -58,14 +58,14 @@ def logsumexp(
         The axis or axes to sum over; None for all of them.
     temperature : float or array
         T. As T tends to 0, the result tends to the maximum from above. A negative T gives the smooth minimum. An array
-        has one temperature per row, or many for the same scores, as in `softmax`.
+        has one temperature per row, or many temperatures for the same scores, as in `softmax`.
     base : float, optional
         Base of the exponentials; defaults to e.
     weights : array, optional
-        w, at least 0. The weights broadcast with z. A weight of 0 takes its score out of the support. float64 weights
-        (an array, not a list) with float32 scores give a float64 result.
+        w, at least 0. The weights broadcast with z. A score with weight 0 is outside the support. float64 weights with
+        float32 scores give a float64 result, if the weights are an array and not a list.
     where : array of bool, optional
-        The support. Entries outside it are ignored.
+        True for the entries in the support. All other entries are ignored.
     keepdims : bool
         Keep the summed axes with size 1.
     dtype : dtype, optional
@@ -85,19 +85,19 @@ def logsumexp(
 
     Notes
     -----
-    A row with an empty support gives -inf (for T < 0: +inf), a row that holds +inf gives +inf, and a row with a NaN
-    gives NaN.
+    A row with an empty support gives -inf (for T < 0: +inf), a row with an entry of +inf gives +inf, and a row with a
+    NaN gives NaN.
 
     At T = inf the result is +inf, unless the row has a single score. T = -inf gives the same result as
-    T = inf. With weights, the result at T = inf depends on their sum: it is +inf for a sum above 1, -inf below 1, and
-    the weighted mean if the sum is 1. If the weights sum to 1 and T is large, the logarithm of a number near 1 is
-    divided by a small beta. The rounding error of that number is then multiplied by T.
+    T = inf. With weights, the result at T = inf depends on the sum of the weights. It is +inf for a sum above 1, -inf
+    for a sum below 1, and the weighted mean of the scores for a sum of 1. If the weights sum to 1 and T is large, the
+    sum of weighted exponentials is near 1. Its rounding error is then multiplied by T.
 
-    The maximum's own term is taken out of the sum, l = 1 + r, and the logarithm is log1p(r). So a result near 0 keeps
-    its digits.
+    The sum of exponentials relative to the maximum is l = 1 + r, where the maximum contributes the 1. Only r is stored,
+    and log l is log1p(r). A result near 0 therefore keeps its digits.
 
-    Gradient: with incoming g, the gradient with respect to z is g p, where p is the softmax. In a row with k
-    infinities, the gradient of each infinity is g/k. The gradient with respect to w_i, for w_i above 0, is
+    Gradient: with incoming g, the gradient with respect to z is g p, where p is the softmax. In a row with k scores of
+    +inf, the gradient with respect to each of them is g/k. The gradient with respect to w_i, for w_i above 0, is
     g p_i / (beta w_i).
 
     See Also
@@ -138,23 +138,19 @@ def logsumexp(
 def _complex_logsumexp(
     z: Any, axis: Any, temperature: Any, base: Any, weights: Any, where: Any, keepdims: bool, dtype: Any
 ) -> Any:
-    """Return the logsumexp of complex scores, computed by the definition. beta = 0 and infinite beta raise errors."""
+    """Return the logsumexp of complex scores, computed by the definition. Raise an error if beta is 0 or infinite."""
     if dtype is not None:
-        raise TypeError(f"dtype: expected None with complex scores, whose dtype the result has, got {dtype!r}")
+        raise TypeError(f"dtype: expected None for complex scores (the result has their dtype), got {dtype!r}")
     if requested_name() == "native":
-        raise RuntimeError("implementation 'native' was requested: it does not serve complex scores, 'reference' does")
+        raise RuntimeError("implementation 'native' was requested, but only 'reference' supports complex scores")
     axes = axes_of(axis, z.ndim)
     scale = check.scale_of(temperature, base, z, axes)
     if base == 1:
-        raise ValueError(
-            "base: expected a number above 0 other than 1 with complex scores, which have no limits, got 1"
-        )
+        raise ValueError("base: expected a number above 0 other than 1 for complex scores, got 1")
     limit = (scale.hi == 0.0) | (abs(scale.hi) == math.inf)
     if limit if isinstance(limit, bool) else readable(limit) and bool(limit.any()):
-        expected = "any number with a finite 1 / temperature that is not 0"
-        raise ValueError(
-            f"temperature: expected {expected} with complex scores, which have no limits, got {temperature!r}"
-        )
+        expected = "1 / temperature to be finite and not 0"
+        raise ValueError(f"temperature: expected {expected} for complex scores, got {temperature!r}")
     weights = None if weights is None else check.weights_of(weights, z)
     where = None if where is None else check.mask(where, z)
     return as_number(reference_complex.logsumexp(z, axes, scale, weights, where, bool(keepdims)))
@@ -180,7 +176,7 @@ def signed_logsumexp(
     z, axis, where, keepdims
         As in `logsumexp`.
     weights : array
-        w. The weights broadcast with z. A weight of 0 takes its score out of the support.
+        w. The weights broadcast with z. A score with weight 0 is outside the support.
 
     Returns
     -------
@@ -197,9 +193,9 @@ def signed_logsumexp(
     Notes
     -----
     Positive and negative terms are summed separately in float64, and the logarithms of the two sums are combined. If
-    most of the sum cancels, it is computed from the mean of w under the softmax instead. So only the digits that cancel
-    are lost. A row with an empty support, or whose terms cancel, has log_abs = -inf and sign 0. Infinities of both
-    signs give NaN.
+    most of the sum cancels, S is computed instead from the mean of w under the softmax. Only the digits that cancel are
+    then lost. A row with an empty support has log_abs = -inf and sign 0, and so does a row whose terms cancel exactly.
+    If both sums are infinite, the result is NaN.
 
     Gradient: with g the incoming gradient of log_abs, the gradient with respect to z_i is g w_i exp(z_i) / S.
 
@@ -229,7 +225,8 @@ def signed_logsumexp(
     log_abs = large + xp.log1p(-xp.exp(xp.where(gap > -0.5, -1.0, gap)))
     sign = xp.where(large == -math.inf, 0.0, xp.where(positive, xp.ones_like(large), -1.0))
 
-    # If most of the sum cancels, the logarithms do not have enough digits: use a mean under the softmax.
+    # If most of the sum cancels, the logarithms of the two sums have too few digits. Use the mean of w under the
+    # softmax.
     cancels = (gap > -0.5) & (xp.abs(large) < math.inf)
     z, weights = _powers_to_scores(z, weights)
     support = weights != 0.0 if where is None else where & (weights != 0.0)
@@ -246,7 +243,7 @@ def signed_logsumexp(
 
 
 def _lse(i: LogSumExp) -> Any:
-    """Return the smooth maximum of each row."""
+    """Return the logsumexp of each row, without the reduced axes."""
     return squeezed(operations.logsumexp.first(i), i.axes)
 
 
@@ -258,7 +255,7 @@ def _sign(x: Any) -> Any:
 
 
 def _powers_to_scores(z: Any, weights: Any) -> tuple[Any, Any]:
-    """Move large powers of two from the weights to the scores. Then p does not underflow if a weight is huge.
+    """Move large powers of two from the weights to the scores, so that p does not underflow if a weight is huge.
 
     Weights of moderate size are not changed, so their scores are not rounded.
     """
@@ -296,7 +293,7 @@ def logcumsumexp(
     base : float, optional
         Base of the exponentials; defaults to e.
     where : array of bool, optional
-        The support. It broadcasts with z. A score outside it changes nothing.
+        True for the scores in the support. It broadcasts with z. All other scores are ignored.
 
     Returns
     -------
@@ -312,8 +309,9 @@ def logcumsumexp(
 
     Notes
     -----
-    A prefix with an empty support gives -inf (for T < 0: +inf). Every prefix with a score of +inf (for T < 0: -inf)
-    gives that infinity, and every prefix with a NaN gives NaN. The last entry of a row is its `logsumexp`.
+    A prefix with an empty support gives -inf (for T < 0: +inf). A prefix that contains +inf (for T < 0: -inf) gives
+    that infinity, and a prefix that contains a NaN gives NaN. The last entry of the result is the `logsumexp` of the
+    row.
 
     Gradient: with incoming g, the gradient with respect to z_j is :math:`\sum_{i \ge j} g_i e^{\beta (z_j - y_i)}`.
 

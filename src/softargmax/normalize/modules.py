@@ -20,7 +20,7 @@ Dim = int | tuple[int, ...] | None
 
 
 class _Normalizer(nn.Module):
-    """Options of Softmax and LogSoftmax."""
+    """Base class of Softmax and LogSoftmax: their options."""
 
     temperature: float | Tensor
 
@@ -50,7 +50,7 @@ class _Normalizer(nn.Module):
 
 
 def _check_options(temperature: Any, base: Any, dtype: Any) -> None:
-    """Check the options before there are scores. The values of a tensor may not be known yet."""
+    """Check the options at construction, without scores. Only the dtype of a tensor is checked, not its values."""
     z = torch.empty(0)
     check.scale_of(known(temperature, "temperature"), base, z, (0,))
     if dtype is not None:
@@ -67,7 +67,7 @@ class Softmax(_Normalizer):
     dim : int, tuple of int or None
         The axis or axes to normalise along; None for all of them. (`torch.nn.Softmax` guesses an axis for None.)
     temperature : float, Tensor or Parameter
-        T: one number, or one per row. A `torch.nn.Parameter` is learned; another tensor becomes a buffer.
+        T: one number, or one per row. A `torch.nn.Parameter` is learned. Any other tensor becomes a buffer.
     base : float, optional
         Base of the exponentials; defaults to e.
     dtype : torch.dtype, optional
@@ -76,8 +76,8 @@ class Softmax(_Normalizer):
     Notes
     -----
     Call the module with the scores z, a tensor of any shape, and optionally `where`, a boolean mask that broadcasts
-    with them. Edge rows and gradients are those of `softargmax.softmax`: outside the support both probability and
-    gradient are exactly 0, and a row with an empty support is all 0.
+    with them. Edge rows and gradients are as in `softargmax.softmax`. Probability and gradient are exactly 0 outside
+    the support. A row with an empty support is all 0.
 
     See Also
     --------
@@ -112,12 +112,12 @@ class LogSoftmax(_Normalizer):
     Parameters
     ----------
     dim, temperature, base, dtype
-        As in `Softmax`. The result is a natural logarithm whatever the base.
+        As in `Softmax`. The result is a natural logarithm for every base.
 
     Notes
     -----
-    Call it like `Softmax`. Edge rows and gradients are those of `softargmax.log_softmax`: outside the support the
-    result is -inf and the gradient exactly 0.
+    Call it like `Softmax`. Edge rows and gradients are as in `softargmax.log_softmax`. Outside the support the result
+    is -inf and the gradient is exactly 0.
 
     See Also
     --------

@@ -1,7 +1,8 @@
 """Operation records of softmax, log_softmax, logsumexp, entropy and expectation. Their definitions are in reference.py.
 
-Only the support (p != 0, log p != -inf) takes part in a derivative. A row of infinities (lse = inf) is constant, so the
-derivative of its softmax is 0. The same holds at |beta| = inf (T -> 0), where the softmax is piecewise constant.
+Only the support (p != 0, log p != -inf) takes part in a derivative. The softmax of a row with scores of +inf
+(lse = inf) is constant, so its derivative is 0. The derivative is also 0 at |beta| = inf (T -> 0), where the softmax is
+piecewise constant.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from softargmax.normalize import reference
 
 
 class Scores(NamedTuple):
-    """Scores whose rows run along `axes`; `dtype` is that of the result."""
+    """Arguments of softmax and log_softmax. Rows run along `axes`. `dtype` is the dtype of the result."""
 
     z: Array
     where: Array | None
@@ -54,7 +55,7 @@ class ToScores(NamedTuple):
 
 
 def _saved(i: Any) -> Wanted:
-    """Return the fields that the rules of softmax and log_softmax read: z and beta only if beta is differentiated."""
+    """Return the fields that the derivative rules read. They need z and beta only if beta is an array."""
     results = {"p", "log_p", "lse"}
     return results if is_number(i.beta) else results | {"z", "beta"}
 
@@ -109,7 +110,7 @@ softmax: Operation[Scores, Probabilities] = Operation(
 
 
 def _softmax_vjp_vjp(i: SoftmaxVjp, _r: ToScores, g: ToScores, _wanted: Wanted) -> Gradients:
-    """Differentiate gz = beta p (g - <p, g>), which is symmetric in g.
+    """Differentiate gz = beta p (g - <p, g>). The matrix of the map from g to gz is symmetric.
 
     d gz = beta (p (dg - <p, dg>) + dp (g - <p, g>) - p <dp, g>).
     """
@@ -139,7 +140,7 @@ softmax_vjp: Operation[SoftmaxVjp, ToScores] = Operation(
     kernels={"cpu": _native.softmax_vjp},
     vjp=_softmax_vjp_vjp,
     jvp=_softmax_vjp_jvp,
-    constant={"lse", "beta"},  # beta is a number; lse only marks the rows of infinities
+    constant={"lse", "beta"},  # beta is a number, and lse only marks rows with lse = inf
 )
 
 
@@ -147,7 +148,10 @@ softmax_vjp: Operation[SoftmaxVjp, ToScores] = Operation(
 
 
 class LogProbabilities(NamedTuple):
-    """The log-softmax, and lse in nats. Derivatives use lse only to find rows with lse = inf, where they are 0."""
+    """The log-softmax, and lse in nats.
+
+    Derivatives use lse only to find rows with lse = inf, in which every derivative is 0.
+    """
 
     log_p: Any
     lse: Any
@@ -236,13 +240,13 @@ log_softmax_vjp: Operation[LogSoftmaxVjp, ToScores] = Operation(
     kernels={"cpu": _native.log_softmax_vjp},
     vjp=_log_softmax_vjp_vjp,
     jvp=_log_softmax_vjp_jvp,
-    constant={"lse", "beta"},  # beta is a number; lse only marks the rows of infinities
+    constant={"lse", "beta"},  # beta is a number, and lse only marks rows with lse = inf
 )
 
 
 # --- logsumexp: L = log <w, exp x> / beta. dL = <p, dz> + <q, dw> / (beta <w, q>) + <p, z - L> dbeta / beta -----------
 # with q = softmax(x) and p = w q / <w, q>. (If the weights span more than the exponent range of their dtype, q
-# underflows where w is huge. Then the value is right but this gradient is wrong.)
+# underflows where w is huge. In this case L is right, but the gradient is wrong.)
 
 
 class LogSumExp(NamedTuple):
@@ -257,13 +261,13 @@ class LogSumExp(NamedTuple):
 
 
 class SmoothMaximum(NamedTuple):
-    """lse / beta."""
+    """The smooth maximum lse / beta of each row."""
 
     lse: Any
 
 
 class LogSumExpVjp(NamedTuple):
-    """Arguments of `logsumexp_vjp`: gz = p g in the support. `dtype` is the dtype of gz; g has one number per row."""
+    """Arguments of `logsumexp_vjp`: gz = p g in the support. g has one number per row. `dtype` is the dtype of gz."""
 
     p: Array
     g: Array
@@ -272,7 +276,7 @@ class LogSumExpVjp(NamedTuple):
 
 
 def _logsumexp_slopes(i: LogSumExp, lse: Any, wanted: Wanted) -> tuple[Any, Any, Any]:
-    """Return dL/dz, dL/dbeta and dL/dw (the last two if they are wanted). Each can be differentiated again."""
+    """Return dL/dz, dL/dbeta and dL/dw (dL/dbeta and dL/dw only if wanted). Each result can be differentiated again."""
     xp, support = namespace(i.z), i.where
     if i.weights is not None:
         support = i.weights != 0 if i.where is None else (i.weights != 0) & i.where
@@ -349,7 +353,7 @@ logsumexp_vjp: Operation[LogSumExpVjp, ToScores] = Operation(
 
 
 class Expectation(NamedTuple):
-    """Arguments of the mean <p, v>: the fields of Scores, and values v. values = None means the positions 0..K-1."""
+    """Arguments of the mean <p, v>: the fields of Scores, and v. If `values` is None, v is the positions 0..K-1."""
 
     z: Array
     where: Array | None
@@ -372,12 +376,12 @@ class Mean(NamedTuple):
 
 
 def _scores_of(i: Any) -> Scores:
-    """Return the arguments of the softmax of this record's scores."""
+    """Return the arguments of softmax for the scores of a record."""
     return Scores(i.z, i.where, i.beta, i.axes, row_dtype(i.z.dtype))
 
 
 def _entropy_slope(i: Scores) -> tuple[Any, Any]:
-    """Return p, and the derivative of the entropy to x. The mean of d(-log p) under p is 0, so it adds nothing."""
+    """Return p, and the derivative of the entropy with respect to x = beta z. The mean of d(-log p) under p is 0."""
     of = _scores_of(i)
     result = softmax(of)
     log_p = log_softmax.first(of)
@@ -385,7 +389,7 @@ def _entropy_slope(i: Scores) -> tuple[Any, Any]:
 
 
 def _mean_slope(i: Expectation) -> tuple[Any, Any]:
-    """Return p, and the derivative of the mean to x."""
+    """Return p, and the derivative of the mean with respect to x = beta z."""
     result = softmax(_scores_of(i))
     values = _positions(i.z, i.axes) if i.values is None else i.values
     return result.p, softmax_vjp.first(SoftmaxVjp(result.p, result.lse, values, UNIT, i.axes, result.p.dtype))
@@ -399,7 +403,10 @@ def _positions(z: Any, axes: tuple[int, ...]) -> Any:
 
 
 def sum_to_scores(i: Any, p: Any, of_x: Any, g: Any, wanted: Wanted) -> dict[str, Any]:
-    """Return the gradients of a sum under the softmax with respect to z and beta, from its derivative `of_x` to x."""
+    """Return the gradients with respect to z and beta of a sum under the softmax.
+
+    `of_x` is the derivative of the sum with respect to x = beta z.
+    """
     gx = only(p != 0, of_x * g)
     gradients = {"z": gx * slope(i.beta)}
     if "beta" in wanted:  # <z, gx> = <z - <p, z>, gx>, without cancellation
@@ -410,7 +417,7 @@ def sum_to_scores(i: Any, p: Any, of_x: Any, g: Any, wanted: Wanted) -> dict[str
 
 
 def _tangent_of_sum(i: Any, p: Any, of_x: Any, t: Tangents) -> Any:
-    """Return the tangent of a sum under the softmax, from its derivative `of_x` to x."""
+    """Return the tangent of a sum under the softmax. `of_x` is the derivative of the sum with respect to x = beta z."""
     return row_sum(of_x * _tangent(i, (p != 0) & ~_infinite(i.z), t), i.axes)
 
 

@@ -2,10 +2,11 @@
 
 The result is y_i = log sum_{j <= i} exp(beta z_j) / beta. Let w_i be the weight of z_i in the softmax of its prefix.
 
-The tangent is an exponential moving average, u_i = (1 - w_i) u_{i-1} + w_i t_i. The gradient is the same recurrence run
-backwards, c_i = g_i + (1 - w_{i+1}) c_{i+1}, with gz_i = w_i c_i. The entropy of a prefix's softmax is a scan too,
-H_i = (1 - w_i) H_{i-1} + h(w_i) with h(w) = -w log w - (1 - w) log(1 - w), and dy_i/dbeta = -H_i / beta^2. All are
-scans of maps u -> a u + b with 0 <= a <= 1.
+For tangents t_i of z_i, the tangent of y_i is an exponential moving average, u_i = (1 - w_i) u_{i-1} + w_i t_i. For
+gradients g_i of y_i, the gradient of z_i is w_i c_i, where c_i = g_i + (1 - w_{i+1}) c_{i+1} is a recurrence from the
+end of the row. The derivative dy_i/dbeta is -H_i / beta^2, where H_i is the entropy of the softmax of the prefix. It
+follows the recurrence H_i = (1 - w_i) H_{i-1} + h(w_i) with h(w) = -w log w - (1 - w) log(1 - w). All three are scans
+of maps u -> a u + b with 0 <= a <= 1.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from softargmax.normalize import reference
 
 
 class LogCumSumExp(NamedTuple):
-    """Scores along the single axis in `axes`."""
+    """Arguments of logcumsumexp. `axes` contains one axis."""
 
     z: Array
     where: Array | None
@@ -36,7 +37,7 @@ class Prefixes(NamedTuple):
 
 
 class Surprisals(NamedTuple):
-    """-log of the probability of each score in its prefix."""
+    """-log of the probability of each score in the softmax of its prefix."""
 
     surprisal: Any
 
@@ -62,7 +63,7 @@ class _Steps(NamedTuple):
 def _steps(i: LogCumSumExp) -> _Steps:
     """Compute the coefficients from the states of the prefixes.
 
-    The formula w_i = exp(beta (z_i - y_i)) with a rounded y_i would have an error of |beta y_i| roundings.
+    The formula w_i = exp(beta (z_i - y_i)) with a rounded y_i would have a relative error of |beta y_i| ulp.
     """
     xp = namespace(i.z)
     surprisal = last(prefix_surprisals.first(i._replace(dtype=working_dtype(i.z, xp))), *i.axes)
@@ -83,7 +84,7 @@ def _slope(i: LogCumSumExp, s: _Steps, y: Any) -> Any:
 def _scan(a: Any, b: Any) -> Any:
     """Return u_i = a_i u_{i-1} + b_i along the last axis, in ceil(log2 n) steps.
 
-    core.prefix_scan does the same for every library, but torch's `is_grads_batched` cannot batch its operations.
+    `core.prefix_scan` computes the same for every library, but torch's `is_grads_batched` cannot batch its operations.
     """
     step = 1
     while step < a.shape[-1]:
@@ -94,7 +95,7 @@ def _scan(a: Any, b: Any) -> Any:
 
 
 def _concat(*parts: Any) -> Any:
-    """Concatenate along the last axis. (torch can batch its `cat` but not its `concat`.)"""
+    """Concatenate along the last axis. (`is_grads_batched` of torch can batch `cat` but not `concat`.)"""
     xp = namespace(parts[0])
     return getattr(xp, "cat", xp.concat)(parts, -1)
 

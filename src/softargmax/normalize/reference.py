@@ -3,8 +3,9 @@
     x = beta z        m = max x        l = sum exp(x - m)        r = l - 1
     softmax = exp(x - m) / l           log_softmax = x - m - log l           lse = m + log l
 
-They compute in float64 where the library has it (else in float32) and round once. No control flow depends on values, so
-they can be traced. `reference_rows.py` explains how they stay exact and how they treat limits.
+The definitions compute in float64 if the library has it, otherwise in float32, and round once. No control flow depends
+on values, so the functions can be traced. `reference_rows.py` explains how they avoid rounding errors and how they
+treat limits.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from softargmax.normalize.reference_rows import Measure, Segments, measure, safe
 def _shares(rows: Rows, a: Measure) -> Any:
     """Return p, in the layout of `rows`."""
     p = a.w / (1.0 + rows.spread(safe(a.r, rows.xp)))
-    return rows.xp.where(a.s == -INF, 0.0, p)  # 0 outside the support, even in a row of NaN
+    return rows.xp.where(a.s == -INF, 0.0, p)  # 0 outside the support, even if r is NaN
 
 
 def _probabilities(rows: Rows, a: Measure) -> Any:
@@ -71,7 +72,7 @@ def log_softmax(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: A
 def _lse(rows: Rows, a: Measure, dtype: Any) -> Any:
     """Return lse = m + log l, in the unit of x = beta z. The dtype is float32 or wider."""
     xp = rows.xp
-    fixed = (xp.abs(a.m) == INF) | ((a.m == 0.0) & (a.hi == INF))  # beta = 0 and beta = inf do not change these
+    fixed = (xp.abs(a.m) == INF) | ((a.m == 0.0) & (a.hi == INF))  # here beta m = m, also for beta = 0 and inf
     infinite = ~fixed & (a.hi == INF)
     m, hi = xp.where(fixed, 0.0, a.m), xp.where(a.hi == INF, 0.0, a.hi)
     scaled = xp.where(infinite, xp.where(a.m < 0.0, -xp.full_like(m, INF), INF), hi * m + a.lo * m)
@@ -81,7 +82,7 @@ def _lse(rows: Rows, a: Measure, dtype: Any) -> Any:
 
 @np.errstate(all="ignore")
 def softmax_vjp(p: Any, lse: Any, g: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
-    """Return beta p (g - <p, g>), and 0 in a row of infinities."""
+    """Return beta p (g - <p, g>), and 0 in a row with lse = inf."""
     xp, wide = namespace(p), working_dtype(p, namespace(p))
     inside = (p != 0) & (lse != INF)
     p, g = (only(inside, xp.astype(x, wide)) for x in (p, g))
@@ -90,7 +91,7 @@ def softmax_vjp(p: Any, lse: Any, g: Any, beta: Scale, axes: tuple[int, ...], dt
 
 @np.errstate(all="ignore")
 def log_softmax_vjp(log_p: Any, lse: Any, g: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
-    """Return beta (g - p <1, g>), and 0 in a row of infinities."""
+    """Return beta (g - p <1, g>), and 0 in a row with lse = inf."""
     xp, wide = namespace(log_p), working_dtype(log_p, namespace(log_p))
     inside = (log_p != -INF) & (lse != INF)
     log_p, g = (only(inside, xp.astype(x, wide)) for x in (log_p, g))
@@ -127,14 +128,17 @@ def _sum(rows: Rows, a: Measure, values: Any, dtype: Any) -> Any:
 
 @np.errstate(all="ignore")
 def entropy(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
-    """Return sum p (-log p)."""
+    """Return the entropy, sum p (-log p)."""
     rows = Rows(z, axes)
     a = measure(rows, z, beta, where)
     return _sum(rows, a, rows.xp.log1p(safe(a.r, rows.xp)) - a.t - a.s, dtype)
 
 
 def raised(beta: Scale, order: Any, z: Any) -> Scale:
-    """Return the scale whose softmax is proportional to p^order. beta = 0 and infinite beta do not change."""
+    """Return the scale whose softmax is proportional to p^order: order beta.
+
+    A beta of 0 or infinity is returned unchanged.
+    """
     xp, dtype = namespace(z), working_dtype(z, namespace(z))
 
     def per_row(x: Any) -> Any:
@@ -163,11 +167,12 @@ def _series(u: Any, terms: int) -> Any:
 
 @np.errstate(all="ignore")
 def renyi_entropy(z: Any, where: Any, beta: Scale, order: Any, axes: tuple[int, ...], dtype: Any) -> Any:
-    """Return log sum p^a / (1 - a), in one of two forms. Let q = p^a / sum p^a.
+    """Return log sum p^a / (1 - a), computed by one of two formulas.
 
-    If one of log l_q and a log l_p is at most half the other, the form is (log l_q - a log l_p) / (1 - a), in which the
-    maxima have cancelled. Otherwise it is log1p((1 - a) E) / (1 - a) with E = <p, (p^(a-1) - 1) / (1 - a)>, a sum
-    without negative terms.
+    Let q = p^a / sum p^a, and let l_p and l_q be the sums of exponentials of the rows of p and q. If the smaller of
+    log l_q and a log l_p is at most half the larger, the result is (log l_q - a log l_p) / (1 - a). The maxima of the
+    rows cancel in this formula. Otherwise the result is log1p((1 - a) E) / (1 - a) with E = <p, (p^(a-1) - 1) / (1 -
+    a)>, a sum without negative terms.
     """
     rows, xp = Rows(z, axes), namespace(z)
     scale = raised(beta, order, z)
@@ -207,7 +212,7 @@ def renyi_entropy(z: Any, where: Any, beta: Scale, order: Any, axes: tuple[int, 
 
 @np.errstate(all="ignore")
 def expectation(z: Any, where: Any, beta: Scale, values: Any, axes: tuple[int, ...], dtype: Any) -> Any:
-    """Return sum p v, with the positions 0..K-1 for v if there are no values."""
+    """Return sum p v. If there are no values, v is the positions 0..K-1."""
     rows, xp = Rows(z, axes), namespace(z)
     if values is None:
         values = xp.arange(max(rows.length, 1), dtype=rows.dtype, device=device_of(z))
@@ -218,10 +223,10 @@ def expectation(z: Any, where: Any, beta: Scale, values: Any, axes: tuple[int, .
 
 @np.errstate(all="ignore")
 def kl_divergence(z_p: Any, z_q: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
-    """Return sum p (delta - 1 + exp(-delta)) with delta = log p - log q. No term is negative, so they do not cancel.
+    """Return sum p (delta - 1 + exp(-delta)) with delta = log p - log q. No term is negative, so none cancels.
 
-    delta = beta ((z_p - z_q) - (m_p - m_q)) - (log l_p - log l_q). An error e in the terms that are the same for the
-    whole row changes the sum only by about e^2.
+    delta = beta ((z_p - z_q) - (m_p - m_q)) - (log l_p - log l_q). An error e in a maximum or a log l, which are the
+    same for the whole row, changes the sum by only about e^2.
     """
     rows, xp = Rows(z_p, axes), namespace(z_p)
     a, b = (measure(rows, z, beta, where) for z in (z_p, z_q))
@@ -249,7 +254,7 @@ def kl_divergence(z_p: Any, z_q: Any, where: Any, beta: Scale, axes: tuple[int, 
 
 
 class _Prefixes(NamedTuple):
-    """The state of every prefix, and x: the scores times the sign of beta, -inf outside the support."""
+    """The states of all prefixes, and x: the scores times the sign of beta, or -inf outside the support."""
 
     x: Any
     m: Any
@@ -260,7 +265,10 @@ class _Prefixes(NamedTuple):
 
 
 def _prefixes(rows: Rows, z: Any, where: Any, beta: Scale) -> _Prefixes:
-    """Scan by merging states. At beta = 0 all finite scores weigh the same; at beta = inf only maxima count."""
+    """Compute the states by a prefix scan.
+
+    At beta = 0 all finite scores have the same weight. At beta = inf only maxima count.
+    """
     xp = rows.xp
     sign, hi, lo = magnitude(rows, z, beta)
     x = sign * xp.astype(rows.lay(z), rows.dtype)
@@ -287,7 +295,7 @@ def logcumsumexp(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: 
 
 @np.errstate(all="ignore")
 def prefix_surprisals(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
-    """Return -log of the probability of each score in the softmax of its prefix; inf outside the support."""
+    """Return -log of the probability of each score in the softmax of its prefix, and inf outside the support."""
     rows, xp = Rows(z, axes), namespace(z)
     a = _prefixes(rows, z, where, beta)
     s, t = below(a.x, a.m, beta, a.hi, a.lo, 2000.0)
@@ -298,7 +306,7 @@ def prefix_surprisals(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dt
 
 @np.errstate(all="ignore")
 def segment_softmax(z: Any, offsets: Any, beta: Scale, dtype: Any) -> tuple[Any, Any]:
-    """Return exp(x - m) / l, with m and l of the segment, and lse."""
+    """Return exp(x - m) / l, where m and l are those of the segment, and lse."""
     rows = Segments(z, offsets)
     a = measure(rows, z, beta)
     return rows.xp.astype(_probabilities(rows, a), dtype), _lse(rows, a, dtype)

@@ -1,4 +1,4 @@
-"""logsumexp of complex scores. As in SciPy, the sign is a phase, with an angle in (-pi, pi]."""
+"""logsumexp of complex scores. As in SciPy, the imaginary part of the lse is in (-pi, pi]."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def logsumexp(z: Any, axes: tuple[int, ...], scale: Scale, weights: Any, where: Any, keepdims: bool) -> Any:
-    """Return log sum w exp(beta z) / beta. The term of the largest real part, which is 1, is taken out of the sum."""
+    """Return log sum w exp(beta z) / beta. All terms are divided by the term with the largest real part."""
     xp = namespace(z)
     rows = Rows(z, axes)
     with np.errstate(all="ignore"):
@@ -36,7 +36,7 @@ def logsumexp(z: Any, axes: tuple[int, ...], scale: Scale, weights: Any, where: 
         m = xp.sum(xp.where(own, x, 0.0), axis=-1, keepdims=True)
         rest = xp.sum(xp.where(own, 0.0, xp.exp(x - m)), axis=-1, keepdims=True)
         lse = xp.log1p(rest) + m
-        direct = xp.log(xp.sum(xp.exp(x), axis=-1, keepdims=True))  # infinite scores: exp and log follow C99
+        direct = xp.log(xp.sum(xp.exp(x), axis=-1, keepdims=True))  # for infinite scores; exp and log follow C99
         lse = xp.where(xp.isfinite(lse), lse, direct)
         angle = xp.imag(lse)
         wrapped = -((math.pi - angle) % (2.0 * math.pi) - math.pi)

@@ -1,13 +1,13 @@
-"""Row layout of ragged segments, and the quantities of each row that the definitions need.
+"""Row layout of ragged segments, and the numbers that the definitions compute for each row.
 
-Two things keep the definitions exact. First, z - m is stored together with its rounding error, as d + e = z - m, and
-its exponential is exp(d) (1 + e). Its product with beta is stored in the same way. Second, the sum l is stored as a
-pair of numbers. The maximum's own term is exactly 1. It is subtracted from l without rounding, which gives r. So
-log l = log1p(r).
+The definitions avoid rounding errors in two ways. First, z - m is stored together with its rounding error e, as
+d + e = z - m, and its exponential is exp(d) (1 + e). The product beta (z - m) is stored in the same way. Second, the
+sum l is stored as the sum of two numbers. The term of the maximum is exactly 1. It is subtracted from l without
+rounding, which gives r, and log l = log1p(r).
 
-Limits need no separate formulas, because they only shrink the support. In a row with +inf, only the infinities remain,
-and they are equal. At beta = inf only the maxima of a row remain. Entries outside the support are not used in the
-arithmetic, so their derivative is 0.
+Limits need no separate formulas, because they only make the support smaller. In a row with scores of +inf, only these
+scores remain in the support, with equal probabilities. At beta = inf only the maxima of a row remain. Entries outside
+the support are not used in the arithmetic, so their derivative is 0.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Segments(Rows):
         return x
 
     def _reduce(self, merge: Any, parts: tuple[Any, ...], identity: tuple[float, ...]) -> tuple[Any, ...]:
-        """Merge each segment: take the prefix at its last position, or the identity for an empty segment."""
+        """Reduce each segment with `merge`: the prefix scan at its last position, or the identity if it is empty."""
         parts = scan(merge, parts, identity, self.ids)
         at = (self.xp.take(part, self.last, axis=-1) for part in parts)
         return tuple(self.xp.where(self.void, unit, part) for unit, part in zip(identity, at, strict=True))
@@ -72,7 +72,7 @@ class Segments(Rows):
         return self._reduce(lambda a, b: (self.xp.maximum(a[0], b[0]),), (x,), (-INF,))[0]
 
     def total(self, w: Any) -> tuple[Any, Any]:
-        """Return the sum of each segment as a pair."""
+        """Return the sum of each segment as a pair of numbers, the sum and its rounding error."""
         high, low = self._reduce(_add_pairs, (w, self.xp.zeros_like(w)), (0.0, 0.0))
         return high, low
 
@@ -96,10 +96,10 @@ def _add_pairs(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class Measure(NamedTuple):
-    """Rows of scores x = |beta| z relative to their maximum: x - x_max = s + t, w = exp(s + t), r = sum w - 1."""
+    """Scores x = beta z relative to the maximum of their row: x - x_max = s + t, w = exp(s + t), r = sum w - 1."""
 
     m: Any  # the maximum of sign z, in the unit of z
-    c: Any  # maximum of x - |beta| m + log weights; 0 if there are no weights
+    c: Any  # maximum of x - |beta| m + log weights, or 0 without weights
     s: Any
     t: Any
     w: Any
@@ -107,11 +107,11 @@ class Measure(NamedTuple):
     sign: Any
     hi: Any  # |beta| = hi + lo
     lo: Any
-    mean: Any  # sum p x / |beta|, which gives logsumexp's derivative at beta = 0; None if beta cannot be 0
+    mean: Any  # sum p x / |beta|, for the limit of logsumexp at beta = 0; None if beta cannot be 0
 
 
 def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = None) -> Measure:
-    """Return the quantities of each row that the definitions need."""
+    """Compute the numbers of each row that the definitions need."""
     xp = rows.xp
     sign, hi, lo = magnitude(rows, z, scale)
     x = rows.spread(sign) * xp.astype(rows.lay(z), rows.dtype)
@@ -121,9 +121,9 @@ def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = 
         weights = xp.astype(rows.lay(weights), rows.dtype)
         weights = weights if where is None else xp.where(rows.lay(where), weights, 0.0)
         x = xp.where(weights == 0, -INF, x)
-    x = rows.pad(xp.where(x == -INF, -INF, x))  # keeps the values, but removes the derivative outside the support
+    x = rows.pad(xp.where(x == -INF, -INF, x))  # same values, but no derivative outside the support
     m = rows.top(x)
-    # Below -2000, exp(s) is 0, and the error term t is smaller than the rounding of log_softmax.
+    # Below s = -2000, exp(s) is 0, and the error term t is smaller than the rounding error of log_softmax.
     s, t = below(x, rows.spread(m), scale, rows.spread(hi), rows.spread(lo), 2000.0)
     c = xp.zeros_like(m)
     if weights is not None:
@@ -144,5 +144,5 @@ def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = 
 
 
 def safe(r: Any, xp: Any) -> Any:
-    """Return r, but 0 for an empty row (r = -1), where log1p(r) would be -inf. That logarithm is not used."""
+    """Return r, replaced by 0 in empty rows (r = -1). There log1p(r) would be -inf, and callers do not need it."""
     return xp.where(r == -1.0, 0.0, r)

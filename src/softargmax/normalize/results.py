@@ -27,7 +27,7 @@ class SoftmaxWithLse(NamedTuple):
 
 @of_arrays
 class SignedLog(NamedTuple):
-    """Result of `signed_logsumexp`: the logarithm of the magnitude and the sign of each row's sum.
+    """Result of `signed_logsumexp`: the sum of each row, as the logarithm of its magnitude and its sign.
 
     Examples
     --------
@@ -43,7 +43,7 @@ class SignedLog(NamedTuple):
 
 @of_arrays
 class Boltzmann(NamedTuple):
-    """Result of `boltzmann`, a system in thermal equilibrium: p of the energies' shape, and one number per row each.
+    """Result of `boltzmann`: p, of the energies' shape, and five quantities of the system with one number per row.
 
     Examples
     --------

@@ -19,14 +19,14 @@ from softargmax.normalize.operations import LogProbabilities, Probabilities, Smo
 
 
 class Segments(NamedTuple):
-    """Compute sums over segments, and broadcast one number per segment to the scores of the segment."""
+    """The offsets of the segments and the segment of each score, with methods to sum and to broadcast."""
 
     offsets: Any
     row: Any
 
     @staticmethod
     def of(i: Any) -> Segments:
-        """Return the segments of a record."""
+        """Return the segments of an argument record."""
         xp = namespace(i.z)
         positions = xp.arange(i.z.shape[0], device=device_of(i.z), dtype=i.offsets.dtype)
         return Segments(i.offsets, xp.searchsorted(i.offsets, positions, side="right") - 1)
@@ -36,7 +36,9 @@ class Segments(NamedTuple):
         return x.new_zeros((self.offsets.shape[0] - 1, *x.shape[1:])).index_add(0, self.row, x)
 
     def broadcast(self, row: Any) -> Any:
-        """Broadcast one number per segment to its scores: (S, ...) to (N, ...). A single number is unchanged."""
+        """Broadcast one number per segment to its scores: (S, ...) to (N, ...). One number for all segments is returned
+        unchanged.
+        """
         return row if isinstance(row, float) or row.shape[0] == 1 else namespace(row).take(row, self.row, axis=0)
 
 
@@ -49,9 +51,9 @@ _LSE = Result("z", "dtype", _per_segment, wide=True)
 
 
 def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
-    """Implement vmap: append the batch axis to the columns, since columns are independent."""
+    """Implement vmap: make the batch axis the last axis of z, because the columns of z are independent."""
     if dims.offsets is not None:
-        raise NotImplementedError("vmap: offsets cannot be batched; make one ragged batch of all segments")
+        raise NotImplementedError("offsets: expected no batch axis under vmap, got one; concatenate all segments")
 
     def moved(x: Any, dim: int | None) -> Any:
         if isinstance(x, float):
@@ -76,7 +78,7 @@ def _to_beta(i: Any, rows: Segments, p: Any, inside: Any, gx: Any) -> Any:
     return finite_or_zero(i.beta.hi, rows.sum(gx * only(inside, z - rows.broadcast(rows.sum(p * z)))))
 
 
-# --- softmax: dp = p (dx - <p, dx>). lse marks the rows of infinities and has no derivative of its own ---------------
+# --- softmax: dp = p (dx - <p, dx>). Derivatives use lse only to find rows with lse = inf ---------------
 
 
 class SegmentScores(NamedTuple):
@@ -129,7 +131,7 @@ segment_softmax: Operation[SegmentScores, Probabilities] = Operation(
 
 
 def _log_inside(rows: Segments, r: LogProbabilities) -> tuple[Any, Any]:
-    """Return the mask of the scores that take part in a derivative, and p there."""
+    """Return the mask of the scores that take part in a derivative, and p (0 outside the mask)."""
     inside = (r.log_p != -math.inf) & (rows.broadcast(r.lse) != math.inf)
     return inside, only(inside, namespace(r.log_p).exp(only(inside, r.log_p)))
 

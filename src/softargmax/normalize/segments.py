@@ -37,15 +37,15 @@ def segment_softmax(
     offsets : array of int, shape (S + 1,)
         The bounds of the segments: non-decreasing, from 0 to N. A segment may be empty.
     index : array of int, shape (N,)
-        The segment of every score, from 0 to S - 1, in any order. Pass it in place of offsets.
+        The segment number of each score, from 0 to S - 1, in any order. Pass either `index` or `offsets`.
     num_segments : int, optional
-        S, the number of segments, for use with `index`. Defaults to the largest index plus 1, which is read from the
-        device: the call waits for it. Required under tracing.
+        S, the number of segments, for use with `index`. Defaults to the largest index plus 1. To read the largest
+        index, the call waits for the device. Required under tracing.
     temperature : float or array
-        T as in `softmax`. An array broadcasts with (S, ...): shape (S, 1) gives one temperature per segment, shape (H,)
-        one per head.
+        T as in `softmax`. An array broadcasts with (S, ...). For scores of shape (N, H), an array of shape (S, 1) has
+        one temperature per segment, and an array of shape (H,) one per head.
     where : array of bool, optional
-        The support, as in `softmax`.
+        True for the scores in the support, as in `softmax`.
 
     Returns
     -------
@@ -61,11 +61,11 @@ def segment_softmax(
 
     Notes
     -----
-    Each segment is a row, with the edge rules and the gradient of `softmax`. On a device or under tracing the values of
-    offsets and index are not checked: wrong ones give NaN.
+    Each segment is a row. Its edge cases and gradient are as in `softmax`. On a device or under tracing the values of
+    offsets and index are not checked. Wrong values give NaN.
 
-    If `index` is not sorted, the scores are sorted by it first, with a stable sort. The result has the same bits as a
-    call with the sorted scores and their offsets. Passing offsets saves the sort.
+    If `index` is not sorted, the scores are sorted by it first, with a stable sort. The result is bitwise equal to that
+    of a call with the sorted scores and their offsets. Passing offsets avoids the sort.
 
     References
     ----------
@@ -118,7 +118,7 @@ def segment_log_softmax(
 
     Notes
     -----
-    Each segment is a row, with the edge rules and the gradient of `log_softmax`.
+    Each segment is a row. Its edge cases and gradient are as in `log_softmax`.
 
     References
     ----------
@@ -150,7 +150,8 @@ def segment_logsumexp(
 
     .. math:: T \log \sum_{j \in S} e^{z_j / T}
 
-    Like `logsumexp`, it is in the unit of the scores: T times the logarithm of the denominator of `segment_softmax`.
+    It is T times the logarithm of the denominator of `segment_softmax`. Like the result of `logsumexp`, it has the unit
+    of the scores.
 
     Parameters
     ----------
@@ -171,7 +172,7 @@ def segment_logsumexp(
 
     Notes
     -----
-    Each segment is a row, with the edge rules and the gradient of `logsumexp`. An empty segment gives -inf.
+    Each segment is a row. Its edge cases and gradient are as in `logsumexp`. An empty segment gives -inf.
 
     References
     ----------
@@ -207,7 +208,7 @@ def _checked(
 
 
 def _masked(rows: SegmentScores, where: Any) -> Any:
-    """Return the scores. Masked scores become the infinity whose scaled score is -inf."""
+    """Return the scores. Masked scores are replaced by -inf, or by +inf if beta < 0, so that beta z is -inf."""
     xp, hi = namespace(rows.z), rows.beta.hi
     if isinstance(hi, float):
         return xp.where(where, rows.z, math.inf if hi < 0.0 else -math.inf)

@@ -1,10 +1,9 @@
 // Softmax of short float32 rows, sixteen rows at a time, one row per lane. Work that is needed once per row, such as
-// finding the maximum, is then done for sixteen rows at once. Processed one by one, each row waits for a chain of
-// latencies: 71 ns per row for 65536 x 64.
+// finding the maximum, is then done for sixteen rows at once. If the rows are processed one at a time, each waits for a
+// chain of dependent operations: 71 ns per row for 65536 x 64.
 //
-// The operations and their order are those of core/cpp/state.hpp and softmax_row.hpp, so the bits of a row are the
-// same.
-// Loops over `g` are written so that the compiler vectorizes them.
+// The operations and their order are as in core/cpp/state.hpp and softmax_row.hpp, so both give the same bits. Loops
+// over the rows `g` are written so that the compiler vectorizes them.
 #pragma once
 
 #include "normalize/softmax_row.hpp"
@@ -13,17 +12,18 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
 // ---- sixteen rows in lanes ------------------------------------------------------------------------------------
 
-constexpr int kShort = kUnroll * 16;  // largest row length that a lane holds: one step of `steps`
+constexpr int kShort = kUnroll * 16;  // length of the longest row that fits a lane: the scores of one step of `steps`
 
-// Prefetches the cache lines of the next rows, one line at a time between arithmetic. The hardware does not predict the
-// order in which rows of different lengths are read. Requests for all lines at once would wait for one another.
+// Prefetches the cache lines of the next rows, one line at a time, between arithmetic instructions. The hardware does
+// not predict the order in which rows of different lengths are read. If all lines were requested at once, the requests
+// would wait for one another.
 struct Lookahead {
     const char *next = nullptr, *end = nullptr;  // in the scores
     char* out = nullptr;  // the position in the results that corresponds to `next`
     const char* until = nullptr;
 
     static constexpr std::int64_t kFar = 8192;
-    // Sets the position `here` up to which the scores have been read.
+    // Records that all scores before the position `here` have been read.
     void advance(const char* here) {
         if (!end) return;
         if (next < here) {
@@ -63,7 +63,7 @@ template <bool Unit> class Lanes {
     }
     void transpose_back() {
         transpose_all(lane_[0], kRows, y_[0], kShort, columns_ / kSide, true);
-    }  // y_ then holds rows
+    }  // y_ then contains rows
 
     // Finds the peak of every row, as Peak<float> does.
     void find_peaks() {
@@ -90,7 +90,7 @@ template <bool Unit> class Lanes {
         for (int g = 0; g < kRows; ++g) magic_[g] = static_cast<float>(magic - k[g]);
     }
 
-    // Computes the terms of every row, and sums the terms that are not the row's maximum.
+    // Computes the terms of every row, and sums all terms except those of the row's maxima.
     void add_terms(Lookahead& ahead) {
         const ScaleIn<float> scale(beta_);
         const V top = V::load(top_), shift = V::load(shift_), low = V::load(low_), magic = V::load(magic_),
@@ -115,7 +115,7 @@ template <bool Unit> class Lanes {
     double sum_of_terms(int g, double rest) const {
         return (static_cast<double>(ties_[g]) - 1) + rest * (Reach<float>::lower / e_[g]);
     }
-    // For rows that look confident, sums the parts `power` and `power t` of the terms separately, as Fold::kCareful
+    // For rows that look confident, sums the two parts `power` and `power t` of the terms separately, as Fold::kCareful
     // does.
     void refine_confident() {
         bool any = false;
@@ -160,7 +160,7 @@ template <bool Unit> class Lanes {
     }
 
   public:
-    // Serves rows of at most `columns` scores, a multiple of 16.
+    // Computes rows of at most `columns` scores, where `columns` is a multiple of 16.
     Lanes(Scale beta, int columns) : beta_(beta), columns_(columns) {}
 
     void load_row(int g, const float* z, std::int64_t n) {
@@ -169,8 +169,8 @@ template <bool Unit> class Lanes {
     }
     const float* row(int g) const { return row_[g]; }
 
-    // True if the lanes can compute the row: its maximum is ordinary and it has no NaN. The one-row formulas compute
-    // the other rows.
+    // True if the lanes can compute the row: its maximum is ordinary (see find_peaks) and it has no NaN. Other rows are
+    // computed by whole_group.
     bool plain(int g) const { return plain_[g] && r_[g] == r_[g]; }
     State state(int g) const { return {static_cast<double>(top_[g]), r_[g]}; }
 
@@ -181,7 +181,7 @@ template <bool Unit> class Lanes {
         refine_confident();
     }
 
-    // Computes the softmax of all rows; `store_row` then writes it row by row.
+    // Computes the softmax of all rows. `store_row` then writes the result of one row.
     void softmax() {
         for (int g = 0; g < kRows; ++g) {
             const double inverse = inverse_of<float>(r_[g], e_[g]);
@@ -209,7 +209,7 @@ template <bool Unit> class Lanes {
     }
 };
 
-// ---- scheduling of short rows: bare rows without a Group, the others in lanes ---------------------------------
+// ---- scheduling of short rows: bare rows need no Group, other rows are computed in lanes ----------------------
 
 // True if the call is a softmax whose rows fit in one block and are read and written in place, without copies.
 template <class T, int Size> bool is_bare(const Frame<T>& frame) {
@@ -217,7 +217,8 @@ template <class T, int Size> bool is_bare(const Frame<T>& frame) {
     return Size == 1 && args.op == Op::softmax && !args.offsets && args.cols.total <= kBlock && frame.z_direct &&
            frame.out_direct && !frame.changed && frame.one_scale && !frame.scale.undefined && !args.lse;
 }
-// Such rows need no Group. Building a Group takes 10 ns; the whole softmax of a row of 1024 scores takes 240 ns.
+// Computes the softmax of bare rows without a Group. Building a Group takes 10 ns. The softmax of a row of 1024 scores
+// takes 240 ns without it.
 template <class T> void bare_rows(const Frame<T>& frame, std::int64_t begin, std::int64_t end) {
     const Args& args = frame.args;
     T* store = scratch(kTerms).get<T>(2 * kBlock);
@@ -266,7 +267,7 @@ template <bool Unit> void rows_in_lanes(const Frame<float>& frame, const std::in
     }
 }
 
-// Returns the Lookahead for the memory of short rows, if they are contiguous.
+// Returns the Lookahead for rows [begin, end). It prefetches nothing if the rows are not contiguous.
 inline Lookahead ahead_of(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
     const Args& args = frame.args;
     const auto dense = [&](const Operand& x) { return args.rows.dims == 1 && x.row[0] == args.cols.total; };
@@ -276,8 +277,8 @@ inline Lookahead ahead_of(const Frame<float>& frame, std::int64_t begin, std::in
     return {first.start(args.z), last.start(args.z), first.start(args.out)};
 }
 
-// Computes rows [begin, end). Rows of similar length are computed together in lanes. Rows that are too long for a lane
-// are computed one by one.
+// Computes rows [begin, end). Rows whose lengths round up to the same multiple of 16 are computed together in lanes.
+// Empty rows and rows that are too long for a lane are computed one by one.
 template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
     constexpr int kSizes = kShort / kSide + 1;
     Lookahead ahead = ahead_of(frame, begin, end);

@@ -44,7 +44,7 @@ def soft_argmax(
     Returns
     -------
     array
-        One mean per row, with D as the last axis if the values are vectors. float32 for half-precision scores.
+        One mean per row, with a last axis of length D if the values are vectors. float32 for half-precision scores.
 
     Raises
     ------
@@ -55,9 +55,10 @@ def soft_argmax(
 
     Notes
     -----
-    Values outside the support are ignored, even NaN. A row with an empty support gives 0, like a row whose peak is at
-    position 0. To find rows with an empty support, use ``logsumexp(z) == -inf``. The D entries of vectors are averaged
-    one at a time. For large D, ``softmax(z) @ values`` is faster and less exact.
+    Values outside the support are ignored, even NaN. A row with an empty support gives 0, as does a row whose peak is
+    at position 0. To find rows with an empty support, use ``logsumexp(z) == -inf``. If the values are vectors, each of
+    their D components takes a separate pass over the scores. For large D, ``softmax(z) @ values`` is faster than
+    `soft_argmax` but less accurate.
 
     Gradient: with incoming g, the gradient with respect to z_i is :math:`\beta\,p_i \langle g, v_i - \hat v\rangle`,
     and with respect to v_i it is p_i g. As T tends to 0, the result tends to the value at the maximum (the mean over
@@ -106,11 +107,11 @@ def spatial_soft_argmax(
     Parameters
     ----------
     z : array_like
-        Scores, any shape that has these axes, any array library.
+        Scores, any shape that has the axes in `axis`, any array library.
     axis : tuple of int, int or None
         The D axes of the grid; None for all of them.
     temperature, where
-        As in `softmax`. A row is a whole grid.
+        As in `softmax`. Each grid is one row.
 
     Returns
     -------
@@ -127,10 +128,10 @@ def spatial_soft_argmax(
 
     Notes
     -----
-    Edge rows are those of `soft_argmax`: a grid with an empty support gives 0 for every coordinate.
+    Edge rows are as in `soft_argmax`. A grid with an empty support gives 0 for every coordinate.
 
-    Gradient: with incoming g, :math:`\beta\,p_i \sum_d g_d (i_d - \hat v_d)` to the score at position
-    :math:`i = (i_1 \dots i_D)`.
+    Gradient: with incoming g, the gradient with respect to the score at position :math:`i = (i_1 \dots i_D)` is
+    :math:`\beta\,p_i \sum_d g_d (i_d - \hat v_d)`.
 
     References
     ----------
@@ -147,7 +148,7 @@ def spatial_soft_argmax(
     z = check.scores(z)
     ndim, grid = z.ndim, axes_of(axis, z.ndim)
     if not grid:
-        raise ValueError(f"axis: expected one axis or more, got {axis} of {ndim} dimensions")
+        raise ValueError(f"axis: expected at least one axis, got {axis} for scores of {ndim} dimensions")
     z, axes, beta = check.rows(z, grid, temperature)
     xp, wide = namespace(z), row_dtype(z.dtype)
     i = Expectation(z, check.optional_mask(where, z), beta, None, axes, wide)
@@ -157,5 +158,5 @@ def spatial_soft_argmax(
         positions = xp.reshape(positions, tuple(n if k == d else 1 for k, n in enumerate(z.shape)))
         return squeezed(operations.expectation.first(i._replace(values=positions)), axes)
 
-    order = [one % ndim for one in axis] if isinstance(axis, (tuple, list)) else grid
+    order = [d % ndim for d in axis] if isinstance(axis, (tuple, list)) else grid
     return xp.stack([mean(d + z.ndim - ndim) for d in order], axis=-1)  # an array of temperatures adds leading axes

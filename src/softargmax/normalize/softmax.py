@@ -35,24 +35,27 @@ def softmax(
     Parameters
     ----------
     z : array_like
-        Scores, any shape, any array library. The result has the same array type, shape and dtype. float16 and bfloat16
-        are computed in float32 or better; integers and booleans become the library's default float dtype.
+        Scores, any shape, any array library. The result has the same array type, shape and dtype. For float16 and
+        bfloat16 scores the computation is in float32 or better. Integers and booleans become the library's default
+        float dtype.
     axis : int, tuple of int, or None
         The axis or axes of a row of scores; None for all of them.
     temperature : float or array
-        T. A higher temperature gives a more uniform result. 0 gives the limit, an arg max whose ties share the
-        probability (-0.0: an arg min). Infinity gives the uniform distribution over the support. Negative temperatures
+        T. A higher temperature gives a more uniform result. 0 gives the limit T -> 0+, in which tied maxima share the
+        probability (-0.0: tied minima). Infinity gives the uniform distribution over the support. Negative temperatures
         favour small scores. An array has one temperature per row. To apply many temperatures to the same scores, pass
-        an array with more axes than z, of size 1 along `axis`; the extra axes come first in the result. A list of M
+        an array with more axes than z, of size 1 along `axis`. The extra axes come first in the result. A list of M
         temperatures with a single row gives (M, K).
     base : float, optional
-        Base of the exponentials; defaults to e. Above 1 it favours large scores, below 1 small ones; 1 is uniform.
+        Base of the exponentials; defaults to e. A base above 1 favours large scores and a base below 1 small scores. A
+        base of 1 gives the uniform distribution over the support.
     where : array of bool, optional
-        The support. An entry outside it has probability 0, even if its score is NaN.
+        True for the entries in the support. All other entries have probability 0, even if their score is NaN.
     dtype : dtype, optional
         The floating dtype of the result; defaults to that of z.
     out : array, optional
-        Array for the result, with z's shape and the result's dtype. It may be z itself, or memory that z does not use.
+        Array for the result, with z's shape and the result's dtype. It may be z itself, or an array that shares no
+        memory with z.
 
     Returns
     -------
@@ -72,11 +75,11 @@ def softmax(
     length 0, is 0 everywhere. If k entries are +inf, each of them has probability 1/k. A NaN in the support makes its
     own row NaN, but no other row.
 
-    Gradient: with incoming g, :math:`\beta\,p \odot (g - \langle p, g\rangle)`, 0 outside the support and in rows
-    that hold +inf.
+    Gradient: with incoming g, :math:`\beta\,p \odot (g - \langle p, g\rangle)`, 0 outside the support and in rows that
+    contain +inf.
 
-    The result does not change when all scores of a row are shifted by the same amount; it does change when they are
-    scaled. p_i / p_j depends on z_i - z_j alone (Luce).
+    Adding the same number to all scores of a row does not change the result. Multiplying them by a number does. The
+    ratio p_i / p_j depends only on z_i - z_j (Luce's choice axiom).
 
     References
     ----------
@@ -105,7 +108,7 @@ def softmax(
 
 def plain(z: Any, axes: tuple[int, ...]) -> Scores:
     """Return the operation's arguments for a call without options."""
-    return _new(Scores, (z, None, UNIT, axes, z.dtype))  # calling Scores(..) instead would add 0.1 us to a call of 3 us
+    return _new(Scores, (z, None, UNIT, axes, z.dtype))  # a call of Scores(..) would add 0.1 us to the 3 us of softmax
 
 
 def checked(z: Any, axis: Any, temperature: Any, base: Any, where: Any, dtype: Any, out: Any) -> Scores:

@@ -46,10 +46,11 @@ def softmax_jacobian(z: Logits, /, *, axis: int = -1, temperature: PerRow = 1.0,
 
     Notes
     -----
-    Entries outside the support are 0. The matrix of a row with a scaled score of +inf is 0, and so are all matrices at
-    T = 0: there the softmax is constant wherever it is continuous. A NaN makes its row's matrix NaN.
+    Entries outside the support are 0. The matrix is 0 if a scaled score of the row is +inf. At T = 0 all matrices are
+    0, because the softmax is piecewise constant. A row with a NaN has a matrix of NaN.
 
-    1 - p_i on the diagonal is computed from log p_i, without cancellation. J is also the Hessian of the smooth maximum.
+    The factor 1 - p_i of the diagonal is computed from log p_i, without cancellation. J is also the Hessian of the
+    smooth maximum.
 
     References
     ----------
@@ -81,15 +82,15 @@ def softmax_jacobian(z: Logits, /, *, axis: int = -1, temperature: PerRow = 1.0,
     beta = scale.hi
     if not isinstance(beta, float):
         beta = xp.permute_dims(xp.astype(beta, wide), last)
-    still = (slope == 0.0) | _constant(xp.permute_dims(z, last), beta, xp)[..., None, None]
+    zero = (slope == 0.0) | _constant(xp.permute_dims(z, last), beta, xp)[..., None, None]
     beta = beta if isinstance(beta, float) else beta[..., None]
-    jacobian = xp.where(still, 0.0, beta * xp.where(still, 1.0, slope))
+    jacobian = xp.where(zero, 0.0, beta * xp.where(zero, 1.0, slope))
     back = (*range(one), z.ndim - 1, z.ndim, *range(one, z.ndim - 1))
     return xp.astype(xp.permute_dims(jacobian, back), z.dtype)
 
 
 def _constant(rows: Any, beta: Any, xp: Any) -> Any:
-    """True for rows without NaN whose softmax is constant: those with a scaled score of +inf, or at T = 0."""
+    """True for rows without NaN that have a scaled score of +inf or T = 0. Their softmax is locally constant."""
     constant = abs(beta) == math.inf
     constant = constant | (xp.abs(rows) == math.inf) & ((rows > 0.0) == (beta >= 0.0))
     return xp.any(constant, axis=-1) & ~xp.any(xp.isnan(rows), axis=-1)

@@ -1,6 +1,6 @@
-// Softmax and its derivatives (docs/design.md, Formulas). The first part has the formulas for one row, or one block of
-// a row, in contiguous memory. The second part has the passes over rows: the first pass folds blocks into a state, the
-// second applies the state to the blocks.
+// Softmax and its derivatives (docs/design.md, Formulas). The first part of this file has the formulas for one row, or
+// one block of a row, in contiguous memory. The second part has the two passes over rows. The first pass folds blocks
+// into a state, and the second pass applies the state to the blocks.
 #pragma once
 
 #include "core/cpp/parallel_rows.hpp"
@@ -10,8 +10,8 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
 // ---- softmax --------------------------------------------------------------------------------------------------
 
-// Computes the softmax of a row that fits in one block. The terms of the sum stay in the L1 cache (two rows of kBlock).
-// So they are scaled instead of computed again.
+// Computes the softmax of a row that fits in one block. The terms of the sum stay in the L1 cache (two arrays of kBlock
+// numbers). They are therefore scaled, and not computed a second time.
 template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T* store, const Target<T>& to) {
     const T m = maximum(z, n);
     if (std::isinf(m) || std::isinf(beta.hi) || (sizeof(T) == 4 && !fits_float(m, beta))) {
@@ -20,8 +20,8 @@ template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T
         return s;
     }
     // Prefetch the result's memory while the sum is computed: softmax of 4096 x 1024 on 2 threads takes 0.65 ms without
-    // the prefetch, 0.57 ms with it. Streaming stores bypass the caches and would evict the prefetched lines, so with
-    // them there is no prefetch.
+    // the prefetch and 0.57 ms with it. Streaming stores bypass the caches and would evict the prefetched lines, so
+    // they are used without the prefetch.
     for (std::int64_t i = 0; i < n && !to.streaming; i += Pack<T>::kLanes) __builtin_prefetch(to.out + i, 1);
     const Peak<T> peak(m, beta);
     const State s = fold_finite<Fold::kStore>(z, n, peak, beta, to.next, store);
@@ -35,9 +35,9 @@ template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T
     return s;
 }
 
-// ---- derivatives: inside the support only; incoming gradients outside it are ignored, even NaN --------------------
+// ---- derivatives. Incoming gradients outside the support are ignored, even if they are NaN -----------------------
 
-// Calls body(p, g) for each pair of packs of two rows. The last packs are padded: p with `fill`, g with 0.
+// Calls body(p, g) for each kUnroll packs of the rows p and g. At the end, p is padded with `fill` and g with 0.
 template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* p, const T* g, std::int64_t n, T fill, Body body) {
     using V = Pack<T>;
     constexpr std::int64_t step = kUnroll * V::kLanes;

@@ -44,12 +44,12 @@ def softmax_with_lse(
 
     Notes
     -----
-    lse has no unit: it belongs to the scaled scores beta z. The smooth maximum is in the unit of z:
-    :math:`\mathrm{lse} / \beta = \mathrm{lse} \cdot T / \ln(\mathrm{base})`, which `logsumexp` returns for the same
-    options. lse and the smooth maximum are equal if T is 1 and base is e.
+    lse is computed from the scaled scores beta z, and has no unit. The smooth maximum,
+    :math:`\mathrm{lse} / \beta = \mathrm{lse} \cdot T / \ln(\mathrm{base})`, has the unit of z. `logsumexp` returns it
+    for the same options. lse and the smooth maximum are equal if T is 1 and base is e.
 
-    A row with an empty support has lse = -inf; a row that holds a scaled score of +inf has lse = +inf. Other edge rows
-    are those of `softmax`.
+    A row with an empty support has lse = -inf. A row that contains a scaled score of +inf has lse = +inf. All other
+    edge rows are as in `softmax`.
 
     Gradient: that of `softmax`, plus :math:`\beta\,p\,g`, where g is the incoming gradient of lse.
 

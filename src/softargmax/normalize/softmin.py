@@ -47,9 +47,9 @@ def softmin(
 
     Notes
     -----
-    The softmin is the softmax of -z: an entry of +inf is outside the support, and entries of -inf share the row. This
-    also holds at beta = 0 (an infinite temperature or base = 1). There the softmin is the limit from the side that
-    favours small scores. temperature=0 is an arg min. Other edge rows are those of `softmax`.
+    The softmin is the softmax of -z: an entry of +inf is outside the support, and entries of -inf share all of the
+    probability. This is also true at beta = 0 (an infinite temperature or base = 1), where the softmin is the limit
+    from the side that favours small scores. temperature=0 gives an arg min. All other edge rows are as in `softmax`.
 
     Gradient: with incoming g, :math:`-\beta\,p \odot (g - \langle p, g\rangle)`.
 
@@ -70,7 +70,7 @@ def softmin(
 
 
 def falling(z: Any, scale: Scale) -> tuple[Any, Scale]:
-    """Return scores and scale whose softmax is the softmin. beta is negated, or z if beta = 0, which has no sign."""
+    """Return scores and scale whose softmax is the softmin: z and -beta, or -z and beta if beta is 0."""
     flipped = negated(scale)
     if isinstance(flipped.hi, float):
         return (-z if flipped.hi == 0.0 else z), flipped

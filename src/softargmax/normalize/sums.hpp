@@ -3,7 +3,8 @@
 //     expectation <p, v>      entropy -<p, log p>      divergence <p, log p - log q>
 //     Renyi entropy log <1, p^a> / (1 - a)
 //
-// A new sum is one line of the table, its part of a block (`block_part`), and what `put_sum` makes of the row's sum.
+// To add a sum, add a line to the table kSums. Compute its sum over one block in `block_part`, and its result from the
+// sum over the row in `put_sum`.
 #pragma once
 
 #include "normalize/args.hpp"
@@ -31,7 +32,7 @@ inline constexpr NamedSum kSums[] = {
 
 }  // namespace softargmax::normalize
 
-#ifdef SOFTARGMAX_ISA_NAME  // only kernels need what follows; bind.cpp uses just the table
+#ifdef SOFTARGMAX_ISA_NAME  // The kernels need the code below. bind.cpp uses only the table.
 
 #include "normalize/softmax_row.hpp"
 
@@ -41,14 +42,15 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 struct States {
     State p, q;
 };
-// Returns the order a of a Renyi entropy. For this sum q is p^a divided by its sum, which is the softmax of a z.
+// Returns the order a of a Renyi entropy. For this sum, q = p^a / sum p^a, which is the softmax of the scores times a.
 template <int Size> double order_of(const Group<double, Size>& group, int g) {
     return at(group.args.parameter, group.args, group.first + g);
 }
-// True if the Renyi entropy needs q. Orders 1, inf and NaN do not: at a = 1 the entropy is <p, -log p>, and at a = inf
-// it is -log max p.
+// True if the Renyi entropy of this order needs q. Orders 1, inf and NaN do not need q. At a = 1 the entropy is
+// <p, -log p>, and at a = inf it is -log max p.
 inline bool has_q(double order) { return order != 1 && order <= 0x1p60; }
-// Returns the scale of the scores of q. At T = 0 every power of p is p.
+// Returns the scale of the scores of q: beta, or the order times beta for the Renyi entropy. At T = 0 it is beta for
+// every sum, because q is then equal to p.
 template <int Size> Scale scale_of_q(const Group<double, Size>& group, int g) {
     const Scale beta = group.beta(g);
     if (group.args.sum != SumOf::renyi_entropy || std::isinf(beta.hi)) return beta;
@@ -81,8 +83,8 @@ SOFTARGMAX_INLINE Pack<double> beyond_linear(Pack<double> r) {
 }
 
 // Returns sum p delta - p + q, where delta = beta (x - y - top) - log_ratio = log p - log q. All terms are at least 0.
-// Since p and q both sum to 1, an error of the subtracted terms changes the sum only by its square. So close
-// distributions keep their small divergence.
+// Because p and q both sum to 1, an error e in `top` or `log_ratio` changes the sum by only about e^2. The small
+// divergence of close distributions is therefore accurate.
 inline Twofold divergence(const double* x, const double* y, double beta, Twofold top, double log_ratio, const double* p,
                           const double* q, std::int64_t n) {
     using V = Pack<double>;
@@ -94,7 +96,7 @@ inline Twofold divergence(const double* x, const double* y, double beta, Twofold
         const std::int64_t m = std::min<std::int64_t>(L, n - i);
         const V a = V::load_part(p + i, m, 0), b = V::load_part(q + i, m, 0);
         const Two<V> gap = two_sum(V::load_part(x + i, m, 0), zero - V::load_part(y + i, m, 0));
-        const auto finite = above(infinite, gap.hi);  // if y = -inf, the gap is infinite and its rounding error is NaN
+        const auto finite = above(infinite, gap.hi);  // if y is -inf, gap.hi is infinite and gap.lo is NaN
         const V d = scale * (gap.hi - hi) + (scale * (keep(finite, gap.lo) - lo) - rest), r = zero - d;
         const auto in = above(a, zero), near = unless(in, above(max(d, r), bound)), far = unless(in, near);
         sum.add({keep(near, a * beyond_linear(r)), keep(far, a * d - a), b - keep(near, b)});
@@ -102,12 +104,13 @@ inline Twofold divergence(const double* x, const double* y, double beta, Twofold
     return sum.total();
 }
 
-// The Renyi entropy has two forms, with E = <p, p^(a-1) - 1> / (1 - a):
+// The Renyi entropy has two formulas, with E = <p, p^(a-1) - 1> / (1 - a):
 //
 //     (a log l_p - log l_q) / (a - 1), without the maxima        log1p((1 - a) E) / (1 - a)
 //
-// The first form is used if one logarithm is at most half the other. Then at most 1.6 bits cancel. This holds for
-// a <= 1/2 and a >= 2. In the second form no term is negative, and at a = 1 it is the Shannon entropy.
+// The first formula is used if the smaller of a log l_p and log l_q is at most half the larger. At most 1.6 bits then
+// cancel. This is the case for a <= 1/2 and a >= 2. In the second formula no term is negative. At a = 1 it is the
+// Shannon entropy.
 inline bool logs_are_apart(const States& s, double order) {
     if (!has_q(order)) return order > 1;
     const double log_p = order * log_l(s.p), log_q = log_l(s.q);
@@ -141,10 +144,10 @@ inline double renyi_entropy(const States& s, double order, double mean) {
     }
     const double log_p = log_l(s.p);
     if (!has_q(order)) return log_p;
-    return fma(order, log_p, -log_l(s.q)) / (order - 1) + 0.0;  // + 0.0: no negative zero
+    return fma(order, log_p, -log_l(s.q)) / (order - 1) + 0.0;  // + 0.0 turns -0.0 into 0.0
 }
 
-// Returns the part of a row's sum that comes from one block.
+// Returns one block's part of the row's sum.
 template <int Size> Twofold block_part(const Group<double, Size>& group, std::int64_t block, int g, const States& s) {
     const std::int64_t n = group.end(block) - group.begin(block);
     const double *z = group.scores + g * group.pitch, *other = group.other ? group.other + g * group.pitch : nullptr;
