@@ -32,7 +32,7 @@ BAD: dict[str, list[tuple[Any, type[Exception], str]]] = {
         (
             np.ones((3, 6)),
             TypeError,
-            r"expected bool, True where a query attends \(bias is added\), got dtype (torch.)?float64",
+            r"expected bool, True where a query sees a key \(to add numbers, use bias\), got dtype (torch.)?float64",
         ),
         (np.ones((3, 5), bool), ValueError, r"expected a shape that broadcasts to \(2, 4, 3, 6\), got \(3, 5\)"),
         (np.ones((3, 2, 4, 3, 6), bool), ValueError, r"that broadcasts to \(2, 4, 3, 6\), got \(3, 2, 4, 3, 6\)"),

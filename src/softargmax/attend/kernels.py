@@ -1,7 +1,7 @@
 """CPU kernels for NumPy arrays and tensors: the native kernels and the Python code around them.
 
 The native kernel flags each query with a NaN, an infinity or an overflow. The definition then recomputes the output and
-gradients of that query. The results of other queries keep their bits.
+the gradients of the flagged queries. The results of other queries keep their bits.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _attend = Native(_native.attend, Attention, AttentionWithLse._fields)
 _attend_paged = Native(_native.attend_paged, Pages, AttentionWithLse._fields)
 _NATIVE = {name: f"d{name}" for name in AttentionGradients._fields if f"d{name}" in parameters(_native.attend_vjp)}
-"""The kernel's name for each gradient that it computes."""
+"""The kernel's argument for each gradient that the kernel computes, by field of AttentionGradients."""
 _OF_QUERIES = {name: to for name, to in _NATIVE.items() if name not in ("q", "k", "v", "bias")}
-"""The gradients with one number per query."""
+"""The part of `_NATIVE` for gradients with one number per query."""
 _NONE: dict[str, Any] = dict.fromkeys((*_NATIVE.values(), "delta"))
 _attend_vjp = Native(_native.attend_vjp, AttentionVjp, tuple(_NONE))
 
@@ -69,10 +69,10 @@ def attend_vjp(i: AttentionVjp, r: tuple[Any, ...]) -> None:
 
 @np.errstate(all="ignore")
 def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
-    """Write dq, dk, dv, and dbias if its dtype allows it.
+    """Return the gradients. Write dq, dk and dv, and also dbias if it has the dtype in which the kernel computes.
 
     Some gradients are sums over queries. The kernel leaves out queries whose numbers are not finite. The definition
-    adds the gradients of these queries afterwards, so gradients that do not depend on them keep their bits.
+    adds the gradients of these queries afterwards. Gradients that do not depend on these queries keep their bits.
     """
     memory, options = memory_of(r.q), i.of.options
     double, single = memory.dtypes["float64"], memory.dtypes["float32"]
@@ -120,7 +120,7 @@ def _without_nonfinite(i: AttentionVjp, outputs: dict[str, Any], found: dict[str
         queries = queries.reshape(lse.shape)
         if (queries < 2).all():
             return queries != 0, keys.reshape(i.of.k.shape[:-1]) != 0
-        # The sums of keys already include the queries with flag 2: start again without these queries.
+        # dk and dv already include the queries with flag 2. Start again without these queries.
         lse = memory_of(i.lse).array(np.where(queries, np.nan, numpy(lse)))
 
 
@@ -168,7 +168,7 @@ def _runs(flags: np.ndarray[Any, Any], parts: list[slice]) -> Iterator[slice]:
 
 
 def _add(total: Any, at: tuple[Any, ...], x: Any) -> None:
-    """Add the nonzero entries of x. The sums of keys that the flagged queries do not see keep their bits."""
+    """Add the nonzero entries of x. x is 0 for keys that the flagged queries do not see: their sums keep their bits."""
     xp = namespace(x)
     sums = xp.astype(total[at], x.dtype) + x
     total[at] = xp.where(x != 0.0, xp.astype(sums, total.dtype), total[at])
@@ -195,7 +195,7 @@ def _entmax_vjp(i: AttentionVjp) -> AttentionGradients | None:
 
 
 def _to_sinks(i: AttentionVjp, memory: Memory, delta: Any, left_out: Any) -> np.ndarray[Any, Any]:
-    """Return -e^(sink - lse) delta of every query except those left out."""
+    """Return -e^(sink - lse) delta of every query, and 0 for the queries that were left out."""
     sink, lse, delta = (memory.numpy(x) for x in (i.of.options.sink, i.lse, delta))
     with np.errstate(all="ignore"):
         p = np.exp(np.where(lse == -np.inf, -np.inf, sink[..., 0].astype(np.float64) - lse))
@@ -234,10 +234,13 @@ def _in_numpy(i: Attention) -> Attention:
 
 
 def _frozen(i: Attention) -> Attention:
-    """Return the arguments as constants."""
+    """Return the arguments as constants, which have no derivative."""
     return i.each(frozen)
 
 
 def serves_entmax(i: Attention) -> bool:
-    """True if `attend_vjp` computes the gradients for orders other than 1: in CPU memory, and not recorded by torch."""
+    """True if `attend_vjp` can compute the gradients for orders other than 1.
+
+    The arrays must be in CPU memory, and torch must not record derivatives of the gradients.
+    """
     return readable(i.q) and not recorded(i.q) and native_entmax.serves(i)

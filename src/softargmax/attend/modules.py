@@ -68,12 +68,12 @@ class Attention(nn.Module):
     -----
     Call the module with x (..., L, dim). Optional arguments are the context c (..., K, context_dim), `mask`,
     `scores_bias` and `key_lengths`. The context defaults to x. `mask` and `scores_bias` broadcast with (..., H, L, K).
-    With scale "log", n counts the keys that causal, window and key_lengths leave visible. It ignores `mask`.
+    With scale "log", n counts the keys that causal, window and key_lengths leave visible. `mask` does not change n.
 
     With `cache`, a `KVCache` from `new_cache`, the module appends the keys and values of c to the cache. The queries
     attend to all keys in the cache, and the last query is at the position of the last key. So a causal layer decodes
-    token by token. K is then the capacity of the cache. With a context of no keys, (..., 0, context_dim), nothing is
-    appended and the queries attend to the cache.
+    token by token. With a cache, K in the shapes of `mask` and `scores_bias` is the capacity. If the context is empty,
+    (..., 0, context_dim), nothing is appended and the queries attend to the cache.
 
     See Also
     --------

@@ -1,10 +1,10 @@
 """Attention of orders other than 1 for NumPy arrays: scores, entmax and product, a few queries at a time.
 
-The compiled core computes the products and entmax. Products skip the tiles of p that are all 0, which are most tiles
-for orders above 1.
+The compiled core computes the products and entmax. Products skip the tiles of p that contain only 0. For orders above 1
+these are most tiles.
 
-A query that sees a nonfinite number is flagged and replaced by 0. Nonfinite numbers in k and v are replaced by 0 too.
-So they do not affect the sums over other queries.
+A query that sees a nonfinite number is flagged and replaced by 0. Nonfinite numbers in k and v are also replaced by 0.
+Therefore nonfinite numbers do not affect the sums over other queries.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Part(NamedTuple):
 
 
 def attend(i: Attention, output: Array) -> Array | None:
-    """Write attention into `output`. Return flags of the queries that see a number that is not finite.
+    """Write attention to `output`. Return flags of the queries that see a nonfinite number.
 
     Return None if only the definition can compute the output.
     """
@@ -72,7 +72,7 @@ def serves(i: Attention) -> bool:
 
 
 def attend_vjp(i: Attention, g: Array) -> tuple[AttentionGradients, Array] | None:
-    """Return the gradients of <g, output> over all queries that are not flagged, and the flags.
+    """Return the gradients of <g, output> over the queries that are not flagged, and the flags of all queries.
 
     The order, alpha, has no gradient here. Return None if only the definition can compute the gradients.
     """

@@ -28,7 +28,7 @@ _FAR = 1 << 48
 
 
 class OfPlaces(TypedDict, total=False):
-    """The options that every attention function has; `attention` documents them."""
+    """The options that every attention function has. The docstring of `attention` explains them."""
 
     scale: PerRow | None
     causal: bool
@@ -69,19 +69,19 @@ class OfSoftmax(OfParts, total=False):
 
 
 class OfAttention(OfSoftmax, total=False):
-    """All options."""
+    """All options of attention."""
 
     alpha: PerRow
 
 
 DEFAULTS = {"causal": False, "alpha": 1.0, "dropout": 0.0}
-"""Defaults of the options. All others default to None."""
+"""Defaults of these options. All other options default to None."""
 _ALL_DEFAULTS: dict[str, Any] = dict.fromkeys(OfAttention.__optional_keys__) | DEFAULTS
 takes = functools.partial(signature.takes, defaults=DEFAULTS)
 
 
 def plain_attention_of(q: Any, k: Any, v: Any, causal: bool = False) -> Attention:
-    """Return the operation's arguments for checked arrays. `causal` is the only option."""
+    """Return the operation's arguments for checked arrays, with no other option than `causal`."""
     return Attention(q, k, v, _common_options(q.shape[-1], causal))
 
 
@@ -158,7 +158,9 @@ def options_of(q: Any, keys: int, options: Mapping[str, Any]) -> Options:
     if mask is not None:
         mask = _fits(arrays.like(mask, q, "mask"), shape, "mask")
         if arrays.dtype_name(mask.dtype) != "bool":
-            raise TypeError(f"mask: expected bool, True where a query attends (bias is added), got dtype {mask.dtype}")
+            raise TypeError(
+                f"mask: expected bool, True where a query sees a key (to add numbers, use bias), got dtype {mask.dtype}"
+            )
     if bias is not None:
         bias = _fits(check.scores(arrays.like(bias, q, "bias"), "bias"), shape, "bias")
     return Options(
@@ -195,7 +197,7 @@ def rate_of(dropout: Any) -> float:
 
 
 def seeds_of(q: Any, batch: tuple[int, ...], rate: float, seed: Any, stream: Any) -> Any:
-    """Return the dropout seed of each head as a low and a high word, (*batch, H, 1, 2). None if the rate is 0."""
+    """Return the dropout seed of each head as two words, (*batch, H, 1, 2), the low word first; None for rate 0."""
     if rate == 0.0:
         return None
     noise = source(q, batch, seed, stream, None)
@@ -272,7 +274,7 @@ def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any, 
 
 
 def _check_pages(table: Any, lengths: Any, k: Any) -> None:
-    """Raise IndexError if the index of a page with visible keys is out of range."""
+    """Raise IndexError if the page of a key within the lengths is out of range."""
     xp = namespace(table)
     if not (check.inspectable(table) and check.inspectable(lengths)):
         return

@@ -33,8 +33,9 @@ def attention_state(
     q, k, v : array_like
         Queries, and a part of the keys and values, as in `attention`.
     scale, causal, window, mask, bias, slopes, softcap, key_lengths
-        As in `attention`, for this part: the last query is at the part's last key. There is no `sink`: to add one,
-        merge a state that has one score and no value. There is no `alpha`, because orders other than 1 have no state.
+        As in `attention`, for this part of the keys. The last query is at the position of the part's last key. There
+        is no `sink`: to add one, merge a state that has one score and no value. There is no `alpha`, because orders
+        other than 1 have no state.
 
     Returns
     -------
@@ -49,8 +50,8 @@ def attention_state(
 
     Notes
     -----
-    A state may use any reference m for its sums. This one uses m = lse, so l is 1. A query that sees no key has the
-    empty state.
+    A state may use any reference m for its sums. This state uses m = lse, so l = 1 and the field r = l - 1 is 0. A
+    query that sees no key has the empty state.
 
     See Also
     --------
