@@ -115,8 +115,8 @@ def entmax(
     z, axis, temperature, base, where, out
         As in `sparsemax`.
     alpha : float or array
-        The order, above 0. A higher order gives a sparser result. Order 1 is `softmax`; p is continuous in alpha there.
-        An array has one order per row. The order may be learned.
+        The order, above 0. A higher order gives a sparser result. Order 1 is `softmax`, and p is continuous in alpha at
+        1. An array has one order per row. The order may be learned.
 
     Returns
     -------
@@ -199,7 +199,7 @@ def threshold(
     z, axis, temperature, base, where
         As in `sparsemax`. tau is in the unit of :math:`\beta z`.
     alpha : float or array
-        The order, as in `entmax`. At order 1 tau is always the limit -1; `logsumexp` is more useful there.
+        The order, as in `entmax`. At order 1, tau is always the limit -1, and `logsumexp` is more useful.
 
     Returns
     -------

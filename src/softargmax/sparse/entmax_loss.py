@@ -166,8 +166,8 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     :math:`T/(\alpha - 1)` or more. If the target is a class, no term of the computed sum is negative, so a small loss
     keeps its digits.
 
-    Gradient: :math:`w_y (p - t) / T`. At the target's class it is computed from the other entries. With respect to
-    alpha: :math:`\partial_\alpha (H_\alpha(p) - H_\alpha(t))` at constant p.
+    Gradient: :math:`w_y (p - t) / T`. The entry of the target's class is computed from the other entries. With respect
+    to alpha: :math:`\partial_\alpha (H_\alpha(p) - H_\alpha(t))` at constant p.
 
     References
     ----------
@@ -193,7 +193,7 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     look = bool(smoothing) or not is_native(z)  # otherwise the kernel checks the classes
     target, soft = target_of(target, z, shape, axis, ignore_index, "target", look=look)
     if soft and weight is not None:
-        raise ValueError("weight: expected None, as the targets are probabilities, got an array")
+        raise ValueError("weight: expected None (because the targets are probabilities), got an array")
     weight, where = class_weights(weight, z, shape, axis), check.optional_mask(where, z)
     kept = target if soft else namespace(target).expand_dims(target, axis=axis)
     beta = check.scale_of(temperature, None, z, (axis,))

@@ -159,7 +159,7 @@ template <class T, int Size> void map_group(Group<T, Size>& group) {
     }
 }
 
-// The numbers of one row for the gradient.
+// Quantities of one row from which its gradient is computed.
 struct GradientRow {
     Slope slope;
     Origin origin;
