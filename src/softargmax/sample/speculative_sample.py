@@ -42,7 +42,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     generator: Generator | None = None,
     order: str = ORDERS[0],
 ) -> SpeculativeSample:
-    r"""Verify a chain of guessed tokens. The resulting tokens have the distribution of the target.
+    r"""Verify a chain of guessed tokens. The returned tokens have the distribution of the target model.
 
     .. math:: \text{accept } x \text{ with } \min\!\left(1, \frac{p_x}{q_x}\right), \qquad
               \text{else draw from } \frac{(p - q)_+}{\sum (p - q)_+}
@@ -52,20 +52,20 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     target : array_like
         The large model's scores, shape (..., L + 1, K): one row after the context, and one after each guess.
     draft : array_like
-        The small model's scores, shape (..., L, K). The guesses were drawn from them with the same options.
+        The small model's scores, shape (..., L, K). The guesses were drawn from these scores with the same options.
     tokens : array_like of int
         The guesses, shape (..., L).
     temperature, top_k, top_p, min_p, order
         As in `categorical`, for both models. Arrays have shape (...), one number per sequence.
     seed, stream, generator
-        As in `categorical`, but with one stream per sequence. The guesses may have been drawn with the same seed.
+        As in `categorical`, but with one stream per sequence. The seed may be the one with which the guesses were drawn.
 
     Returns
     -------
     SpeculativeSample
         tokens (..., L + 1): the accepted guesses, one more token, then -1. accepted (...): the number of accepted
         guesses. On a device or under tracing, values cannot be checked. There a sequence with a guess out of range has
-        accepted 0 and -1 for all tokens. A token that cannot be drawn is -1.
+        no accepted guess, and all its tokens are -1. A token that cannot be drawn is also -1.
 
     Raises
     ------
@@ -76,9 +76,9 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     Notes
     -----
     The first guess that is rejected is replaced by a token drawn from max(p - q, 0), renormalised. If all guesses
-    are accepted, one more token is drawn from the last row of `target`. Given the tokens before it, each token has
-    exactly the target's distribution, whatever the draft. The probabilities of both models take as much memory as their
-    scores.
+    are accepted, one more token is drawn from the last row of `target`. Given the previous tokens, each token has
+    exactly the distribution of the target, for any draft. The function stores the probabilities of both models, which
+    take as much memory as the scores.
 
     There is no gradient.
 
@@ -138,7 +138,7 @@ def _per_sequence(value: Any, z: Any, name: str) -> Any:
 
 
 def _drawn(p: Any, seed: Any, stream: Any) -> Any:
-    """Draw one class from each distribution, which need not sum to 1."""
+    """Draw one class from each distribution. The probabilities need not sum to 1."""
     z = namespace(p).log(p)
     try:
         return operations.categorical.first(Categorical(z, Distribution(UNIT), seed, stream, (z.ndim - 1,), 1, True))
