@@ -151,7 +151,7 @@ def kept_scores(found: Distances, filters: Filters, joint: bool) -> Any:
 
 
 def _smallest(keys: Any, weights: Any, goal: Any) -> Any:
-    """Sort by key, then by column. Return the mask of the first entries, as few as have weights that sum to the goal."""
+    """Sort by key, then by column. Return the mask of the fewest first entries whose weights sum to the goal."""
     xp = namespace(keys)
     order = xp.argsort(keys, axis=-1, stable=True)
     sums = xp.cumulative_sum(xp.take_along_axis(weights, order, axis=-1), axis=-1)

@@ -58,7 +58,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     temperature, top_k, top_p, min_p, order
         As in `categorical`, for both models. Arrays have shape (...), one number per sequence.
     seed, stream, generator
-        As in `categorical`, but with one stream per sequence. The seed may be the one with which the guesses were drawn.
+        As in `categorical`, but with one stream per sequence. The guesses may have been drawn with the same seed.
 
     Returns
     -------
