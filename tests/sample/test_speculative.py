@@ -101,7 +101,7 @@ def test_no_guesses_and_no_rows() -> None:
 def test_errors() -> None:
     target, draft = np.zeros((3, 4)), np.zeros((2, 4))
     wrong: list[tuple[Any, type[Exception], str]] = [
-        ((target, draft, [0, 4]), IndexError, "tokens: expected classes from 0 to 3, got some out of range"),
+        ((target, draft, [0, 4]), IndexError, "tokens: expected classes from 0 to 3, got a class out of range"),
         ((target, draft, [0, -1]), IndexError, "tokens"),
         ((target, draft, [0.0, 1.0]), TypeError, "tokens: expected integers, got dtype float64"),
         (

@@ -44,7 +44,7 @@ struct Args {
     int threads = 1;
 };
 
-// Arguments of the backward pass. It computes the gradients from the output and lse of the forward pass.
+// Arguments of the backward pass, which computes the gradients from the output and lse of the forward pass.
 struct GradientArgs : Args {
     Operand seed;  // the gradient with respect to the output
     const double* to_lse = nullptr;  // the gradient with respect to lse; null: none

@@ -84,7 +84,7 @@ def attention(
     A query sees a key if causal, window, mask, bias and key_lengths all allow it. If a query does not see a key, NaN or
     inf in that key or its value affects neither the query's output nor its gradients.
 
-    The function computes the scores of a few queries at a time and never stores all of them.
+    The function computes the scores of a few queries at a time. It never stores the scores of all queries.
 
     See Also
     --------

@@ -60,7 +60,7 @@ def attention_vjp(
 
     See Also
     --------
-    attention_with_lse : the function whose gradients these are.
+    attention_with_lse : the function that is differentiated.
 
     References
     ----------
@@ -105,7 +105,7 @@ def _like_option(gradient: Any, option: Any, name: str) -> Any:
 
 
 def _sum_to_shape(gradient: Any, shape: tuple[int, ...]) -> Any:
-    """Sum a gradient over the axes along which an array of this shape was broadcast."""
+    """Sum a gradient over the axes along which an array of shape `shape` was broadcast."""
     if tuple(gradient.shape) == shape:
         return gradient
     xp, sizes = namespace(gradient), (1,) * (gradient.ndim - len(shape)) + shape

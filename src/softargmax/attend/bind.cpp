@@ -76,7 +76,7 @@ template <class J> struct Call {
         for (std::int64_t e = 0; job.lengths && e < job.batch.total; ++e)
             if (job.lengths[e] < 0 || job.lengths[e] > job.keys)
                 throw nb::value_error(
-                    "key_lengths: expected numbers from 0 to the number of keys, got some out of range");
+                    "key_lengths: expected numbers from 0 to the number of keys, got a number out of range");
         check_pages();
         job.dropout = job.seeds ? job.dropout : 0;
         const std::int64_t work =
@@ -244,7 +244,7 @@ struct LearnedGradient {
         (call.job.*to).gradient = numbers<double>(name, x, call.queries());
     }
 };
-// The gradients of all learned options.
+// Returns the LearnedGradient fields of all learned options.
 template <class Field> std::tuple<> gradient_of(const Field&) { return {}; }
 std::tuple<LearnedGradient> gradient_of(const LearnedField& field) { return {{field.gradient, field.to}}; }
 template <class... Field> auto gradients_of(const std::tuple<Field...>& options) {
@@ -294,8 +294,8 @@ template <class B, class T> struct QueriesField {
 };
 template <class B> QueriesField<B, double> queries(const char* name, double* B::* to) { return {name, to}; }
 
-// Binds a kernel whose Python arguments are these fields. The first three are queries, keys and values. The kernel sets
-// one flag per query. With `flag_keys`, flags of the keys follow the flags of the queries (Args::nonfinite).
+// Binds a kernel. The fields in `all` are its Python arguments, of which the first three are queries, keys and values.
+// The kernel sets one flag per query. With `flag_keys`, the flags of the keys follow (Args::nonfinite).
 template <class J, class Kernel, class... Field>
 void bind_heads(nb::module_& module, const char* name, const char* text, Kernel kernel, bool flag_keys,
                 const std::tuple<Field...>& all) {

@@ -10,7 +10,7 @@
 namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
 namespace {
 
-// Queries per unit of work. All of them use a block of keys while it is in the second-level cache.
+// Queries per unit of work. All queries of a unit use a block of keys while it is in the second-level cache.
 constexpr std::int64_t kPanels = 8, kQueries = kPanels * kPanelRows;
 
 std::int64_t blocks_of(std::int64_t keys) { return (keys + kKeys - 1) / kKeys; }
@@ -27,7 +27,7 @@ template <class T> struct Packing {
     static std::int64_t size(const Args& args, std::int64_t keys) {
         return whole_panels<T>(keys) * (args.width + whole_panels<T>(args.values));
     }
-    // Returns the packed block of keys that starts at key `begin`. It is stored at position `at` of the memory.
+    // Returns the block of keys that starts at key `begin`. It was packed into the memory at position `at`.
     Block<T> block(const Shared& head, std::int64_t begin, std::int64_t at) const {
         const std::int64_t count = std::min(kKeys, head.keys - begin);
         return {keys + at * width, values + at * pitch, count * kPanelCols<T>, kPanelCols<T>};
@@ -120,7 +120,7 @@ template <class T> bool run_head_parallel(const Shared& head) {
     const std::int64_t units = (head.rows() + kQueries - 1) / kQueries;
     std::atomic<bool> nonfinite{false};
     parallel_each(args.threads, units,
-                  [&](std::int64_t i) {  // last queries first: with `causal` they see the most keys
+                  [&](std::int64_t i) {  // the last queries come first, because with `causal` they see the most keys
         Unit<T> unit(head, (units - 1 - i) * kQueries, unit_memory<T>(args));
         if (unit.run([&](std::int64_t b) { return packing.block(head, b, b); })) nonfinite = true;
     });

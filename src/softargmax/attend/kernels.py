@@ -104,7 +104,7 @@ def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
 
 
 def _without_nonfinite(i: AttentionVjp, outputs: dict[str, Any], found: dict[str, Any]) -> tuple[Any, Any]:
-    """Compute the gradients over all finite queries.
+    """Compute the gradients over all queries whose numbers are finite.
 
     Return flags of the queries that were left out, and flags of the keys whose sums overflowed. Both are None if no
     flag is set.
@@ -168,7 +168,7 @@ def _runs(flags: np.ndarray[Any, Any], parts: list[slice]) -> Iterator[slice]:
 
 
 def _add(total: Any, at: tuple[Any, ...], x: Any) -> None:
-    """Add the nonzero entries of x. x is 0 for keys that the flagged queries do not see: their sums keep their bits."""
+    """Add the nonzero entries of x. Where x is 0 (for keys that no flagged query sees), the total keeps its bits."""
     xp = namespace(x)
     sums = xp.astype(total[at], x.dtype) + x
     total[at] = xp.where(x != 0.0, xp.astype(sums, total.dtype), total[at])
@@ -229,7 +229,7 @@ def _head(i: Attention, of_keys: tuple[Any, ...], at: Any) -> Attention:
 
 
 def _in_numpy(i: Attention) -> Attention:
-    """Return the arguments as NumPy arrays that share memory with them."""
+    """Return the arguments as NumPy arrays, without copying memory."""
     return i.each(memory_of(i.q).numpy)
 
 

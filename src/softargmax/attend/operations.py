@@ -134,7 +134,7 @@ def _parts(i: Attention) -> Iterator[tuple[slice, Queries]]:
 
 
 def _along(name: str, x: Any, part: slice) -> Any:
-    """Return the part of an argument, result or gradient that belongs to a part of the queries."""
+    """Return the part of an argument, result or gradient for the queries in `part`."""
     if x is None or name in ("k", "v"):
         return x
     return x[..., part] if name in ("lse", "g_lse") else piece(x, -2, part.start, part.stop)

@@ -81,7 +81,7 @@ takes = functools.partial(signature.takes, defaults=DEFAULTS)
 
 
 def plain_attention_of(q: Any, k: Any, v: Any, causal: bool = False) -> Attention:
-    """Return the operation's arguments for checked arrays, with no other option than `causal`."""
+    """Return the operation's arguments for checked arrays. All options except `causal` have their defaults."""
     return Attention(q, k, v, _common_options(q.shape[-1], causal))
 
 
@@ -106,8 +106,8 @@ def _scale_of(width: int) -> float:
 def heads_of(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
     """Check q, k and v, and broadcast their batch axes.
 
-    If k or v has a single head, it is broadcast to the heads of the other. If q has a single head, it is broadcast to
-    the heads of k and v.
+    A single head of k is broadcast to the heads of v, and a single head of v to the heads of k. A single head of q is
+    broadcast to the heads of k and v.
     """
     q = check.scores(q, "q")
     k, v = (check.scores(arrays.like(x, q, name), name) for x, name in ((k, "k"), (v, "v")))
@@ -127,7 +127,7 @@ def heads_of(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
         raise ValueError(f"v: expected shape {may}, for k of shape {tuple(k.shape)}, got {tuple(v.shape)}")
     heads = groups if q.shape[-3] == 1 else tuple(q.shape[-3:-2])
     if (groups == (0,) != heads) or (groups != (0,) and heads[0] % groups[0]):
-        raise ValueError(f"k: expected as many heads as q's {heads[0]}, or a divisor of that, got {groups[0]}")
+        raise ValueError(f"k: expected {heads[0]} heads, as in q, or a divisor of {heads[0]}, got {groups[0]}")
     return _broadcast(q, leading + heads), _broadcast(k, leading + groups), _broadcast(v, leading + groups)
 
 
@@ -240,10 +240,12 @@ def lengths_of(lengths: Any, q: Any, shape: tuple[int, ...], name: str = "key_le
         raise TypeError(f"{name}: expected integers, got dtype {lengths.dtype}")
     batch, keys = shape[:-3], shape[-1]
     if not check.broadcasts(tuple(lengths.shape), batch):
-        raise ValueError(f"{name}: expected the batch's shape, {batch}, got {tuple(lengths.shape)}")
+        raise ValueError(
+            f"{name}: expected a shape that broadcasts to the batch's, {batch}, got {tuple(lengths.shape)}"
+        )
     xp = namespace(lengths)
     if check.inspectable(lengths) and bool(xp.any((lengths < 0) | (lengths > keys))):
-        raise ValueError(f"{name}: expected numbers from 0 to {keys}, got some out of range")
+        raise ValueError(f"{name}: expected numbers from 0 to {keys}, got a number out of range")
     return xp.reshape(xp.broadcast_to(lengths, batch), (*batch, 1, 1, 1))
 
 
@@ -261,7 +263,7 @@ def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any, 
     if v.ndim != 4 or tuple(v.shape[:-1]) != tuple(k.shape[:-1]):
         raise ValueError(f"v_pages: expected shape {(*k.shape[:-1], 'width')}, like k_pages, got {tuple(v.shape)}")
     if (k.shape[2] == 0 and heads) or (k.shape[2] and heads % k.shape[2]):
-        raise ValueError(f"k_pages: expected as many heads as q's {heads}, or a divisor of that, got {k.shape[2]}")
+        raise ValueError(f"k_pages: expected {heads} heads, as in q, or a divisor of {heads}, got {k.shape[2]}")
     table = arrays.like(page_table, q, "page_table")
     if arrays.dtype_name(table.dtype) not in arrays.INTEGERS - {"bool"}:
         raise TypeError(f"page_table: expected integers, got dtype {table.dtype}")

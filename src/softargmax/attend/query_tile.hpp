@@ -62,7 +62,7 @@ struct Range {
     void include(Range other) {
         if (!other.empty()) *this = {std::min(begin, other.begin), std::max(end, other.end)};
     }
-    // The range relative to `first`, cut at `count`.
+    // The range relative to `first`, clipped to the numbers from 0 to `count`.
     Range within(std::int64_t first, std::int64_t count) const {
         return {std::max<std::int64_t>(begin - first, 0), std::min(end - first, count)};
     }
@@ -172,7 +172,7 @@ PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& n
     return fold_in_place(z + all.begin, all.end - all.begin, top);
 }
 
-// True if some product in the given range is -inf, although neither the mask nor the bias hides its key.
+// True if the product of the query and a key in the range `in` is -inf, although neither mask nor bias hides the key.
 template <class T> bool overflown(const Shared& head, std::int64_t row, std::int64_t begin, Range in, const T* z) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     const Args& args = head.args;
@@ -269,7 +269,7 @@ template <class T> struct Block {
 
 // Memory for a copy of a block's values in which nonfinite numbers are replaced by 0.
 template <class T> class FiniteBlock {
-    Scratch values_;  // not std::vector, whose functions all instruction sets would share
+    Scratch values_;  // not std::vector: the linker would share its functions between instruction sets
     bool nonfinite_[kKeys] = {};
 
   public:
@@ -378,7 +378,7 @@ template <class T> struct Panel {
             }
         }
     }
-    // Merges a block into the state of query i. Returns the weight of the block's o.
+    // Merges a block into the state of query i. Returns the factor by which to multiply the block's o.
     T merge_into(int i, const PowerState<T>& block) {
         const Merged<PowerState<T>> both = merge(state[i], block);
         // Copy field by field. A copy of the whole struct would wait for the two preceding stores.
@@ -409,7 +409,7 @@ template <class T> struct Panel {
         for (int i = 0; i < rows; ++i) {
             const std::int64_t row = first + i;
             double inverse = state[i].empty() ? 0 : 1 / state[i].l;
-            // If lse is not requested, check `inverse`: it is NaN in the same cases, and no logarithm is needed.
+            // If lse is not requested, check `inverse`: it is NaN in the same cases as lse, and needs no logarithm.
             double lse = args.lse || args.sink ? finalize(state[i]) : inverse;
             if (args.sink) {
                 const double own = lse;

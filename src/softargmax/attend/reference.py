@@ -190,7 +190,10 @@ def _known_finite(x: Any) -> bool:
 
 @np.errstate(all="ignore")
 def vjp(of: Attention, g: Any, g_lse: Any) -> AttentionGradients:
-    """Return the gradients of <g, output> + <g_lse, lse>, in working precision. An option without array has None."""
+    """Return the gradients of <g, output> + <g_lse, lse>, in working precision.
+
+    The gradient of an option that is not an array is None.
+    """
     length, found = of.q.shape[-2], []
     for part in cached_parts(of, g):
         g_part = piece(g, -2, part.start, part.stop)
@@ -203,7 +206,7 @@ def vjp(of: Attention, g: Any, g_lse: Any) -> AttentionGradients:
 
 
 def joined(pieces: tuple[Any, ...], like: Any, length: int) -> Any:
-    """Concatenate the results of parts if `like` has one row per query; otherwise add them. None stays None."""
+    """Concatenate the results of all parts if `like` has one row per query, and otherwise add them. None stays None."""
     if pieces[0] is None:
         return None
     if hasattr(like, "shape") and like.ndim >= 2 and like.shape[-2] == length:

@@ -32,11 +32,12 @@ def entropy_invariant_scale(n: Integers, d: int, /, kappa: PerRow = 1.0) -> Arra
     Parameters
     ----------
     n : int or array of int
-        The number of keys that a query sees: a number, or an array (1 to L for causal queries). 0 counts as 1.
+        The number of keys that a query sees: a number, or an array, such as 1 to L for causal queries. 0 counts as 1.
     d : int
         D, the width of queries and keys.
     kappa : float or array
-        A factor, which may be learned. With kappa of shape (H, 1), one per head, and n of shape (L,), this is SSMax.
+        A factor, which may be learned. With one kappa per head, of shape (H, 1), and n of shape (L,), the scale is that
+        of SSMax.
 
     Returns
     -------
@@ -53,8 +54,8 @@ def entropy_invariant_scale(n: Integers, d: int, /, kappa: PerRow = 1.0) -> Arra
 
     Notes
     -----
-    The scale follows from :math:`H \approx \log n - s\,(\max \ell - \bar\ell)` for products
-    :math:`\ell = \langle q, k\rangle`, which grow with d. This is dimensional analysis, not an identity. With
+    The scale follows from :math:`H \approx \log n - s\,(\max \ell - \bar\ell)` for the entropy H of p and the
+    products :math:`\ell = \langle q, k\rangle`, which grow with d. This is dimensional analysis, not an identity. With
     kappa = sqrt(d) / log N the scale is 1 / sqrt(d) for n = N.
 
     See Also

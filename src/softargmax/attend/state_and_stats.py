@@ -40,7 +40,7 @@ def attention_state(
     Returns
     -------
     State
-        One state per query, with rows of shape (..., H, L) and values of width Dv. Its dtype is q's dtype, or float32
+        One state per query, with rows of shape (..., H, L) and values of width Dv. The dtype is that of q, or float32
         if q has half precision.
 
     Raises
@@ -100,7 +100,7 @@ def attention_stats(
     AttentionStats
         max_score and entropy (in nats), of shape (..., H, L), and key_mass, of shape (..., G, K). They have q's dtype,
         or float32 if q has half precision. A query that sees no key has max_score -inf and entropy 0, and adds 0 to
-        key_mass. The entropy includes the probability of a sink; key_mass does not.
+        key_mass. The entropy includes the probability of a sink, but key_mass does not.
 
     Raises
     ------

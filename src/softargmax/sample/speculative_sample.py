@@ -166,5 +166,5 @@ def _checked(target: Any, draft: Any, tokens: Any) -> Any:
     tokens = xp.astype(tokens, kind, copy=False)
     classes = draft.shape[-1]
     if check.inspectable(tokens) and bool(xp.any((tokens < 0) | (tokens >= classes))):
-        raise IndexError(f"tokens: expected classes from 0 to {classes - 1}, got some out of range")
+        raise IndexError(f"tokens: expected classes from 0 to {classes - 1}, got a class out of range")
     return tokens
