@@ -109,7 +109,7 @@ def test_errors() -> None:
             ValueError,
             r"tokens: expected the draft's shape without the class axis, \(2,\), got \(1,\)",
         ),
-        ((target[:2], draft, [0, 1]), ValueError, r"target: expected shape \(3, 4\) with this draft, got \(2, 4\)"),
+        ((target[:2], draft, [0, 1]), ValueError, r"target: expected shape \(3, 4\) for this draft, got \(2, 4\)"),
         ((target + np.nan, draft, [0, 1]), ValueError, "target, draft: NaN"),
         ((target, draft + np.nan, [0, 1]), ValueError, "target, draft: NaN"),
         ((1.0, draft, [0, 1]), ValueError, "target: expected at least one axis, for the classes, got a 0-d array"),

@@ -209,7 +209,7 @@ def _checked(z: Any, options: DrawKeywords) -> Categorical:
     replace, n = flag(requested["replace"], "replace"), number_of_draws(requested["num_samples"])
     if not replace and n > z.shape[-1] > 0:
         raise ValueError(
-            f"num_samples: expected at most {z.shape[-1]}, the number of classes (without replacement), got {n}"
+            f"num_samples: expected at most {z.shape[-1]}, the number of classes (draws without replacement), got {n}"
         )
     axis = z.ndim - 1
     seed, stream = source_of(z, axis, requested["seed"], requested["stream"], requested["generator"])

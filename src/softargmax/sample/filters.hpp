@@ -296,7 +296,8 @@ template <class T> class Filters {
         row_.kept = {};
         row_.band = {};
     }
-    // Returns the set of scores whose distance is at least x. The smallest such number of type T is found by bisection.
+    // Returns the set of scores whose distance is at least x. The smallest number of type T at this
+    // distance is found by bisection.
     Kept<T> at_least(double x) {
         using I = typename IntOf<T>::Type;
         const auto place = [](T z) {  // maps floats to integers in the same order

@@ -55,8 +55,8 @@ SOFTARGMAX_INLINE Pack<float> noise_bound(const std::uint32_t* w1) {
 struct Best {
     double z = 0, noise = 0;
     std::int64_t at = -1;
-    // Returns the value, relative to beta m, that a column must exceed to become the best. The column with score m
-    // always reaches kLeast.
+    // Returns the value, relative to beta m, that a column must exceed to become the best. It is at least kLeast,
+    // because the column with score m reaches kLeast with any noise.
     double need(double m, Scale beta) const { return at < 0 ? kLeast : std::max(kLeast, distance(z, m, beta) + noise); }
     void offer(double its, double g, std::int64_t column, Scale beta) {
         if (at < 0 || distance(its, z, beta) + (g - noise) > 0) *this = {its, g, column};

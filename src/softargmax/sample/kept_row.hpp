@@ -133,7 +133,7 @@ template <class T> struct Row {
             f(Piece<T>{scores(b), nullptr, group.begin(b), group.end(b) - group.begin(b)});
     }
 
-    // Finds the maximum, and whether the row contains a NaN.
+    // Sets m to the maximum of the row. Returns true if the row contains a NaN.
     bool nan_or_maximum() {
         T top = -std::numeric_limits<T>::infinity();
         for (std::int64_t b = 0; b < group.blocks(); ++b) {

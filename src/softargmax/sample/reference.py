@@ -1,4 +1,4 @@
-"""Definitions of draws and filters in array-API Python. They are the test oracle and serve libraries without kernels.
+"""Definitions of draws and filters in array-API Python. They serve tests and libraries without kernels.
 
     x = beta (z - m)        p = exp(x) / sum exp(x)        draw = arg max (x + g)
 
@@ -151,7 +151,7 @@ def kept_scores(found: Distances, filters: Filters, joint: bool) -> Any:
 
 
 def _smallest(keys: Any, weights: Any, goal: Any) -> Any:
-    """Sort by key, then by column. Return the mask of the fewest first entries whose weights sum to the goal."""
+    """Sort by key, then by column. Return the mask of the shortest prefix whose weights sum to the goal or more."""
     xp = namespace(keys)
     order = xp.argsort(keys, axis=-1, stable=True)
     sums = xp.cumulative_sum(xp.take_along_axis(weights, order, axis=-1), axis=-1)

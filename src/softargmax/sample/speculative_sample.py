@@ -160,7 +160,7 @@ def _checked(target: Any, draft: Any, tokens: Any) -> Any:
         )
     wanted = (*shape[:-1], shape[-1] + 1, draft.shape[-1])
     if tuple(target.shape) != wanted:
-        raise ValueError(f"target: expected shape {wanted} with this draft, got {tuple(target.shape)}")
+        raise ValueError(f"target: expected shape {wanted} for this draft, got {tuple(target.shape)}")
     xp = namespace(tokens)
     kind = xp.__array_namespace_info__().default_dtypes(device=device_of(tokens))["integral"]
     tokens = xp.astype(tokens, kind, copy=False)

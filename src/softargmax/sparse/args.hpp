@@ -12,7 +12,7 @@ constexpr int kRootNumbers = 5;
 // A map reads scores from `z` and writes p to `out`. The gradient of a map reads p from `z` and the incoming gradient
 // from `other`. Arrays with one number per row are contiguous.
 struct Args : RowArgs {
-    Operand alpha;                    // one per row, double, above 0
+    Operand alpha;                    // float64, one per row, above 0
     Operand tau;                      // written by a map unless absent; read by the gradient of a map
     std::int64_t* support = nullptr;  // the number of p > 0; null: not requested
     bool gradient = false;

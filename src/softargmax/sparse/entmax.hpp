@@ -27,7 +27,7 @@ struct Exact {
     Doubles slope, curve, v;  // v is used only where p > 0
 };
 
-// The numbers of a map are doubles (one row), or packs (one row per lane).
+// N, the type of the numbers of a map, is double for one row, or a pack with one row per lane.
 template <class V> SOFTARGMAX_INLINE V all(double x) { return V::all(static_cast<typename V::Scalar>(x)); }
 template <class V> SOFTARGMAX_INLINE V all(V x) { return x; }
 template <class N> SOFTARGMAX_INLINE N as(double x) {
@@ -36,8 +36,8 @@ template <class N> SOFTARGMAX_INLINE N as(double x) {
 }
 template <class N> SOFTARGMAX_INLINE Two<Doubles> spread(Two<N> x) { return {all<Doubles>(x.hi), all<Doubles>(x.lo)}; }
 // z - c as a pair whose first part is rounded once. The difference is NaN for infinite z and on overflow. The formulas
-// for p start with max(.., 0), which turns NaN into 0. This is right, because a score that far below the threshold has
-// p = 0.
+// for p start with max(.., 0), which turns NaN into 0. This is correct, because a score that far below the threshold
+// has p = 0.
 template <class N> SOFTARGMAX_INLINE Two<Doubles> difference(Doubles z, Two<N> c) {
     const Two<Doubles> by = spread(c), d = two_sum(z, Doubles::all(0) - by.hi);
     const Doubles low = d.lo - by.lo, hi = d.hi + low;
@@ -63,7 +63,7 @@ template <> struct Limit<double> {
 // kResult for results.
 enum class Power { kRough, kSummed, kResult };
 
-// e^y, or 0 if it is below the smallest normal number. For float32 results the relative error is 2e-10.
+// Returns e^y, or 0 if e^y is below the smallest normal number. For float32 results the relative error is 2e-10.
 template <Power how, class T, class V> SOFTARGMAX_INLINE V exp_or_zero(Two<V> y) {
     constexpr bool brief = how == Power::kResult && sizeof(T) == 4;
     const V min_log = all<V>(Limit<typename V::Scalar>::min_log), hi = max(y.hi, min_log);
@@ -117,13 +117,13 @@ template <class V> SOFTARGMAX_INLINE V log1p_of(V x) {
 
 // The step of lambda in Newton's method for S^a = 1, where S = 1 + rest is the sum of p: (S - S^(1 - a)) / (a sum
 // slope). For alpha <= 2 the steps approach the root from one side, and 2 to 6 steps suffice for 32768 scores. Below
-// order 1, let u = -a log S; then (e^u - 1) / u is computed from (1 - e^-u) / u.
+// order 1, (e^u - 1) / u with u = -a log S is computed from (1 - e^-u) / u.
 template <class N> SOFTARGMAX_INLINE N newton(double a, N rest, N slope) {
     const N log = log1p_of(rest), u = as<N>(std::fabs(a)) * log, decay = mean_decay(u);
     return (as<N>(1) + rest) * log * (a < 0 ? decay / (as<N>(1) - u * decay) : decay) / slope;
 }
 
-// The distance below m + lambda at which p is 0, for alpha < 2.
+// Returns the distance below m + lambda, in units of beta z, from which on p is 0, for alpha < 2.
 inline double reach_of(double a) {
     constexpr double reach = -Limit<double>::min_log, slack = 1 + 1e-6;
     const double u = -a * reach;
@@ -160,7 +160,7 @@ template <class N, int offset, bool scaled> struct Closed : Gentle<N> {
     Two<N> beta;
     Closed(N top, Two<N> scale) : Gentle<N>(top, as<N>(offset) / scale.hi), beta(scale) {}
     N x(N z) const { return ((z - at.hi) - at.lo) * beta.hi - as<N>(offset); }  // beta (z - m) - lambda
-    N scale() const { return as<N>(1); }  // the scale of a step
+    N scale() const { return as<N>(1); }  // a step is measured relative to this
     void shift(N step) {
         if constexpr (scaled) Gentle<N>::shift(step / beta.hi);
         else Gentle<N>::shift(step);
@@ -253,8 +253,8 @@ template <class N, bool scaled> struct Squared : Closed<N, 2, scaled> {
 };
 
 // alpha <= 2 without a closed form: v = 1 + a beta (z - c), with c = m + lambda / beta. Below order 1 every v is at
-// least 1, so no score is near the threshold. There lambda may be in the thousands, so a step is measured relative to
-// the v of the maximum.
+// least 1, so no score is near the threshold. Below order 1, lambda may be in the thousands. Therefore a step is
+// measured relative to the v of the maximum.
 template <class N> struct Shifted : Gentle<N> {
     using Gentle<N>::at, Gentle<N>::m;
     static constexpr bool kLogarithm = true;
@@ -303,7 +303,7 @@ template <class N> struct Shifted : Gentle<N> {
         if (a_ == 1 || a_ == 0.5) {  // v and its square keep their low parts
             const Two<Doubles> x = v(z);
             const Doubles h = max(x.hi, zero);
-            const auto in = above(h, zero);  // not x.hi: `above` is true for NaN
+            const auto in = above(h, zero);  // test h, not x.hi, because `above` is true for NaN
             const Doubles low = keep(in, x.lo), p = h * h;
             if (a_ == 1) return {{h, low}, keep(in, one), zero, x.hi};
             return {{p, fma(h, h, zero - p) + (h + h) * low}, h, keep(in, one), x.hi};
@@ -389,7 +389,7 @@ struct SteepSearch {
     // A margin keeps the root in the bracket in spite of the rounding errors of the sums.
     double move(double step, bool over) {
         const double from = t, change = -a_ * step;
-        if (!(std::fabs(change) < kInf)) return t = 0;  // a exceeds the range of floats: search for o from m on
+        if (!(std::fabs(change) < kInf)) return t = 0;  // a is out of range of floats: the search for o starts at m
         (over ? high : low) = from * (over ? 1 + kMargin : 1 - kMargin);
         t += change;
         if (std::fabs(change) > 1e-9 * from && (!(t >= low && t <= high) || ++steps % 4 == 0))

@@ -133,7 +133,7 @@ constexpr int kMaxSteps = 200;
 struct Sums {
     double p = 0, slope = 0;
 };
-// Adds the rough sums over the scores above `cut`, and appends these scores at `to`, which may be z.
+// Adds the rough sums over the scores above `cut`, and appends these scores at `to`. `to` may be z.
 template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F& map, T cut, T*& to, Sums& sums) {
     using V = Pack<T>;
     constexpr std::int64_t stretch = 32 * V::kLanes;  // sums in T have at most 32 packs
@@ -320,7 +320,7 @@ template <class From, class InSupport> double smallest_in_support(double o, doub
     }
 }
 // Calls then(the map at its root), for alpha > 2. For a known o the sum is convex in q, so Newton's method descends
-// monotonically. It starts from 1 over the number of scores equal to o.
+// monotonically. It starts at q = 1 / n if n scores are equal to o.
 template <class From, class Then> void solve(SteepSearch search, From& from, Then then) {
     approach(search, from);
     const auto steep = [&](double o, double q) { return Steep(search.a_, search.beta, o, q); };
@@ -377,7 +377,7 @@ class Lanes {
             active = unless(active, above(near * map.scale(), map.a() < 0 ? step : max(step, zero - step)));
         }
     }
-    // Moves the maps of one pack of doubles, which are close to their roots, to their roots.
+    // Moves the maps of one pack of doubles from near their roots to their roots.
     template <class F> void converge(F& map, const double (*z)[kHalf]) const {
         const auto size_of = [](Doubles x) SOFTARGMAX_LAMBDA { return max(x, Doubles::all(0) - x); };
         const Doubles zero = Doubles::all(0), one = Doubles::all(1), half = Doubles::all(0.5 * (1 - map.a())),

@@ -1,8 +1,8 @@
 """The root search of the sparse maps' definitions: find the unknown for which the p of a row sum to 1.
 
-For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda). For alpha > 2 it is q, the smallest p above 0.
-Let o be the score whose p is q. Then p = (q^a + a (z - o))^(1/a). In this form probabilities near the threshold keep
-their digits.
+For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda). For alpha > 2 the unknown is q, the smallest p
+above 0. Let o be the score whose p is q. Then p = (q^a + a (z - o))^(1/a). In this form probabilities near the
+threshold keep their digits.
 
 The search (`reference_search.py`) treats its inputs as constants. Two more Newton steps from the result of the search
 are differentiable. One step would give the first derivatives of the root. Two steps give derivatives up to the third.
@@ -32,7 +32,7 @@ class Root(NamedTuple):
     """The root that the search found: `at` is lambda, or q in rows with alpha > 2 (`steep`)."""
 
     d: Any
-    e: Any  # d + e = beta z - max beta z; d is -inf outside the support, and everywhere in a row of NaN
+    e: Any  # d + e = beta z - max beta z; d is -inf outside the support and in invalid rows
     a: Any
     steep: Any
     at: Any
@@ -99,7 +99,7 @@ def _root_of(d: Any, e: Any, a: Any, *, some_steep: bool) -> Root:
     first = steep & (far == o) & (rest == o_low)
     index = xp.arange(d.shape[-1], device=device_of(d))
     first = first & (index == xp.argmax(xp.astype(first, xp.int8), axis=-1, keepdims=True))
-    own = xp.sum(xp.where(first, d, 0.0), axis=-1, keepdims=True)  # the value of o, and also the derivative of o
+    own = xp.sum(xp.where(first, d, 0.0), axis=-1, keepdims=True)  # o, with the derivative of this score
     return Root(d, e, a, steep, at, own, xp.where(steep, o_low, 0.0), first)
 
 

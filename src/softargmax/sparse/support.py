@@ -42,7 +42,7 @@ class Support:
         return self.xp.where(self.inside, self.xp.astype(x, self.dtype), 0.0)
 
     def top(self, x: Any, candidates: Any) -> Any:
-        """Return the maximum over the candidates of each row, or 0 if it is not finite."""
+        """Return the maximum over the candidates of each row, or 0 if the maximum is infinite."""
         top = _maximum(self.xp.where(candidates, x, -math.inf), self.axes)
         return self.xp.where(self.xp.isinf(top), 0.0, top)
 
