@@ -9,7 +9,7 @@ from softargmax.core.types import Array, of_arrays
 
 @of_arrays
 class CategoricalWithLogprob(NamedTuple):
-    """Result of `categorical_with_logprob`: draws, their log-probabilities, and the number of classes left to draw.
+    """Result of `categorical_with_logprob`: draws, log-probabilities, and the number of classes that could be drawn.
 
     Examples
     --------
