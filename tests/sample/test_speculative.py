@@ -110,8 +110,8 @@ def test_errors() -> None:
             r"tokens: expected the draft's shape without the class axis, \(2,\), got \(1,\)",
         ),
         ((target[:2], draft, [0, 1]), ValueError, r"target: expected shape \(3, 4\) for this draft, got \(2, 4\)"),
-        ((target + np.nan, draft, [0, 1]), ValueError, "target, draft: NaN"),
-        ((target, draft + np.nan, [0, 1]), ValueError, "target, draft: NaN"),
+        ((target + np.nan, draft, [0, 1]), ValueError, "target, draft: expected scores without NaN, got NaN"),
+        ((target, draft + np.nan, [0, 1]), ValueError, "target, draft: expected scores without NaN, got NaN"),
         ((1.0, draft, [0, 1]), ValueError, "target: expected at least one axis, for the classes, got a 0-d array"),
         ((target, 1.0, [0, 1]), ValueError, "draft: expected at least one axis, for the classes, got a 0-d array"),
         (

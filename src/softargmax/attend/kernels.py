@@ -96,10 +96,10 @@ def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
         _add_left_out(i, r._replace(**found)._replace(**per_query), left_out)
         _put_overflown(i, r, overflown)
     for name in found.keys() & {*_OF_QUERIES, "sink"}:
-        its = found[name][..., None]
+        gradient = found[name][..., None]
         if name == "sink":
-            its = memory.array(reference.to_heads(memory.numpy(its), options.sink))
-        found[name] = reference.summed(its, getattr(options, name))
+            gradient = memory.array(reference.to_heads(memory.numpy(gradient), options.sink))
+        found[name] = reference.summed(gradient, getattr(options, name))
     return r._replace(**found) if found else r
 
 
@@ -130,16 +130,16 @@ def _add_left_out(i: AttentionVjp, totals: AttentionGradients, left_out: Any) ->
     of, g, length = _frozen(i.of), frozen(i.g), i.of.q.shape[-2]
     each = of.q.shape[-3] // max(of.k.shape[-3], 1)
     for *entry, head in np.argwhere(left_out.any(-1)).tolist():
-        its, group = (*entry, slice(head, head + 1)), (*entry, slice(head // each, head // each + 1))
-        one = _head(of, group, its)
-        for part in _runs(left_out[(*entry, head)], reference.cached_parts(one)):
-            at = (*its, part)
+        queries, keys = (*entry, slice(head, head + 1)), (*entry, slice(head // each, head // each + 1))
+        of_head = _head(of, keys, queries)
+        for part in _runs(left_out[(*entry, head)], reference.cached_parts(of_head)):
+            at = (*queries, part)
             g_lse = None if i.g_lse is None else frozen(i.g_lse)[at]
-            more = reference.some_queries_vjp(one.part(part), part.start, length, g[at], g_lse)
+            more = reference.some_queries_vjp(of_head.part(part), part.start, length, g[at], g_lse)
             for name, x in more._asdict().items():
                 total = getattr(totals, name)
                 if name in ("k", "v"):
-                    _add(total, group, x)
+                    _add(total, keys, x)
                 elif x is not None and total is not None and total.shape != (0,):
                     _add_to(total, (*entry, head, slice(part.start, part.start + x.shape[-2]), slice(None)), x[0])
 
@@ -152,9 +152,9 @@ def _put_overflown(i: AttentionVjp, r: AttentionGradients, overflown: Any) -> No
     for *entry, group in np.argwhere(overflown.any(-1)).tolist():
         keys = (*entry, slice(group, group + 1))
         at = (*entry, slice(group * each, (group + 1) * each))
-        right = reference.vjp(_head(of, keys, at), g[at], None if i.g_lse is None else frozen(i.g_lse)[at])
+        defined = reference.vjp(_head(of, keys, at), g[at], None if i.g_lse is None else frozen(i.g_lse)[at])
         rows = memory_of(g).array(overflown[keys])
-        for to, x in ((r.k, right.k), (r.v, right.v)):
+        for to, x in ((r.k, defined.k), (r.v, defined.v)):
             to[keys][rows] = namespace(x).astype(x, to.dtype)[rows]
 
 
@@ -176,11 +176,11 @@ def _add(total: Any, at: tuple[Any, ...], x: Any) -> None:
 
 def _add_to(total: Any, at: tuple[Any, ...], x: Any) -> None:
     """Add x, the gradients of some scores, to the gradient of an option that broadcasts to all scores."""
-    home = total.reshape((1,) * (len(at) - total.ndim) + tuple(total.shape))
-    whole = (slice(None) if isinstance(one, slice) else 0 for one in at)
-    there = tuple(one if n > 1 else every for one, every, n in zip(at, whole, home.shape, strict=True))
+    aligned = total.reshape((1,) * (len(at) - total.ndim) + tuple(total.shape))
+    broadcast = (slice(None) if isinstance(i, slice) else 0 for i in at)
+    index = tuple(i if n > 1 else all_ for i, all_, n in zip(at, broadcast, aligned.shape, strict=True))
     xp = namespace(x)
-    home[there] = xp.astype(xp.astype(home[there], x.dtype) + x, total.dtype)
+    aligned[index] = xp.astype(xp.astype(aligned[index], x.dtype) + x, total.dtype)
 
 
 def _entmax_vjp(i: AttentionVjp) -> AttentionGradients | None:
@@ -206,26 +206,26 @@ def _recompute(i: Attention, output: Any, lse: Any, nonfinite: np.ndarray[Any, A
     """Write the definition's results for the queries flagged in `nonfinite`, (..., H, L)."""
     groups, length = i.k.shape[-3], i.q.shape[-2]
     each = i.q.shape[-3] // groups
-    wrong = nonfinite.reshape(*nonfinite.shape[:-2], groups, each * length).any(-1)
+    flagged = nonfinite.reshape(*nonfinite.shape[:-2], groups, each * length).any(-1)
     rows_of = memory_of(output).array(nonfinite != 0)
-    for *entry, group in np.argwhere(wrong).tolist():
+    for *entry, group in np.argwhere(flagged).tolist():
         at: Any = (*entry, slice(group * each, (group + 1) * each))
-        right = reference.attention(*_head(_frozen(i), (*entry, slice(group, group + 1)), at))
+        defined = reference.attention(*_head(_frozen(i), (*entry, slice(group, group + 1)), at))
         rows = rows_of[at]
-        output[at][rows] = right.output[rows]
+        output[at][rows] = defined.output[rows]
         if lse is not None:
-            lse[at][rows] = namespace(lse).astype(right.lse, lse.dtype)[rows]
+            lse[at][rows] = namespace(lse).astype(defined.lse, lse.dtype)[rows]
 
 
 def _head(i: Attention, of_keys: tuple[Any, ...], at: Any) -> Attention:
     """Return the arguments for one head of keys and the query heads that share it."""
     xp, heads = namespace(i.q), tuple(i.q.shape[:-2])
 
-    def there(x: Any) -> Any:
+    def of_head(x: Any) -> Any:
         last = (1, 1, *x.shape)[-2:]
         return xp.broadcast_to(x, (*heads, *last))[at]
 
-    return Attention(i.q[at], i.k[of_keys], i.v[of_keys], i.options.each(there))
+    return Attention(i.q[at], i.k[of_keys], i.v[of_keys], i.options.each(of_head))
 
 
 def _in_numpy(i: Attention) -> Attention:

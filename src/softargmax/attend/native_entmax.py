@@ -194,12 +194,12 @@ def _cap_and_mask(z: Array, visible: Array, added: list[tuple[Array, Any]], soft
 
 def _add_to(total: Array, x: Array, at: tuple[Any, ...], rank: int) -> None:
     """Add x, the gradients of a part's scores, to the gradient of an option that broadcasts to all scores."""
-    home = total.reshape((1,) * (rank - total.ndim) + total.shape)
+    aligned = total.reshape((1,) * (rank - total.ndim) + total.shape)
     for axis in (-2, -1):
-        if home.shape[axis] == 1:
+        if aligned.shape[axis] == 1:
             x = x.sum(axis=axis, keepdims=True)
-    whole = (slice(None) if isinstance(i, slice) else 0 for i in at)
-    home[tuple(i if n > 1 else one for i, one, n in zip(at, whole, home.shape, strict=True))] += x
+    broadcast = (slice(None) if isinstance(i, slice) else 0 for i in at)
+    aligned[tuple(i if n > 1 else all_ for i, all_, n in zip(at, broadcast, aligned.shape, strict=True))] += x
 
 
 def _kind(q: Array) -> type[np.floating[Any]]:

@@ -48,8 +48,8 @@ def _in_front(i: Any, dims: Any, size: int, rank: int) -> Any:
         if not hasattr(x, "shape"):
             return x
         front = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
-        lacks = rank - (name in ("lse", "g_lse")) - front.ndim
-        front = front[(slice(None), *(None,) * lacks)]
+        missing = rank - (name in ("lse", "g_lse")) - front.ndim
+        front = front[(slice(None), *(None,) * missing)]
         return front.expand(size, *front.shape[1:])
 
     return type(i)(*map(moved, i._fields, i, dims))

@@ -101,8 +101,8 @@ def distances(z: Any, distribution: Distribution) -> Distances:
     near = d * b > far
     found = xp.where(near, 2.0 * (xp.where(near, d * b, 0.0) + xp.where(near, d, 0.0) * c), far)
     found = xp.where(frozen, xp.where(_first(x == m), zero, -INF), found)
-    fine = xp.zeros_like(m, dtype=xp.int32)
-    status = xp.where(nan, 2, xp.where(_any(inside), fine, 1))
+    no_error = xp.zeros_like(m, dtype=xp.int32)
+    status = xp.where(nan, 2, xp.where(_any(inside), no_error, 1))
     if (wrong := unsound(distribution)) is not None:
         status = xp.where(wrong, 4, status)
     return Distances(xp.where(inside, found, -INF), x, status)
