@@ -168,8 +168,8 @@ template <class T> struct Backward {
                                         SOFTARGMAX_LAMBDA { add_chunk(sum, to + r * kBackPitch + c, first); });
     }
 
-    // Adds the contributions of a block of about 100 queries and of the block of keys that starts at `begin`: to dq if
-    // `to_queries` is true, and to dk and dv if these are not null.
+    // Adds the contributions of a block of about 100 queries and of the block of keys that starts at `begin`. They are
+    // added to dq if `to_queries` is true, and to dk and dv if these are not null.
     void add_gradients(std::int64_t block, std::int64_t begin, const BackKeys<T>& keys, bool to_queries, T* dk, T* dv) {
         T* const p = scratch(kScores).get<T>(2 * kBackQueries * kBackPitch);
         T* const ds = p + kBackQueries * kBackPitch;

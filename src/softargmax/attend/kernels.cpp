@@ -184,8 +184,8 @@ bool shares_bias(const GradientArgs& args) {
 }
 
 // With many heads, each thread processes one head at a time and computes five products per pair of query and key. With
-// few heads, or for a gradient of the bias, the threads process one head together: they divide first its queries and
-// then its keys. This takes seven products per pair.
+// few heads, or for a gradient of the bias, the threads process one head together. They first divide the queries of
+// the head, and then its keys. This takes seven products per pair.
 template <class T> void run_gradient_as(GradientArgs& args) {
     const std::int64_t heads = args.batch.total * args.groups;
     if (shares_bias(args)) args.threads = 1;

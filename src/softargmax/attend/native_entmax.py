@@ -132,7 +132,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
     each, with_sink = q.shape[-3] // max(k.shape[-3], 1), options.sink is not None
 
     def broadcast(x: Any, *last: int) -> Any:
-        """Broadcast an array to all heads; return numbers and None unchanged."""
+        """Broadcast an array to all heads. Return numbers and None unchanged."""
         return np.broadcast_to(x, (*q.shape[:-2], *last)) if hasattr(x, "shape") else x
 
     scale = np.broadcast_to(np.asarray(options.scale, kind), (*q.shape[:-1], 1))

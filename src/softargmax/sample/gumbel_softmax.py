@@ -139,9 +139,9 @@ def gumbel_softmax(
     -----
     For every T, the arg max of y is distributed as softmax(z). It equals ``categorical(z, seed=seed)``.
 
-    Edge rows are as in `softmax`, with one difference: k entries of +inf count as equal scores, so the noise decides
-    between them, and all other entries are 0. A row with an empty support is 0, with or without `hard`. A row with NaN
-    is NaN. On a device or under tracing, the temperature is not checked. There a negative T makes its row NaN.
+    Edge rows are as in `softmax`, with one difference: k entries of +inf count as equal scores, and the noise decides
+    between them. All other entries of such a row are 0. A row with an empty support is 0, with or without `hard`. A row
+    with NaN is NaN. On a device or under tracing, the temperature is not checked. There a negative T makes its row NaN.
 
     `vmap` works as in `categorical`.
 

@@ -70,7 +70,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     Raises
     ------
     IndexError, TypeError, ValueError
-        If a guess is out of range; if an argument has the wrong type, shape or value; or if the row to draw from has an
+        If a guess is out of range. If an argument has the wrong type, shape or value. If the row to draw from has an
         empty support or contains NaN.
 
     Notes

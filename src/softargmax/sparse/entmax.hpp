@@ -123,7 +123,7 @@ template <class N> SOFTARGMAX_INLINE N newton(double a, N rest, N slope) {
     return (as<N>(1) + rest) * log * (a < 0 ? decay / (as<N>(1) - u * decay) : decay) / slope;
 }
 
-// Returns the distance below m + lambda, in units of beta z, from which on p is 0, for alpha < 2.
+// Returns a distance d, in units of beta z. Scores that are more than d below m + lambda have p = 0, for alpha < 2.
 inline double reach_of(double a) {
     constexpr double reach = -Limit<double>::min_log, slack = 1 + 1e-6;
     const double u = -a * reach;

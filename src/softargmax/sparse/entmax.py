@@ -34,13 +34,13 @@ def sparsemax(
     ----------
     z : array_like
         Scores, any shape, any array library. The result has the same array type, shape and dtype. float16 and bfloat16
-        are computed in float32 or better; integers and booleans become the library's default float dtype.
+        are computed in float32 or better. Integers and booleans become the library's default float dtype.
     axis : int, tuple of int, or None
         The axis or axes of a row of scores. None means all axes.
     temperature : float or array
-        T in :math:`\beta = 1 / T`. An array has one temperature per row. The limits are those of `softmax`: at T = 0
-        all largest scores have the same probability, and at infinite T all scores of the support. If T is negative,
-        smaller scores get larger probabilities.
+        T in :math:`\beta = 1 / T`. An array has one temperature per row. The limits are those of `softmax`. At T = 0
+        the largest scores have equal probabilities, and all other scores probability 0. At infinite T all scores of the
+        support have equal probabilities. If T is negative, smaller scores get larger probabilities.
     base : float, optional
         b in :math:`\beta = \ln b / T`; defaults to e.
     where : array of bool, optional
@@ -138,7 +138,7 @@ def entmax(
 
     Edge rows are those of `softmax`. -inf is outside the support. If k entries are +inf, each of them has probability
     1 / k. A NaN in the support makes its row NaN. A row with an empty support is 0. On a device or under tracing, alpha
-    is not checked, and an alpha that is not a finite number above 0 makes its row NaN.
+    is not checked. There an alpha that is not a finite number above 0 makes its row NaN.
 
     Gradient: with incoming g, :math:`\beta s \odot (g - \langle s, g\rangle / \sum s)`,
     with :math:`s_i = p_i^{2-\alpha}` where p > 0 and 0 elsewhere. The derivative of p with respect to alpha is

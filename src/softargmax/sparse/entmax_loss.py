@@ -158,10 +158,10 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     The loss is not negative, up to rounding.
 
     Edge rows: a row with an empty support has the loss +inf for every target, and gradient 0. A target outside the
-    support has the loss +inf and gradient p. If k scores are +inf, each of them has p = 1 / k. Then a target among
-    these scores has the loss :math:`H_\alpha` of the uniform distribution over k classes, any other target has the loss
-    +inf, and the gradient is 0. A NaN in the support gives NaN. The loss of an ignored row is 0, even if the row
-    contains NaN.
+    support has the loss +inf and gradient p. If k scores are +inf, each of them has p = 1 / k, and the gradient is 0.
+    Then a target among these scores has the loss :math:`H_\alpha` of the uniform distribution over k classes. Any other
+    target has the loss +inf. A NaN in the support gives NaN. The loss of an ignored row is 0, even if the row contains
+    NaN.
 
     Above order 1 the loss has a margin: it is 0 if the target's score is higher than all others by
     :math:`T/(\alpha - 1)` or more. If the target is a class, no term of the computed sum is negative, so a small loss

@@ -137,7 +137,7 @@ class EntmaxLoss(_WithOrder):
     alpha : float, Tensor or Parameter
         The order, as in `Entmax`.
     weight : Tensor, optional
-        Class weights, one per class. They become a buffer.
+        Class weights, one per class. The weights become a buffer.
     ignore_index, reduction, label_smoothing
         As in `softargmax.entmax_loss`. These are keyword-only.
     temperature : float, Tensor or Parameter

@@ -1,7 +1,7 @@
 """The search for the root of the sparse maps. A row that has converged does not change, so rows are independent.
 
 Steps are taken until all rows have converged. JAX has a loop that can be traced. For torch under tracing or on a
-device, the search takes exactly `TRACED_STEPS` steps, which is enough for all but contrived rows.
+device, the search takes exactly `TRACED_STEPS` steps. This is enough for all but contrived rows.
 """
 
 from __future__ import annotations
