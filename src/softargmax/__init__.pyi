@@ -149,7 +149,8 @@ class Boltzmann(NamedTuple, Generic[A]):
     heat_capacity: A
 
 class CategoricalWithLogprob(NamedTuple, Generic[A]):
-    """Result of `categorical_with_logprob`: draws, their log-probabilities, and the number of remaining classes."""
+    """Result of `categorical_with_logprob`: draws, log-probabilities, and the number of classes that could be
+    drawn."""
 
     index: A  # type: ignore[assignment]
     logprob: A
@@ -1173,7 +1174,7 @@ def sparsemax_loss(
     temperature: _PerRow[NDArray[Any]] = 1.0, where: _Mask[NDArray[Any]] | None = None,
     dtype: DTypeLike | None = None,
 ) -> NDArray[Any]:
-    """Return the loss of sparsemax. It is 0 if the target's score is higher than all others by T or more."""
+    """Return the loss of sparsemax. The loss is 0 if the target's score is higher than all others by T or more."""
 @overload
 def sparsemax_loss(
     z: Tensor, /, target: _Target[Tensor], *, axis: int = -1, reduction: str = "mean", ignore_index: int = -100,
@@ -1211,7 +1212,7 @@ def speculative_sample(
     top_p: _PerRow[NDArray[Any]] | None = None, min_p: _PerRow[NDArray[Any]] | None = None, seed: int | None = None,
     stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None, order: str = "top_k_first",
 ) -> SpeculativeSample[NDArray[Any]]:
-    """Verify a chain of guessed tokens. The resulting tokens have the distribution of the target."""
+    """Verify a chain of guessed tokens. The returned tokens have the distribution of the target model."""
 @overload
 def speculative_sample(
     target: Tensor, draft: Tensor, tokens: _Integers[Tensor], /, *, temperature: _PerRow[Tensor] = 1.0,

@@ -32,7 +32,7 @@ BAD: dict[str, list[tuple[Any, type[Exception], str]]] = {
         (
             np.ones((3, 6)),
             TypeError,
-            r"expected bool, True where a query attends \(bias is added\), got dtype (torch.)?float64",
+            r"expected bool, True where a query sees a key \(to add numbers, use bias\), got dtype (torch.)?float64",
         ),
         (np.ones((3, 5), bool), ValueError, r"expected a shape that broadcasts to \(2, 4, 3, 6\), got \(3, 5\)"),
         (np.ones((3, 2, 4, 3, 6), bool), ValueError, r"that broadcasts to \(2, 4, 3, 6\), got \(3, 2, 4, 3, 6\)"),
@@ -57,7 +57,7 @@ BAD: dict[str, list[tuple[Any, type[Exception], str]]] = {
         ([3.0, 1.0], TypeError, "integers"),
         ([3, 7], ValueError, "from 0 to 6"),
         ([-1, 6], ValueError, "from 0 to 6"),
-        ([1, 2, 3], ValueError, r"expected the batch's shape, \(2,\), got \(3,\)"),
+        ([1, 2, 3], ValueError, r"expected a shape that broadcasts to the batch's, \(2,\), got \(3,\)"),
     ],
 }
 CASES = [(name, *case) for name, cases in BAD.items() for case in cases]
@@ -107,8 +107,8 @@ def test_errors_name_the_argument(library: str, name: str, value: Any, error: ty
             ValueError,
             r"^v: expected shape \(..., heads, 6, width\), leading axes .*got \(2, 2, 5, 7\)",
         ),
-        (Q[:, :3], K, V, ValueError, r"^k: expected as many heads as q's 3, or a divisor of that, got 2"),
-        (Q, K[:, :0], V[:, :0], ValueError, r"^k: expected as many heads as q's 4, or a divisor of that, got 0"),
+        (Q[:, :3], K, V, ValueError, r"^k: expected 3 heads, as in q, or a divisor of 3, got 2"),
+        (Q, K[:, :0], V[:, :0], ValueError, r"^k: expected 4 heads, as in q, or a divisor of 4, got 0"),
         (Q, K.astype("f4"), V, TypeError, r"float32"),
         (
             Q + 1j,

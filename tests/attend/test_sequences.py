@@ -108,7 +108,7 @@ BOUNDS = [
     ("cu_q", [1, 2, 5], r"^cu_q: expected bounds from 0 to 5, the length of q, got 1 to 5"),
     ("cu_q", [0, 4, 3, 5], r"^cu_q: expected non-decreasing numbers, got some that decrease"),
     ("cu_k", [0, 7, 6], r"^cu_k: expected non-decreasing numbers, got some that decrease"),
-    ("cu_k", [0, 6], r"^cu_k: expected as many bounds as cu_q's 3, got 2"),
+    ("cu_k", [0, 6], r"^cu_k: expected 3 bounds, as in cu_q, got 2"),
     ("cu_k", [0, 3, 7], r"^cu_k: expected bounds from 0 to 6, the length of k, got 0 to 7"),
 ]
 

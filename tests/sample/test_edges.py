@@ -74,11 +74,19 @@ def test_far_scores_without_replacement(quick: Backend, dtype: str, options: dic
 
 
 BAD = [
-    ([[0.0, 1.0], [-INF, -INF]], {}, r"nothing to draw.*row \(1,\)"),
+    ([[0.0, 1.0], [-INF, -INF]], {}, r"expected a score above -inf in the support, got none in row \(1,\)"),
     ([[0.0, 1.0], [NAN, 1.0]], {}, r"NaN in row \(1,\)"),
     ([[0.0, 1.0], [NAN, INF]], {"temperature": 0.0}, r"NaN in row \(1,\)"),
-    ([[0.0, 1.0], [2.0, 1.0]], {"where": [[True, True], [False, False]]}, r"nothing to draw.*row \(1,\)"),
-    ([[0.0, 1.0], [-INF, 1.0]], {"num_samples": 2, "replace": False}, r"2 draws without replacement in row \(1,\)"),
+    (
+        [[0.0, 1.0], [2.0, 1.0]],
+        {"where": [[True, True], [False, False]]},
+        r"expected a score above -inf in the support, got none in row \(1,\)",
+    ),
+    (
+        [[0.0, 1.0], [-INF, 1.0]],
+        {"num_samples": 2, "replace": False},
+        r"classes for 2 draws without replacement, got fewer in row \(1,\)",
+    ),
     ([[0.0, 1.0]], {"num_samples": 2, "replace": False, "temperature": 0.0}, r"2 draws without replacement"),
     ([[0.0, 1.0]], {"num_samples": 2, "replace": False, "top_k": 1}, r"2 draws without replacement"),
     ([[0.0, 1.0]], {"num_samples": 3, "replace": False}, r"num_samples: expected at most 2, .*, got 3"),
@@ -114,7 +122,7 @@ def test_the_row_is_named_by_its_place() -> None:
         softargmax.categorical(z, seed=0)
     with pytest.raises(ValueError, match=r"in row \(\)"):
         softargmax.categorical(np.full(3, -INF), seed=0)
-    with pytest.raises(ValueError, match="nothing to draw"):
+    with pytest.raises(ValueError, match="expected a score above -inf in the support, got none"):
         softargmax.categorical(np.zeros((2, 0)), seed=0, top_k=1)
 
 

@@ -101,7 +101,7 @@ def test_no_guesses_and_no_rows() -> None:
 def test_errors() -> None:
     target, draft = np.zeros((3, 4)), np.zeros((2, 4))
     wrong: list[tuple[Any, type[Exception], str]] = [
-        ((target, draft, [0, 4]), IndexError, "tokens: expected classes from 0 to 3, got some out of range"),
+        ((target, draft, [0, 4]), IndexError, "tokens: expected classes from 0 to 3, got a class out of range"),
         ((target, draft, [0, -1]), IndexError, "tokens"),
         ((target, draft, [0.0, 1.0]), TypeError, "tokens: expected integers, got dtype float64"),
         (
@@ -109,9 +109,9 @@ def test_errors() -> None:
             ValueError,
             r"tokens: expected the draft's shape without the class axis, \(2,\), got \(1,\)",
         ),
-        ((target[:2], draft, [0, 1]), ValueError, r"target: expected shape \(3, 4\) with this draft, got \(2, 4\)"),
-        ((target + np.nan, draft, [0, 1]), ValueError, "target, draft: NaN"),
-        ((target, draft + np.nan, [0, 1]), ValueError, "target, draft: NaN"),
+        ((target[:2], draft, [0, 1]), ValueError, r"target: expected shape \(3, 4\) for this draft, got \(2, 4\)"),
+        ((target + np.nan, draft, [0, 1]), ValueError, "target, draft: expected scores without NaN, got NaN"),
+        ((target, draft + np.nan, [0, 1]), ValueError, "target, draft: expected scores without NaN, got NaN"),
         ((1.0, draft, [0, 1]), ValueError, "target: expected at least one axis, for the classes, got a 0-d array"),
         ((target, 1.0, [0, 1]), ValueError, "draft: expected at least one axis, for the classes, got a 0-d array"),
         (

@@ -226,5 +226,7 @@ def test_the_error_names_a_class_out_of_range_and_its_position() -> None:
         s.sparsemax_loss([[1.0, 2.0, 3.0]] * 2, [0, 3])
     with pytest.raises(ValueError, match="0-d"):
         s.sparsemax_loss(1.0, 0)
-    with pytest.raises(ValueError, match="weight: expected None, as the targets are probabilities, got an array"):
+    with pytest.raises(
+        ValueError, match=r"weight: expected None \(because the targets are probabilities\), got an array"
+    ):
         s.sparsemax_loss([1.0, 2.0], [0.5, 0.5], weight=[1.0, 1.0])

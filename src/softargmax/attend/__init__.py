@@ -2,8 +2,8 @@
 
     S = softcap(scale q k^T) + bias - slope |i - j|        p = softmax(S) over the visible keys        o = p v
 
-`reference.py` is the definition; it processes a few queries at a time. `kernels.cpp` holds the kernels, which pass over
-keys and values once.
+The definition in `reference.py` processes a few queries at a time. The kernels in `kernels.cpp` pass over keys and
+values once.
 """
 
 from softargmax.attend.arguments import AttentionGradients

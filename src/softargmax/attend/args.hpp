@@ -5,8 +5,8 @@
 
 namespace softargmax::attend {
 
-// An option with one number per query, and an array for its gradient, also with one number per query. A null pointer
-// means that the option, or its gradient, is absent.
+// An option with one number per query, and its gradient, also with one number per query. A null pointer means that the
+// option or the gradient is absent.
 struct Learned {
     Operand value;
     double* gradient = nullptr;
@@ -14,19 +14,20 @@ struct Learned {
 
 // Arguments of the forward pass. Every entry of the batch has `heads` heads of queries and `groups` heads of keys and
 // values. Each head of keys and values serves (heads / groups) adjacent heads of queries. The `row` strides of an
-// operand belong to the batch axes, the heads, and the queries or keys, in this order. Its `col` stride belongs to
-// the last axis.
+// operand belong to the batch axes, the heads, and the queries or keys, in this order. The `col` stride belongs to the
+// last axis.
 struct Args {
     Shape batch;
     std::int64_t heads = 0, groups = 0, queries = 0, keys = 0, width = 0, values = 0;
     Operand q, k, v, out;
-    Learned scale;  // double
-    Operand mask, bias;  // `mask` hides keys, `bias` is added to the scores; both may be absent
+    Learned scale;  // float64
+    Operand mask, bias;  // `mask` is 0 for hidden keys, `bias` is added to the scores; each may be absent
     Learned slopes;  // slope times |i - j| is subtracted from the score; may be absent
     Operand sink;  // one score without a value per query; may be absent
     const std::int64_t* lengths = nullptr;  // number of keys of each entry of the batch; null: all keys
-    // Pages: key j of entry e is row j % page of page table[e * pages + j / page] of k and v. The first `row` stride of
-    // k and v is that of the pages.
+    // Paged keys and values (null `table`: no pages). A page has `page` rows, and `table` has `pages` page indices per
+    // entry of the batch. Key j of entry e is row j % page of the page table[e * pages + j / page] in k and in v. The
+    // first `row` stride of k and v belongs to the page index.
     const std::int64_t* table = nullptr;
     std::int64_t pages = 0, page = 0;
     std::int64_t left = -1, right = -1;  // number of visible keys before and after the query's position; -1: no limit
@@ -35,20 +36,20 @@ struct Args {
     double dropout = 0;  // the probability that an entry of p is dropped
     // Seeds of the dropout: two words of 32 bits per entry and head, the lower word first.
     const std::int64_t* seeds = nullptr;
-    // One flag per query. Forward pass: 1 if the query's result is invalid because a number was not finite. Gradients:
-    // 1 if the query was left out of all sums. It is 2 if the query should have been left out but was already added to
-    // dk and dv. For gradients, one flag per key follows: 1 if the key's sums overflowed.
+    // One flag per query. Forward pass: 1 if the query's result is invalid because a number was not finite. Backward
+    // pass: 1 if the query was left out of all sums, 2 if it should have been left out but was already added to dk and
+    // dv. In the backward pass, one flag per key follows: 1 if a sum of this key in dk or dv overflowed.
     std::uint8_t* nonfinite = nullptr;
     bool any_nonfinite = false;
     int threads = 1;
 };
 
-// Arguments of the backward pass. It computes the gradients from the output and lse of the forward pass.
+// Arguments of the backward pass, which computes the gradients from the output and lse of the forward pass.
 struct GradientArgs : Args {
     Operand seed;  // the gradient with respect to the output
     const double* to_lse = nullptr;  // the gradient with respect to lse; null: none
     Operand dq, dk, dv;
-    Operand dbias;  // in the kernel's working type, added to in place; strides of broadcast axes are 0
+    Operand dbias;  // in the kernel's working type; the kernel adds to it in place; broadcast axes have stride 0
     double* delta = nullptr;  // <seed, out> - to_lse, one per query
 };
 

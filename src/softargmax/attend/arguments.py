@@ -1,7 +1,8 @@
 """Arguments of the attention operations.
 
-All arrays of `Options` broadcast with the scores (..., H, L, K). An option that is the same for all queries has size 1
-along L, and an option that is the same for all keys has size 1 along K. A sink has the shape (..., H, 1, 1).
+All arrays of `Options` broadcast with the scores, of shape (..., H, L, K) for H query heads, L queries and K keys. An
+option that is the same for all queries has size 1 along L. An option that is the same for all keys has size 1 along K.
+A sink has the shape (..., H, 1, 1).
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ class Options(NamedTuple):
         return isinstance(self.alpha, float) and self.alpha == 1.0
 
     def each(self, change: Callable[[Any], Any]) -> Options:
-        """Apply a function to every array."""
+        """Return the options with `change` applied to every array."""
         return self._replace(**{name: change(x) for name, x in self._asdict().items() if hasattr(x, "shape")})
 
     def in_window(self, place: Any, key: Any) -> Any:
-        """True if a key is in the window of a query at this position."""
+        """Return True where the position `key` is in the window of a query at position `place`."""
         visible = key >= place - self.left if self.left is not None else key == key  # noqa: PLR0124 all True
         return visible if self.right is None else visible & (key <= place + self.right)
 
     def range(self, start: int, stop: int, keys: int) -> slice:
-        """Return the slice of keys that the windows of queries at positions start to stop - 1 cover."""
+        """Return the slice of keys that are in the window of a query at a position from start to stop - 1."""
         first = 0 if self.left is None else max(0, start - self.left)
         last = keys if self.right is None else min(keys, stop + self.right)
         return slice(min(first, keys), max(last, min(first, keys)))
@@ -64,7 +65,7 @@ class Options(NamedTuple):
 class AttentionGradients(NamedTuple):
     """Result of `attention_vjp`: the gradients with respect to q, k, v, scale, bias, sink and slopes.
 
-    If an option is not an array, its field is None.
+    The field of an option that is not an array is None.
 
     Examples
     --------
@@ -85,7 +86,7 @@ class AttentionGradients(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """q (..., H, L, D), k (..., G, K, D), v (..., G, K, Dv), and options. G divides H."""
+    """Arguments of attention: q (..., H, L, D), k (..., G, K, D), v (..., G, K, Dv), and options. G divides H."""
 
     q: Array
     k: Array
@@ -98,12 +99,12 @@ class Attention(NamedTuple):
         return (*self.q.shape[:-1], self.k.shape[-2])
 
     def each(self, change: Callable[[Any], Any]) -> Attention:
-        """Apply a function to every array."""
+        """Return the arguments with `change` applied to every array."""
         return Attention(change(self.q), change(self.k), change(self.v), self.options.each(change))
 
     @property
     def learned(self) -> AttentionGradients:
-        """The arguments with respect to which attention has gradients, if they are arrays."""
+        """The arguments that have a gradient if they are arrays: q, k, v, scale, bias, sink and slopes."""
         return AttentionGradients(*_LEARNED(self))
 
     def part(self, part: slice) -> Attention:
@@ -116,7 +117,11 @@ _LEARNED = attrgetter(*(n if n in Attention._fields else f"options.{n}" for n in
 
 
 class Pages(NamedTuple):
-    """q, k_pages (pages, page size, G, D), v_pages (pages, page size, G, Dv), and page_table (B, pages of an entry)."""
+    """Arguments of paged attention, for a batch of B entries.
+
+    They are q, k_pages (pages, page size, G, D), v_pages (pages, page size, G, Dv), page_table (B, pages of an entry),
+    and options.
+    """
 
     q: Array
     k_pages: Array
@@ -126,7 +131,10 @@ class Pages(NamedTuple):
 
 
 class AttentionVjp(NamedTuple):
-    """The incoming gradients of output and lse, the arguments, and the results of the forward pass."""
+    """Arguments of the backward pass: the incoming gradients, and the arguments and results of the forward pass.
+
+    If `to_bias` is False, the gradient with respect to the bias is not computed.
+    """
 
     g: Array
     g_lse: Dense | None
@@ -137,7 +145,7 @@ class AttentionVjp(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Arguments for a part of the queries. The part begins at query `start`; there are `length` queries in all."""
+    """Arguments for a part of the queries. The part begins at query `start` of all `length` queries."""
 
     of: Attention
     start: int
@@ -145,7 +153,7 @@ class Queries(NamedTuple):
 
 
 class QueriesVjp(NamedTuple):
-    """The incoming gradients for a part of the queries, and the attention arguments of this part."""
+    """Arguments of the backward pass for a part of the queries."""
 
     g: Array
     g_lse: Array

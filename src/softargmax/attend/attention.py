@@ -29,15 +29,15 @@ def attention(
     q : array_like, shape (..., H, L, D)
         Queries: H heads of L vectors for each entry of the batch.
     k : array_like, shape (..., G, K, D)
-        Keys. G divides H; H / G consecutive query heads share one head of keys.
+        Keys. G divides H, and H / G consecutive query heads share one head of keys.
     v : array_like, shape (..., G, K, Dv)
-        Values. The batch axes of q, k and v broadcast with each other. A single head broadcasts too.
+        Values. The batch axes of q, k and v broadcast with each other. If one of them has a single head, it broadcasts
+        to the heads of the others.
     scale : float or array, optional
         s: a number, or an array that broadcasts with (..., H, L). Defaults to 1 / sqrt(D).
     causal : bool
-        If True, a query cannot see keys after its own position. The last query is at the position of the last key,
-        which is right for decoding. torch's `is_causal` aligns the first query with the first key instead; for L = K
-        both agree.
+        If True, a query cannot see keys after its own position. The last query is at the position of the last key, as
+        in decoding. (torch's `is_causal` aligns the first query with the first key. For L = K both conventions agree.)
     window : (int or None, int or None), optional
         The number of keys that a query sees before and after its own position. None means no limit.
     mask : array of bool, optional
@@ -47,23 +47,23 @@ def attention(
     slopes : array, optional
         m: a finite number for each head (ALiBi). Broadcasts with (..., H). After the soft-cap, m times the distance
         :math:`\lvert i - j \rvert` between query and key is subtracted from the score. As for `causal`, the last query
-        is at the position of the last key. For causal queries the term is m (j - i), as in the paper. For keys after
-        the query's position the distance is positive too.
+        is at the position of the last key. With `causal` the added term is m (j - i), as in the paper. Keys after the
+        query's position also have a positive distance.
     softcap : float, optional
         c. If None, scores are not capped.
     sink : array, optional
         An additional score without a value: one number per head, or one number for all heads. A sink of 0 gives
         softmax1. If None, there is no sink.
     alpha : float or array
-        The order of the entmax that maps the scores, including the sink, to p. It is above 0: 1 is softmax, 2 is
-        sparsemax. A number, or an array that broadcasts with (..., H, L).
+        The order, above 0, of the entmax that maps the scores and the sink to p. 1 is softmax, 2 is sparsemax. A
+        number, or an array that broadcasts with (..., H, L).
     dropout : float
         The probability that an entry of p is dropped, from 0 to below 1. Kept entries are divided by 1 - dropout.
     seed : int, optional
         The seed of dropout. If None, it is drawn from the library's default generator.
     stream : array of int, optional
-        An id for each entry of the batch; defaults to its index. The dropout of an entry of p depends only on the seed,
-        this id, the head, the query and the key.
+        An id for each entry of the batch. Defaults to the index of the entry. The dropout of an entry of p depends only
+        on the seed, this id, the head, the query and the key.
     key_lengths : array of int, optional
         The number of keys of each entry of the batch. Later keys are not visible.
 
@@ -84,7 +84,7 @@ def attention(
     A query sees a key if causal, window, mask, bias and key_lengths all allow it. If a query does not see a key, NaN or
     inf in that key or its value affects neither the query's output nor its gradients.
 
-    The function computes the scores of a few queries at a time and never stores all of them.
+    The function computes the scores of a few queries at a time. It never stores the scores of all queries.
 
     See Also
     --------

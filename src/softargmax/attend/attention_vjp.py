@@ -45,8 +45,8 @@ def attention_vjp(
     Returns
     -------
     AttentionGradients
-        The gradients with respect to q, k, v, scale, bias, sink and slopes. Those of q, k and v have their dtype. The
-        gradient of an option that is not an array is None.
+        The gradients with respect to q, k, v, scale, bias, sink and slopes. The gradients of q, k and v have the dtype
+        of q. The gradient of an option that is not an array is None.
 
     Raises
     ------
@@ -55,12 +55,12 @@ def attention_vjp(
 
     Notes
     -----
-    The function runs the forward pass first. It then recomputes the scores from lse, block by block. For tensors
-    use torch's autograd, which calls the same kernels.
+    The function runs the forward pass first. The backward pass then recomputes the scores block by block, and p from
+    the scores and lse. For tensors use torch's autograd, which calls the same kernels.
 
     See Also
     --------
-    attention_with_lse : the function whose gradients these are.
+    attention_with_lse : the function that is differentiated.
 
     References
     ----------
@@ -94,7 +94,7 @@ def attention_vjp(
 
 
 def _like_option(gradient: Any, option: Any, name: str) -> Any:
-    """Reshape a gradient to the option's shape. The gradient of a floating scale also gets its dtype.
+    """Reshape a gradient to the option's shape. For a floating scale, also convert the gradient to the scale's dtype.
 
     The gradients of other options already have the right dtype: the option's dtype, or float32 for half precision.
     """
@@ -105,7 +105,7 @@ def _like_option(gradient: Any, option: Any, name: str) -> Any:
 
 
 def _sum_to_shape(gradient: Any, shape: tuple[int, ...]) -> Any:
-    """Sum a gradient over the axes along which an array of this shape was broadcast."""
+    """Sum a gradient over the axes along which an array of shape `shape` was broadcast."""
     if tuple(gradient.shape) == shape:
         return gradient
     xp, sizes = namespace(gradient), (1,) * (gradient.ndim - len(shape)) + shape

@@ -1,14 +1,14 @@
-// The gradients of attention from its output and lse (docs/design.md, Formulas). Scores are recomputed for about 100
-// queries and one block of keys at a time.
+// The gradients of attention, computed from its output and lse (docs/design.md, Formulas). Scores are recomputed for
+// about 100 queries and one block of keys at a time.
 //
 //     p = e^(S - lse)      dS = p (do v^T - delta), times the soft-cap's slope      delta = <do, o> - dlse
 //     dq = scale dS k      dk = dS^T (scale q)      dv = p^T do
 //
-// Queries whose numbers are not finite are left out of all sums and flagged. The definition (reference.py) computes the
+// Queries with nonfinite numbers are flagged and left out of all sums. The definition (reference.py) computes the
 // gradients of these queries. If a query does not see a key, nonfinite numbers in that key and its value count as 0.
 //
 // Sums over keys run block by block. Sums over queries run in groups of about 100. Each of these partial sums starts at
-// 0 and has a fixed order. So the bits of the gradients do not depend on the threads or on how work is grouped.
+// 0 and has a fixed order. Therefore the bits of the gradients do not depend on the number of threads.
 #pragma once
 
 #include <vector>
@@ -22,8 +22,7 @@ constexpr int kBackPitch = kBackKeys + 16;
 using RowsInPlace = Layout<kBackPitch, 1>;
 using ColumnsInPlace = Layout<1, kBackPitch>;
 
-// Numbers of one query from which its gradients are computed: delta, the scale, and k and `factor` with e^-lse = 2^-k
-// factor. A score that is at most `low` has p = 0.
+// One query: its visible keys, delta, scale, and e^-lse = 2^-k factor. A score of at most `low` has p = 0.
 template <class T> struct BackRow {
     Range visible;
     std::int32_t k = 0;
@@ -135,7 +134,7 @@ template <class T> struct Backward {
         row.factor = static_cast<T>(exp_scalar(fma(k, Exp<double>::ln2_hi, -lse) + k * Exp<double>::ln2_lo));
         row.low = static_cast<T>(lse) - kPowerReach<T>;
     }
-    // Packs a vector in two layouts: as a row of a panel of 12 rows, and as a row of panels of columns.
+    // Packs a vector into two layouts: into a panel of 12 rows, and into panels of columns.
     void pack_row(T* line, std::int64_t n, std::int64_t pitch, std::int64_t row, T* panels, T* columns) const {
         T* to = panels + row / kPanelRows * kPanelRows * n + row % kPanelRows;
         for (std::int64_t d = 0; d < n; ++d) to[d * kPanelRows] = line[d];
@@ -169,12 +168,12 @@ template <class T> struct Backward {
                                         SOFTARGMAX_LAMBDA { add_chunk(sum, to + r * kBackPitch + c, first); });
     }
 
-    // Adds the gradients that come from a block of about 100 queries and the block of keys that starts at `begin`. Adds
-    // to dq if `to_queries` is true, and to dk and dv if they are not null.
+    // Adds the contributions of a block of about 100 queries and of the block of keys that starts at `begin`. They are
+    // added to dq if `to_queries` is true, and to dk and dv if these are not null.
     void add_gradients(std::int64_t block, std::int64_t begin, const BackKeys<T>& keys, bool to_queries, T* dk, T* dv) {
         T* const p = scratch(kScores).get<T>(2 * kBackQueries * kBackPitch);
         T* const ds = p + kBackQueries * kBackPitch;
-        Range panels, visible;  // panels of queries that see a key of the block, and the keys that they see
+        Range panels, visible;  // panels of queries that see a key of the block, and the keys that these queries see
         for (std::int64_t i = 0; i < kBackPanels; ++i) {
             const std::int64_t first = block * kBackQueries + i * kPanelRows;
             const Range in = scores(first, begin, keys, p + i * kPanelRows * kBackPitch,
@@ -217,7 +216,7 @@ template <class T> struct Backward {
             products(count, q + first * args.width, keys.keys, args.width, all, p);
             products(count, seed + first * args.values, keys.values, args.values, all, ds);
         }
-        // Fill with 0 after the products, because they write whole tiles. There 0 times a nonfinite key gives NaN.
+        // Fill with 0 after the products. They write whole tiles, where 0 times a nonfinite key gives NaN.
         if (whole)
             for (T* x : {p, ds})
                 for (int i = 0; i < kPanelRows; ++i, x += kBackPitch) {

@@ -11,18 +11,17 @@ namespace {
 
 using Flags = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>;
 
-// The page table: the indices of the pages of each entry of the batch.
+// The page table: for each entry of the batch, the indices of its pages.
 struct Table : Integers {
     using Integers::Integers;
 };
 
-// The last two axes of an array. The rows axis has one row per query or per key. The last axis has `Count` numbers per
-// row.
+// The last two axes of an array. `Per`: one row per query or per key. `Count`: the number of columns.
 enum class Per { query, key };
 enum class Count { one, width, values, keys };
 
-// The checked arrays of a call, and the kernel's arguments. With a page table, k and v have the shape (pages, page
-// size, heads, width).
+// Checks the arrays of a call and stores them in the kernel's arguments. With a page table, k and v have the shape
+// (pages, page size, heads, width).
 template <class J> struct Call {
     J job;
     Dims batch;
@@ -53,7 +52,7 @@ template <class J> struct Call {
         }
         to.data = x.data;
         to.type = x.type;
-        to.row[0] = 0;  // used if there are no batch axes: the batch is one entry
+        to.row[0] = 0;  // stays 0 without batch axes: the batch is then one entry
         std::copy(stride.begin(), stride.end() - 1, to.row + (batch.empty() ? 1 : 0));
         to.col[0] = stride.back();
     }
@@ -77,7 +76,7 @@ template <class J> struct Call {
         for (std::int64_t e = 0; job.lengths && e < job.batch.total; ++e)
             if (job.lengths[e] < 0 || job.lengths[e] > job.keys)
                 throw nb::value_error(
-                    "key_lengths: expected numbers from 0 to the number of keys, got some out of range");
+                    "key_lengths: expected numbers from 0 to the number of keys, got a number out of range");
         check_pages();
         job.dropout = job.seeds ? job.dropout : 0;
         const std::int64_t work =
@@ -134,7 +133,7 @@ template <class J> struct Call {
         if (batch.size() != 1 || (entries ? size % entries : size))
             throw nb::value_error("page_table: expected one row per entry of the batch");
         if (v.shape[0] != k.shape[0] || v.shape[1] != k.shape[1] || v.shape[2] != k.shape[2] || k.shape[3] != job.width)
-            throw nb::value_error("k, v: expected shape (pages, page size, heads, width), equal but for the width");
+            throw nb::value_error("k, v: expected shape (pages, page size, heads, width), equal except for the width");
         job.table = table.begin();
         job.pages = entries ? size / entries : 0;
         job.page = k.shape[1];
@@ -151,7 +150,7 @@ template <class J> struct Call {
         to.row[2] = x.stride[1];
         to.col[0] = x.stride[3];
     }
-    // Checks that all pages within the lengths exist.
+    // Checks the page index of every key within the lengths.
     void check_pages() const {
         for (std::int64_t e = 0; job.table && e < job.batch.total; ++e) {
             const std::int64_t keys = job.lengths ? job.lengths[e] : job.keys;
@@ -245,7 +244,7 @@ struct LearnedGradient {
         (call.job.*to).gradient = numbers<double>(name, x, call.queries());
     }
 };
-// The gradients of all learned options.
+// Returns the LearnedGradient fields of all learned options.
 template <class Field> std::tuple<> gradient_of(const Field&) { return {}; }
 std::tuple<LearnedGradient> gradient_of(const LearnedField& field) { return {{field.gradient, field.to}}; }
 template <class... Field> auto gradients_of(const std::tuple<Field...>& options) {
@@ -295,8 +294,8 @@ template <class B, class T> struct QueriesField {
 };
 template <class B> QueriesField<B, double> queries(const char* name, double* B::* to) { return {name, to}; }
 
-// Binds a kernel whose Python arguments are these fields. The first three are queries, keys and values. The kernel sets
-// one flag per query. With `flag_keys`, it also sets one flag per key, after those of the queries (Args::nonfinite).
+// Binds a kernel. The fields in `all` are its Python arguments, of which the first three are queries, keys and values.
+// The kernel sets one flag per query. With `flag_keys`, the flags of the keys follow (Args::nonfinite).
 template <class J, class Kernel, class... Field>
 void bind_heads(nb::module_& module, const char* name, const char* text, Kernel kernel, bool flag_keys,
                 const std::tuple<Field...>& all) {
@@ -312,9 +311,9 @@ void bind_heads(nb::module_& module, const char* name, const char* text, Kernel 
     }, all);
 }
 
-// True if q, k and v need no conversion or broadcast: they are arrays of one library and one floating dtype, with equal
-// batch and heads and matching rows. With `ready`, they must also be tensors whose derivatives are not recorded. In
-// Python these checks would take 3 us, a sixth of a call with 16 queries.
+// True if q, k and v need no conversion or broadcast. They must be arrays of one library and one floating dtype, with
+// equal batch axes and heads, and with matching lengths and widths. With `ready`, they must also be tensors whose
+// derivatives are not recorded. In Python these checks would take 3 us, a sixth of the time of a call with 16 queries.
 bool plain_heads(nb::handle q_, nb::handle k_, nb::handle v_, bool ready) {
     const Described q(q_), k(k_), v(v_);
     if (!q || q.dims() < 3 || !k.alike(q) || !v.alike(q)) return false;
@@ -327,9 +326,9 @@ bool plain_heads(nb::handle q_, nb::handle k_, nb::handle v_, bool ready) {
 }  // namespace
 
 void bind(nb::module_& module) {
-    module.def("plain_heads", [](nb::handle q, nb::handle k, nb::handle v) { return plain_heads(q, k, v, false); },
-               "q"_a.none(), "k"_a.none(), "v"_a.none(),
-               "True if q, k and v are matching arrays with the same number of heads, which need no further check");
+    module.def("plain_heads", [](nb::handle q, nb::handle k, nb::handle v) {
+        return plain_heads(q, k, v, false);
+    }, "q"_a.none(), "k"_a.none(), "v"_a.none(), "True if q, k and v need no conversion, broadcast or further check");
     module.def("heads_at_once",
                [](nb::handle q, nb::handle k, nb::handle v) {
         return plain_heads(q, k, v, true) && Torch::known().still();
@@ -362,16 +361,16 @@ void bind(nb::module_& module) {
                    ArrayField<GradientArgs>{"dbias", &GradientArgs::dbias, Per::query, Count::keys, false, true, kReal},
                    queries("delta", &GradientArgs::delta)};
     const char* const attend_text =
-        "Write attention into output, and lse. Return flags of the queries whose results are not finite, or None "
-        "without such queries";
+        "Write attention to output, and the logsumexp to lse. Return one flag per query (1: its result is not finite), "
+        "or None if no flag is set";
     bind_heads<Args>(module, "attend", attend_text, run, false, std::tuple_cat(qkv, options, results));
     bind_heads<Args>(module, "attend_paged", attend_text, run, false, std::tuple_cat(pages, options, results));
     bind_heads<GradientArgs>(
         module, "attend_vjp",
-        "Write the gradients of attention into dq, dk and dv, and add to dbias. For each query, write "
-        "delta = <g, output> - g_lse and the gradients of the options with one number per query. Return flags of the "
-        "queries (1: left out because numbers are not finite, 2: should have been left out), then of the keys (1: sums "
-        "overflowed), or None if no flag is set",
+        "Write the gradients of attention to dq, dk and dv, and add the gradient of the bias to dbias. For each query, "
+        "write delta = <g, output> - g_lse and the gradients of the options with one number per query. Return flags of "
+        "the queries (1: left out because a number is not finite, 2: should have been left out), then flags of the "
+        "keys (1: a sum overflowed), or None if no flag is set",
         run_gradient, true, std::tuple_cat(qkv, options, results, gradients, gradients_of(options)));
 }
 

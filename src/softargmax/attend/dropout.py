@@ -1,10 +1,11 @@
 """Dropout of attention.
 
 The dropout of an entry of p depends only on (seed, stream of the sequence, head, query, key). It does not depend on
-blocks, threads or the rest of the batch. The backward pass recomputes it.
+blocks, threads or the other entries of the batch. The backward pass recomputes the same dropout.
 
-Philox4x32-10 (core/philox.py) is applied twice. First, (seed; head, stream) gives each head its own seed. Then
-(seed of the head; key, query) gives a word of 32 bits. The entry is dropped if the word is below rate 2^32.
+Philox4x32-10 (core/philox.py) is applied twice. In the notation (Philox's key; counter), the first application
+(seed; head, stream) gives each head its own seed. The second application (seed of the head; key, query) gives a word of
+32 bits. The entry is dropped if this word is below rate 2^32.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from softargmax.core.arrays import device_of, namespace
 
 
 def keep_factors(seeds: Any, start: int, queries: int, keys: slice, rate: float, dtype: Any) -> Any:
-    """Return the factors of p, of shape (*batch, H, queries, keys): 0 if dropped, else 1 / (1 - rate)."""
+    """Return the factor of each entry of p: 0 if it is dropped, else 1 / (1 - rate).
+
+    The shape is (*batch, H, queries, keys). `start` is the first query.
+    """
     xp, device = namespace(seeds), device_of(seeds)
     first = keys.start // 4
     blocks = xp.arange(first, (keys.stop + 3) // 4, dtype=seeds.dtype, device=device)

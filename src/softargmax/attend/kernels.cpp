@@ -1,8 +1,8 @@
 // The attention kernels, compiled once for each instruction set.
 //
-// Keys and values of a head are packed once. The queries of the head then process them block by block, a few panels of
-// queries at a time. If there are few queries, as in decoding, each block is used right after it is packed, while it is
-// in a cache.
+// The keys and values of a head are packed once, in blocks. Then each unit of a few panels of queries reads the blocks
+// in order. If there are few queries, as in decoding, each block is used right after it is packed, while it is in a
+// cache.
 #include <vector>
 
 #include "attend/backward.hpp"
@@ -10,7 +10,7 @@
 namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
 namespace {
 
-// Queries per unit of work. All of them use a block of keys while it is in the second-level cache.
+// Queries per unit of work. All queries of a unit use a block of keys while it is in the second-level cache.
 constexpr std::int64_t kPanels = 8, kQueries = kPanels * kPanelRows;
 
 std::int64_t blocks_of(std::int64_t keys) { return (keys + kKeys - 1) / kKeys; }
@@ -27,7 +27,7 @@ template <class T> struct Packing {
     static std::int64_t size(const Args& args, std::int64_t keys) {
         return whole_panels<T>(keys) * (args.width + whole_panels<T>(args.values));
     }
-    // Returns the packed block of keys that starts at key `begin`. It is stored at position `at` of the memory.
+    // Returns the block of keys that starts at key `begin`. It was packed into the memory at position `at`.
     Block<T> block(const Shared& head, std::int64_t begin, std::int64_t at) const {
         const std::int64_t count = std::min(kKeys, head.keys - begin);
         return {keys + at * width, values + at * pitch, count * kPanelCols<T>, kPanelCols<T>};
@@ -38,7 +38,7 @@ template <class T> struct Packing {
         head.pack_columns(head.args.v, head.args.values, begin, count, values + at * pitch);
         return block(head, begin, at);
     }
-    // Packs the keys of a block that few queries use. Its values are read in place if possible, else packed too.
+    // Packs a block that only a few queries use. Its values are read in place if possible, and otherwise packed.
     Block<T> pack_once(const Shared& head, std::int64_t begin) const {
         const Args& args = head.args;
         if (args.table || args.v.type != kTypeOf<T> || args.v.col[0] != 1 || args.values % kPanelCols<T> != 0)
@@ -70,8 +70,8 @@ template <class T> struct Unit {
     void add(const Unit& later) {
         for (std::size_t i = 0; i < panels.size(); ++i) panels[i].add(later.panels[i]);
     }
-    // Writes the results. A nonfinite result may come from a key that only other queries see. So queries with such
-    // results are computed again, one by one, with finite values. Returns true if a result is still not finite.
+    // Writes the results. A nonfinite result may come from a key that only other queries see. Therefore queries with a
+    // nonfinite result are computed again, one by one, with finite values. Returns true if a result remains nonfinite.
     template <class BlockAt> bool finish(BlockAt block_at) {
         bool nonfinite = false;
         FiniteBlock<T> finite;
@@ -120,15 +120,15 @@ template <class T> bool run_head_parallel(const Shared& head) {
     const std::int64_t units = (head.rows() + kQueries - 1) / kQueries;
     std::atomic<bool> nonfinite{false};
     parallel_each(args.threads, units,
-                  [&](std::int64_t i) {  // last queries first: with `causal` they see the most keys
+                  [&](std::int64_t i) {  // the last queries come first, because with `causal` they see the most keys
         Unit<T> unit(head, (units - 1 - i) * kQueries, unit_memory<T>(args));
         if (unit.run([&](std::int64_t b) { return packing.block(head, b, b); })) nonfinite = true;
     });
     return nonfinite;
 }
 
-// Processes a head with few queries on all threads, which share its keys. Each block of keys has its own sums. At the
-// end these sums are added in the order of the blocks.
+// Processes a head with few queries on all threads, which share its keys. Each block of keys has its own sums, which
+// are then added in the order of the blocks.
 constexpr std::int64_t kWave = 8;
 template <class T> bool run_keys_parallel(const Shared& head) {
     const Args& args = head.args;
@@ -184,8 +184,8 @@ bool shares_bias(const GradientArgs& args) {
 }
 
 // With many heads, each thread processes one head at a time and computes five products per pair of query and key. With
-// few heads, or for a gradient of the bias, the threads share a head: first its queries, then its keys. This takes
-// seven products per pair.
+// few heads, or for a gradient of the bias, the threads process one head together. They first divide the queries of
+// the head, and then its keys. This takes seven products per pair.
 template <class T> void run_gradient_as(GradientArgs& args) {
     const std::int64_t heads = args.batch.total * args.groups;
     if (shares_bias(args)) args.threads = 1;

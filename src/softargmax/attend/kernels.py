@@ -1,7 +1,7 @@
 """CPU kernels for NumPy arrays and tensors: the native kernels and the Python code around them.
 
 The native kernel flags each query with a NaN, an infinity or an overflow. The definition then recomputes the output and
-gradients of that query. The results of other queries keep their bits.
+the gradients of the flagged queries. The results of other queries keep their bits.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _attend = Native(_native.attend, Attention, AttentionWithLse._fields)
 _attend_paged = Native(_native.attend_paged, Pages, AttentionWithLse._fields)
 _NATIVE = {name: f"d{name}" for name in AttentionGradients._fields if f"d{name}" in parameters(_native.attend_vjp)}
-"""The kernel's name for each gradient that it computes."""
+"""The kernel's argument for each gradient that the kernel computes, by field of AttentionGradients."""
 _OF_QUERIES = {name: to for name, to in _NATIVE.items() if name not in ("q", "k", "v", "bias")}
-"""The gradients with one number per query."""
+"""The part of `_NATIVE` for gradients with one number per query."""
 _NONE: dict[str, Any] = dict.fromkeys((*_NATIVE.values(), "delta"))
 _attend_vjp = Native(_native.attend_vjp, AttentionVjp, tuple(_NONE))
 
@@ -69,10 +69,10 @@ def attend_vjp(i: AttentionVjp, r: tuple[Any, ...]) -> None:
 
 @np.errstate(all="ignore")
 def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
-    """Write dq, dk, dv, and dbias if its dtype allows it.
+    """Return the gradients. Write dq, dk and dv, and also dbias if it has the dtype in which the kernel computes.
 
     Some gradients are sums over queries. The kernel leaves out queries whose numbers are not finite. The definition
-    adds the gradients of these queries afterwards, so gradients that do not depend on them keep their bits.
+    adds the gradients of these queries afterwards. Gradients that do not depend on these queries keep their bits.
     """
     memory, options = memory_of(r.q), i.of.options
     double, single = memory.dtypes["float64"], memory.dtypes["float32"]
@@ -96,15 +96,15 @@ def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
         _add_left_out(i, r._replace(**found)._replace(**per_query), left_out)
         _put_overflown(i, r, overflown)
     for name in found.keys() & {*_OF_QUERIES, "sink"}:
-        its = found[name][..., None]
+        gradient = found[name][..., None]
         if name == "sink":
-            its = memory.array(reference.to_heads(memory.numpy(its), options.sink))
-        found[name] = reference.summed(its, getattr(options, name))
+            gradient = memory.array(reference.to_heads(memory.numpy(gradient), options.sink))
+        found[name] = reference.summed(gradient, getattr(options, name))
     return r._replace(**found) if found else r
 
 
 def _without_nonfinite(i: AttentionVjp, outputs: dict[str, Any], found: dict[str, Any]) -> tuple[Any, Any]:
-    """Compute the gradients over all finite queries.
+    """Compute the gradients over all queries whose numbers are finite.
 
     Return flags of the queries that were left out, and flags of the keys whose sums overflowed. Both are None if no
     flag is set.
@@ -120,7 +120,7 @@ def _without_nonfinite(i: AttentionVjp, outputs: dict[str, Any], found: dict[str
         queries = queries.reshape(lse.shape)
         if (queries < 2).all():
             return queries != 0, keys.reshape(i.of.k.shape[:-1]) != 0
-        # The sums of keys already include the queries with flag 2: start again without these queries.
+        # dk and dv already include the queries with flag 2. Start again without these queries.
         lse = memory_of(i.lse).array(np.where(queries, np.nan, numpy(lse)))
 
 
@@ -130,16 +130,16 @@ def _add_left_out(i: AttentionVjp, totals: AttentionGradients, left_out: Any) ->
     of, g, length = _frozen(i.of), frozen(i.g), i.of.q.shape[-2]
     each = of.q.shape[-3] // max(of.k.shape[-3], 1)
     for *entry, head in np.argwhere(left_out.any(-1)).tolist():
-        its, group = (*entry, slice(head, head + 1)), (*entry, slice(head // each, head // each + 1))
-        one = _head(of, group, its)
-        for part in _runs(left_out[(*entry, head)], reference.cached_parts(one)):
-            at = (*its, part)
+        queries, keys = (*entry, slice(head, head + 1)), (*entry, slice(head // each, head // each + 1))
+        of_head = _head(of, keys, queries)
+        for part in _runs(left_out[(*entry, head)], reference.cached_parts(of_head)):
+            at = (*queries, part)
             g_lse = None if i.g_lse is None else frozen(i.g_lse)[at]
-            more = reference.some_queries_vjp(one.part(part), part.start, length, g[at], g_lse)
+            more = reference.some_queries_vjp(of_head.part(part), part.start, length, g[at], g_lse)
             for name, x in more._asdict().items():
                 total = getattr(totals, name)
                 if name in ("k", "v"):
-                    _add(total, group, x)
+                    _add(total, keys, x)
                 elif x is not None and total is not None and total.shape != (0,):
                     _add_to(total, (*entry, head, slice(part.start, part.start + x.shape[-2]), slice(None)), x[0])
 
@@ -152,9 +152,9 @@ def _put_overflown(i: AttentionVjp, r: AttentionGradients, overflown: Any) -> No
     for *entry, group in np.argwhere(overflown.any(-1)).tolist():
         keys = (*entry, slice(group, group + 1))
         at = (*entry, slice(group * each, (group + 1) * each))
-        right = reference.vjp(_head(of, keys, at), g[at], None if i.g_lse is None else frozen(i.g_lse)[at])
+        defined = reference.vjp(_head(of, keys, at), g[at], None if i.g_lse is None else frozen(i.g_lse)[at])
         rows = memory_of(g).array(overflown[keys])
-        for to, x in ((r.k, right.k), (r.v, right.v)):
+        for to, x in ((r.k, defined.k), (r.v, defined.v)):
             to[keys][rows] = namespace(x).astype(x, to.dtype)[rows]
 
 
@@ -168,7 +168,7 @@ def _runs(flags: np.ndarray[Any, Any], parts: list[slice]) -> Iterator[slice]:
 
 
 def _add(total: Any, at: tuple[Any, ...], x: Any) -> None:
-    """Add the nonzero entries of x. The sums of keys that the flagged queries do not see keep their bits."""
+    """Add the nonzero entries of x. Where x is 0 (for keys that no flagged query sees), the total keeps its bits."""
     xp = namespace(x)
     sums = xp.astype(total[at], x.dtype) + x
     total[at] = xp.where(x != 0.0, xp.astype(sums, total.dtype), total[at])
@@ -176,11 +176,11 @@ def _add(total: Any, at: tuple[Any, ...], x: Any) -> None:
 
 def _add_to(total: Any, at: tuple[Any, ...], x: Any) -> None:
     """Add x, the gradients of some scores, to the gradient of an option that broadcasts to all scores."""
-    home = total.reshape((1,) * (len(at) - total.ndim) + tuple(total.shape))
-    whole = (slice(None) if isinstance(one, slice) else 0 for one in at)
-    there = tuple(one if n > 1 else every for one, every, n in zip(at, whole, home.shape, strict=True))
+    aligned = total.reshape((1,) * (len(at) - total.ndim) + tuple(total.shape))
+    broadcast = (slice(None) if isinstance(i, slice) else 0 for i in at)
+    index = tuple(i if n > 1 else all_ for i, all_, n in zip(at, broadcast, aligned.shape, strict=True))
     xp = namespace(x)
-    home[there] = xp.astype(xp.astype(home[there], x.dtype) + x, total.dtype)
+    aligned[index] = xp.astype(xp.astype(aligned[index], x.dtype) + x, total.dtype)
 
 
 def _entmax_vjp(i: AttentionVjp) -> AttentionGradients | None:
@@ -195,7 +195,7 @@ def _entmax_vjp(i: AttentionVjp) -> AttentionGradients | None:
 
 
 def _to_sinks(i: AttentionVjp, memory: Memory, delta: Any, left_out: Any) -> np.ndarray[Any, Any]:
-    """Return -e^(sink - lse) delta of every query except those left out."""
+    """Return -e^(sink - lse) delta of every query, and 0 for the queries that were left out."""
     sink, lse, delta = (memory.numpy(x) for x in (i.of.options.sink, i.lse, delta))
     with np.errstate(all="ignore"):
         p = np.exp(np.where(lse == -np.inf, -np.inf, sink[..., 0].astype(np.float64) - lse))
@@ -206,38 +206,41 @@ def _recompute(i: Attention, output: Any, lse: Any, nonfinite: np.ndarray[Any, A
     """Write the definition's results for the queries flagged in `nonfinite`, (..., H, L)."""
     groups, length = i.k.shape[-3], i.q.shape[-2]
     each = i.q.shape[-3] // groups
-    wrong = nonfinite.reshape(*nonfinite.shape[:-2], groups, each * length).any(-1)
+    flagged = nonfinite.reshape(*nonfinite.shape[:-2], groups, each * length).any(-1)
     rows_of = memory_of(output).array(nonfinite != 0)
-    for *entry, group in np.argwhere(wrong).tolist():
+    for *entry, group in np.argwhere(flagged).tolist():
         at: Any = (*entry, slice(group * each, (group + 1) * each))
-        right = reference.attention(*_head(_frozen(i), (*entry, slice(group, group + 1)), at))
+        defined = reference.attention(*_head(_frozen(i), (*entry, slice(group, group + 1)), at))
         rows = rows_of[at]
-        output[at][rows] = right.output[rows]
+        output[at][rows] = defined.output[rows]
         if lse is not None:
-            lse[at][rows] = namespace(lse).astype(right.lse, lse.dtype)[rows]
+            lse[at][rows] = namespace(lse).astype(defined.lse, lse.dtype)[rows]
 
 
 def _head(i: Attention, of_keys: tuple[Any, ...], at: Any) -> Attention:
     """Return the arguments for one head of keys and the query heads that share it."""
     xp, heads = namespace(i.q), tuple(i.q.shape[:-2])
 
-    def there(x: Any) -> Any:
+    def of_head(x: Any) -> Any:
         last = (1, 1, *x.shape)[-2:]
         return xp.broadcast_to(x, (*heads, *last))[at]
 
-    return Attention(i.q[at], i.k[of_keys], i.v[of_keys], i.options.each(there))
+    return Attention(i.q[at], i.k[of_keys], i.v[of_keys], i.options.each(of_head))
 
 
 def _in_numpy(i: Attention) -> Attention:
-    """Return the arguments as NumPy arrays that share memory with them."""
+    """Return the arguments as NumPy arrays, without copying memory."""
     return i.each(memory_of(i.q).numpy)
 
 
 def _frozen(i: Attention) -> Attention:
-    """Return the arguments as constants."""
+    """Return the arguments as constants, which have no derivative."""
     return i.each(frozen)
 
 
 def serves_entmax(i: Attention) -> bool:
-    """True if `attend_vjp` computes the gradients for orders other than 1: in CPU memory, and not recorded by torch."""
+    """True if `attend_vjp` can compute the gradients for orders other than 1.
+
+    The arrays must be in CPU memory, and torch must not record derivatives of the gradients.
+    """
     return readable(i.q) and not recorded(i.q) and native_entmax.serves(i)

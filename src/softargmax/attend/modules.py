@@ -68,12 +68,12 @@ class Attention(nn.Module):
     -----
     Call the module with x (..., L, dim). Optional arguments are the context c (..., K, context_dim), `mask`,
     `scores_bias` and `key_lengths`. The context defaults to x. `mask` and `scores_bias` broadcast with (..., H, L, K).
-    With scale "log", n counts the keys that causal, window and key_lengths leave visible. It ignores `mask`.
+    With scale "log", n counts the keys that causal, window and key_lengths leave visible. `mask` does not change n.
 
     With `cache`, a `KVCache` from `new_cache`, the module appends the keys and values of c to the cache. The queries
     attend to all keys in the cache, and the last query is at the position of the last key. So a causal layer decodes
-    token by token. K is then the capacity of the cache. With a context of no keys, (..., 0, context_dim), nothing is
-    appended and the queries attend to the cache.
+    token by token. With a cache, K in the shapes of `mask` and `scores_bias` is the capacity. If the context is empty,
+    (..., 0, context_dim), nothing is appended and the queries attend to the cache.
 
     See Also
     --------
@@ -199,7 +199,7 @@ class Attention(nn.Module):
         Parameters
         ----------
         batch : int or tuple of int
-            The sizes of the axes of x before its tokens; () if there are none.
+            The sizes of the batch axes of x, which precede the axis of tokens. () if x has no batch axis.
         capacity : int
             The largest number of keys per entry of the batch.
         device, dtype
@@ -218,13 +218,13 @@ class Attention(nn.Module):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> Attention:
-        """Return a layer with copies of the weights of a torch module. It computes the same results.
+        """Return a layer with copies of the weights of a torch module. Layer and module compute the same results.
 
         Parameters
         ----------
         module : torch.nn.MultiheadAttention
-            A module with equal `kdim` and `vdim` (here keys and values are projections of one context), and without
-            `bias_k`. `add_zero_attn` becomes a sink of 0 that is not trained.
+            A module without `bias_k`, and with equal `kdim` and `vdim`, because here keys and values are projections of
+            one context. `add_zero_attn` becomes a sink of 0 that is not trained.
         **options
             Options that the torch module does not have: causal, window, softcap and others.
 
@@ -261,7 +261,7 @@ class Attention(nn.Module):
         if module.kdim != module.vdim:
             raise ValueError(f"module: expected kdim equal to vdim, got {module.kdim} and {module.vdim}")
         if module.bias_k is not None:
-            raise ValueError("module: expected a module without bias_k and bias_v, got one with them")
+            raise ValueError("module: expected a module without bias_k and bias_v, got a module with them")
         layer = cls(
             module.embed_dim,
             module.num_heads,
@@ -273,7 +273,7 @@ class Attention(nn.Module):
             dtype=module.out_proj.weight.dtype,
         )
         source = module.state_dict()
-        joint = "in_proj_weight" in source  # one weight if queries, keys and values have the same width
+        joint = "in_proj_weight" in source  # True if queries, keys and values have the same width
         weights = source["in_proj_weight"].chunk(3) if joint else [source[f"{x}_proj_weight"] for x in "qkv"]
         state = layer.state_dict() | {name: x for name, x in source.items() if name.startswith("out_proj")}
         state |= {f"{x}_proj.weight": weight for x, weight in zip("qkv", weights, strict=True)}

@@ -1,10 +1,10 @@
 """Attention of orders other than 1 for NumPy arrays: scores, entmax and product, a few queries at a time.
 
-The compiled core computes the products and entmax. Products skip the tiles of p that are all 0, which are most tiles
-for orders above 1.
+The compiled core computes the products and entmax. Products skip the tiles of p that contain only 0. For orders above 1
+these are most tiles.
 
-A query that sees a nonfinite number is flagged and replaced by 0. Nonfinite numbers in k and v are replaced by 0 too.
-So they do not affect the sums over other queries.
+A query that sees a nonfinite number is flagged and replaced by 0. Nonfinite numbers in k and v are also replaced by 0.
+Therefore nonfinite numbers do not affect the sums over other queries.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Part(NamedTuple):
 
 
 def attend(i: Attention, output: Array) -> Array | None:
-    """Write attention into `output`. Return flags of the queries that see a number that is not finite.
+    """Write attention to `output`. Return flags of the queries that see a nonfinite number.
 
     Return None if only the definition can compute the output.
     """
@@ -72,7 +72,7 @@ def serves(i: Attention) -> bool:
 
 
 def attend_vjp(i: Attention, g: Array) -> tuple[AttentionGradients, Array] | None:
-    """Return the gradients of <g, output> over all queries that are not flagged, and the flags.
+    """Return the gradients of <g, output> over the queries that are not flagged, and the flags of all queries.
 
     The order, alpha, has no gradient here. Return None if only the definition can compute the gradients.
     """
@@ -132,7 +132,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
     each, with_sink = q.shape[-3] // max(k.shape[-3], 1), options.sink is not None
 
     def broadcast(x: Any, *last: int) -> Any:
-        """Broadcast an array to all heads; return numbers and None unchanged."""
+        """Broadcast an array to all heads. Return numbers and None unchanged."""
         return np.broadcast_to(x, (*q.shape[:-2], *last)) if hasattr(x, "shape") else x
 
     scale = np.broadcast_to(np.asarray(options.scale, kind), (*q.shape[:-1], 1))
@@ -194,12 +194,12 @@ def _cap_and_mask(z: Array, visible: Array, added: list[tuple[Array, Any]], soft
 
 def _add_to(total: Array, x: Array, at: tuple[Any, ...], rank: int) -> None:
     """Add x, the gradients of a part's scores, to the gradient of an option that broadcasts to all scores."""
-    home = total.reshape((1,) * (rank - total.ndim) + total.shape)
+    aligned = total.reshape((1,) * (rank - total.ndim) + total.shape)
     for axis in (-2, -1):
-        if home.shape[axis] == 1:
+        if aligned.shape[axis] == 1:
             x = x.sum(axis=axis, keepdims=True)
-    whole = (slice(None) if isinstance(i, slice) else 0 for i in at)
-    home[tuple(i if n > 1 else one for i, one, n in zip(at, whole, home.shape, strict=True))] += x
+    broadcast = (slice(None) if isinstance(i, slice) else 0 for i in at)
+    aligned[tuple(i if n > 1 else all_ for i, all_, n in zip(at, broadcast, aligned.shape, strict=True))] += x
 
 
 def _kind(q: Array) -> type[np.floating[Any]]:

@@ -2,10 +2,10 @@
 
 The arguments are in arguments.py, the definitions in reference.py.
 
-The gradients of `attention` are an operation of their own, `attention_vjp`. Its derivatives, and the forward mode of
-both operations, come from the definition, which is differentiated for a few queries at a time. So only the scores of
-these queries are in memory. Queries are independent of each other. The gradient of a shared argument (k, v, a sink) is
-the sum over all queries.
+The operation `attention_vjp` computes the gradients of `attention`. The derivatives of `attention_vjp`, and the forward
+mode of both operations, differentiate the definition for a few queries at a time. This way only the scores of these
+queries are in memory. Queries are independent of each other, so the gradient of an argument that they share (k, v or a
+sink) is a sum over all queries.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SCORES = 1 << 20
 
 TO = {name: f"d{name}" for name in AttentionGradients._fields}
 """The name of the gradient with respect to each argument."""
-HeadGradients = cast("type[AttentionGradients]", namedtuple("HeadGradients", TO.values()))  # noqa: PYI024 its names are made
-"""The gradients by these names, each with its argument's shape, or shape (0,) if the argument is not an array."""
+HeadGradients = cast("type[AttentionGradients]", namedtuple("HeadGradients", TO.values()))  # noqa: PYI024
+"""The gradients under the names of `TO`: the argument's shape, or (0,) if the argument is not an array."""
 CONSTANT = frozenset(("mask", "lengths", "seeds"))
 
 
@@ -48,14 +48,14 @@ def _in_front(i: Any, dims: Any, size: int, rank: int) -> Any:
         if not hasattr(x, "shape"):
             return x
         front = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
-        lacks = rank - (name in ("lse", "g_lse")) - front.ndim
-        front = front[(slice(None), *(None,) * lacks)]
+        missing = rank - (name in ("lse", "g_lse")) - front.ndim
+        front = front[(slice(None), *(None,) * missing)]
         return front.expand(size, *front.shape[1:])
 
     return type(i)(*map(moved, i._fields, i, dims))
 
 
-# --- attention: o = p v with p = softmax(S), or an entmax of it -------------------------------------------------------
+# --- attention: o = p v with p = softmax(S) or entmax(S) --------------------------------------------------------------
 
 
 def _attention_vjp(i: Attention, r: AttentionWithLse, g: AttentionWithLse, wanted: Wanted) -> Gradients:
@@ -91,7 +91,7 @@ attention: Operation[Attention, AttentionWithLse] = Operation(
 )
 
 
-# --- the gradients of attention; output and lse depend on the other arguments, so their derivatives are 0 here --------
+# --- the gradients of attention; output and lse are functions of the other arguments and count as constants -----------
 
 
 def _attention_vjp_vjp(i: AttentionVjp, _r: AttentionGradients, h: AttentionGradients, wanted: Wanted) -> Gradients:
@@ -134,7 +134,7 @@ def _parts(i: Attention) -> Iterator[tuple[slice, Queries]]:
 
 
 def _along(name: str, x: Any, part: slice) -> Any:
-    """Return the part of an argument, result or gradient that belongs to a part of the queries."""
+    """Return the part of an argument, result or gradient for the queries in `part`."""
     if x is None or name in ("k", "v"):
         return x
     return x[..., part] if name in ("lse", "g_lse") else piece(x, -2, part.start, part.stop)
@@ -172,7 +172,7 @@ def _some_vjp_of(i: AttentionVjp, part: slice, of: Queries) -> QueriesVjp:
 
 
 def _differentiated(of: Attention, to_bias: bool) -> dict[str, Any]:
-    """Return the arrays that have gradients, by name. An empty array takes the place of each other argument."""
+    """Return the arguments that have gradients, by name. An argument without a gradient becomes an empty array."""
     there = of.learned if to_bias else of.learned._replace(bias=None)
     return {name: x if hasattr(x, "shape") else of.q.new_empty(0) for name, x in there._asdict().items()}
 

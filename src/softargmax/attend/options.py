@@ -28,7 +28,7 @@ _FAR = 1 << 48
 
 
 class OfPlaces(TypedDict, total=False):
-    """The options that every attention function has; `attention` documents them."""
+    """The options that every attention function has. The docstring of `attention` explains them."""
 
     scale: PerRow | None
     causal: bool
@@ -69,19 +69,19 @@ class OfSoftmax(OfParts, total=False):
 
 
 class OfAttention(OfSoftmax, total=False):
-    """All options."""
+    """All options of attention."""
 
     alpha: PerRow
 
 
 DEFAULTS = {"causal": False, "alpha": 1.0, "dropout": 0.0}
-"""Defaults of the options. All others default to None."""
+"""Defaults of these options. All other options default to None."""
 _ALL_DEFAULTS: dict[str, Any] = dict.fromkeys(OfAttention.__optional_keys__) | DEFAULTS
 takes = functools.partial(signature.takes, defaults=DEFAULTS)
 
 
 def plain_attention_of(q: Any, k: Any, v: Any, causal: bool = False) -> Attention:
-    """Return the operation's arguments for checked arrays. `causal` is the only option."""
+    """Return the operation's arguments for checked arrays. All options except `causal` have their defaults."""
     return Attention(q, k, v, _common_options(q.shape[-1], causal))
 
 
@@ -106,8 +106,8 @@ def _scale_of(width: int) -> float:
 def heads_of(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
     """Check q, k and v, and broadcast their batch axes.
 
-    If k or v has a single head, it is broadcast to the heads of the other. If q has a single head, it is broadcast to
-    the heads of k and v.
+    A single head of k is broadcast to the heads of v, and a single head of v to the heads of k. A single head of q is
+    broadcast to the heads of k and v.
     """
     q = check.scores(q, "q")
     k, v = (check.scores(arrays.like(x, q, name), name) for x, name in ((k, "k"), (v, "v")))
@@ -127,7 +127,7 @@ def heads_of(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
         raise ValueError(f"v: expected shape {may}, for k of shape {tuple(k.shape)}, got {tuple(v.shape)}")
     heads = groups if q.shape[-3] == 1 else tuple(q.shape[-3:-2])
     if (groups == (0,) != heads) or (groups != (0,) and heads[0] % groups[0]):
-        raise ValueError(f"k: expected as many heads as q's {heads[0]}, or a divisor of that, got {groups[0]}")
+        raise ValueError(f"k: expected {heads[0]} heads, as in q, or a divisor of {heads[0]}, got {groups[0]}")
     return _broadcast(q, leading + heads), _broadcast(k, leading + groups), _broadcast(v, leading + groups)
 
 
@@ -158,7 +158,9 @@ def options_of(q: Any, keys: int, options: Mapping[str, Any]) -> Options:
     if mask is not None:
         mask = _fits(arrays.like(mask, q, "mask"), shape, "mask")
         if arrays.dtype_name(mask.dtype) != "bool":
-            raise TypeError(f"mask: expected bool, True where a query attends (bias is added), got dtype {mask.dtype}")
+            raise TypeError(
+                f"mask: expected bool, True where a query sees a key (to add numbers, use bias), got dtype {mask.dtype}"
+            )
     if bias is not None:
         bias = _fits(check.scores(arrays.like(bias, q, "bias"), "bias"), shape, "bias")
     return Options(
@@ -195,7 +197,7 @@ def rate_of(dropout: Any) -> float:
 
 
 def seeds_of(q: Any, batch: tuple[int, ...], rate: float, seed: Any, stream: Any) -> Any:
-    """Return the dropout seed of each head as a low and a high word, (*batch, H, 1, 2). None if the rate is 0."""
+    """Return the dropout seed of each head as two words, (*batch, H, 1, 2), the low word first; None for rate 0."""
     if rate == 0.0:
         return None
     noise = source(q, batch, seed, stream, None)
@@ -238,10 +240,12 @@ def lengths_of(lengths: Any, q: Any, shape: tuple[int, ...], name: str = "key_le
         raise TypeError(f"{name}: expected integers, got dtype {lengths.dtype}")
     batch, keys = shape[:-3], shape[-1]
     if not check.broadcasts(tuple(lengths.shape), batch):
-        raise ValueError(f"{name}: expected the batch's shape, {batch}, got {tuple(lengths.shape)}")
+        raise ValueError(
+            f"{name}: expected a shape that broadcasts to the batch's, {batch}, got {tuple(lengths.shape)}"
+        )
     xp = namespace(lengths)
     if check.inspectable(lengths) and bool(xp.any((lengths < 0) | (lengths > keys))):
-        raise ValueError(f"{name}: expected numbers from 0 to {keys}, got some out of range")
+        raise ValueError(f"{name}: expected numbers from 0 to {keys}, got a number out of range")
     return xp.reshape(xp.broadcast_to(lengths, batch), (*batch, 1, 1, 1))
 
 
@@ -259,7 +263,7 @@ def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any, 
     if v.ndim != 4 or tuple(v.shape[:-1]) != tuple(k.shape[:-1]):
         raise ValueError(f"v_pages: expected shape {(*k.shape[:-1], 'width')}, like k_pages, got {tuple(v.shape)}")
     if (k.shape[2] == 0 and heads) or (k.shape[2] and heads % k.shape[2]):
-        raise ValueError(f"k_pages: expected as many heads as q's {heads}, or a divisor of that, got {k.shape[2]}")
+        raise ValueError(f"k_pages: expected {heads} heads, as in q, or a divisor of {heads}, got {k.shape[2]}")
     table = arrays.like(page_table, q, "page_table")
     if arrays.dtype_name(table.dtype) not in arrays.INTEGERS - {"bool"}:
         raise TypeError(f"page_table: expected integers, got dtype {table.dtype}")
@@ -272,7 +276,7 @@ def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any, 
 
 
 def _check_pages(table: Any, lengths: Any, k: Any) -> None:
-    """Raise IndexError if the index of a page with visible keys is out of range."""
+    """Raise IndexError if the page of a key within the lengths is out of range."""
     xp = namespace(table)
     if not (check.inspectable(table) and check.inspectable(lengths)):
         return

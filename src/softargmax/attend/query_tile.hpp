@@ -12,8 +12,8 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
 
 // ---- positions, visible keys and memory of a query ------------------------------------------------------------
 
-// Number of keys per block. The sums of each block start at 0. So the result of a query depends neither on the threads
-// nor on the number of queries.
+// Number of keys per block. The sums of each block start at 0. Therefore the result of a query depends neither on the
+// number of threads nor on the number of queries.
 constexpr std::int64_t kKeys = 512;
 
 // Returns the offset of one row of an operand, for an entry of the batch and a head.
@@ -50,7 +50,7 @@ template <class T> bool all_finite(const T* x, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) others += std::fabs(x[i]) < std::numeric_limits<T>::infinity() ? 0 : 1;
     return others == 0;
 }
-// Replaces numbers that are not finite by 0, because p = 0 times infinity would be NaN.
+// Replaces nonfinite numbers by 0. Otherwise p = 0 times infinity would be NaN.
 template <class T> void make_finite(T* x, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) x[i] = std::fabs(x[i]) < std::numeric_limits<T>::infinity() ? x[i] : T{0};
 }
@@ -62,7 +62,7 @@ struct Range {
     void include(Range other) {
         if (!other.empty()) *this = {std::min(begin, other.begin), std::max(end, other.end)};
     }
-    // The range relative to `first`, cut at `count`.
+    // The range relative to `first`, clipped to the numbers from 0 to `count`.
     Range within(std::int64_t first, std::int64_t count) const {
         return {std::max<std::int64_t>(begin - first, 0), std::min(end - first, count)};
     }
@@ -85,8 +85,8 @@ struct Shared {
           heads(j.heads / j.groups),
           keys(j.lengths ? j.lengths[index / j.groups] : j.keys) {}
     std::int64_t rows() const { return heads * args.queries; }
-    // The case `heads == 1` avoids a division. A division takes as long as ten multiplications, and each query would
-    // need a dozen.
+    // The branch for `heads == 1` avoids about a dozen divisions per query. A division takes as long as ten
+    // multiplications.
     std::int64_t head(std::int64_t row) const { return group * heads + (heads == 1 ? 0 : row / args.queries); }
     std::int64_t query(std::int64_t row) const { return heads == 1 ? row : row % args.queries; }
     std::int64_t at(const Operand& x, std::int64_t row) const { return offset(args, x, entry, head(row), query(row)); }
@@ -97,8 +97,8 @@ struct Shared {
         return {args.left < 0 ? 0 : std::max<std::int64_t>(0, place(row) - args.left),
                 args.right < 0 ? keys : std::min(keys, place(row) + args.right + 1)};
     }
-    // Calls f(pointer, row stride, column stride) for `count` keys or values that start at `first`. Keys in pages are
-    // copied to contiguous memory before.
+    // Calls f(pointer, row stride, column stride) for `count` keys or values that start at `first`. Rows in pages are
+    // first copied to contiguous memory.
     template <class T, class F>
     void with_rows(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count, F f) const {
         if (!args.table) {
@@ -114,7 +114,8 @@ struct Shared {
         }
         f(lines, width, std::int64_t{1});
     }
-    // `pack_keys` packs panels of keys (depth by depth), `pack_columns` panels of columns (key by key).
+    // `pack_keys` packs panels of keys, one dimension of the width after another. `pack_columns` packs panels of
+    // columns, one key after another.
     template <class T> void pack_keys(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count,
                                       T* to) const {
         with_rows<T>(x, width, first, count, [&](auto* from, std::int64_t row, std::int64_t col) {
@@ -141,17 +142,17 @@ using InPlace = Layout<kPitch, 1>;
 // Sums over the width, and over keys or queries, are split into chunks of this many terms. With a single chain of
 // additions, the error was three times that of torch for a few queries of width 128.
 constexpr std::int64_t kWidthChunk = 16, kChain = 32;
-// Adds the sum of a chunk to the total.
+// Adds the sum of a chunk to the total `to`. The sum of the first chunk replaces the total.
 template <class V> SOFTARGMAX_INLINE void add_chunk(V sum, typename V::Scalar* to, bool first) {
     (first ? sum : V::load(to) + sum).store(to);
 }
 
-// Scores below this magnitude have exact exponents.
+// For scores below this magnitude, the exponent m of the state is exact.
 template <class T> constexpr T kLargest = sizeof(T) == 4 ? T(0x1p20) : T(0x1p30);
 
 // Replaces the scores z[all.begin..all.end) by p, and returns their state. The bounds of `all` are multiples of two
-// packs. p is 0 outside of `in`. Sets `nonfinite` if a score is NaN or too large. Without `may_be_empty`, also sets it
-// if all scores are -inf, because without a mask this means overflow.
+// packs. p is 0 outside of `in`. Sets `nonfinite` if a score is NaN or too large. Without `may_be_empty`, also sets
+// `nonfinite` if all scores are -inf, because without a mask this means overflow.
 template <class T>
 PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& nonfinite) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
@@ -171,7 +172,7 @@ PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& n
     return fold_in_place(z + all.begin, all.end - all.begin, top);
 }
 
-// True if some product in the given range is -inf, although neither the mask nor the bias hides its key.
+// True if the product of the query and a key in the range `in` is -inf, although neither mask nor bias hides the key.
 template <class T> bool overflown(const Shared& head, std::int64_t row, std::int64_t begin, Range in, const T* z) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     const Args& args = head.args;
@@ -263,12 +264,12 @@ template <class T> void dropout_factors(const Shared& head, std::int64_t row, st
 template <class T> struct Block {
     const T *keys, *values;
     std::int64_t panel, pitch;
-    const bool* nonfinite = nullptr;  // keys whose values are not finite, replaced by 0; null: none
+    const bool* nonfinite = nullptr;  // flags of keys whose nonfinite values became 0; null: no such keys
 };
 
 // Memory for a copy of a block's values in which nonfinite numbers are replaced by 0.
 template <class T> class FiniteBlock {
-    Scratch values_;  // not std::vector, because all instruction sets would share its functions
+    Scratch values_;  // not std::vector: the linker would share its functions between instruction sets
     bool nonfinite_[kKeys] = {};
 
   public:
@@ -294,7 +295,7 @@ template <class T> struct Panel {
     std::int64_t first;
     int rows;
     Range visible[kRows], any;
-    T* q;           // packed depth by depth
+    T* q;           // a packed panel of rows
     T* o;           // kRows rows, `pitch` numbers apart
     std::int64_t pitch;
     PowerState<T> state[kRows];  // together with o: the state of the keys processed so far
@@ -358,7 +359,7 @@ template <class T> struct Panel {
         }
         add_weighted_values(z, in, block, weight);
     }
-    // Adds weight p v to o.
+    // Adds weight[i] p v to the row of o of each query i.
     void add_weighted_values(const T* z, Range in, const Block<T>& block, const T* weight) {
         for (std::int64_t j = 0; j < pitch; j += kTileCols<T>) {
             const T* columns = block.values + j / kPanelCols<T> * block.panel + j % kPanelCols<T>;
@@ -377,7 +378,7 @@ template <class T> struct Panel {
             }
         }
     }
-    // Merges a block into the state of query i. Returns the weight of the block's o.
+    // Merges a block into the state of query i. Returns the factor by which to multiply the block's o.
     T merge_into(int i, const PowerState<T>& block) {
         const Merged<PowerState<T>> both = merge(state[i], block);
         // Copy field by field. A copy of the whole struct would wait for the two preceding stores.
@@ -408,7 +409,7 @@ template <class T> struct Panel {
         for (int i = 0; i < rows; ++i) {
             const std::int64_t row = first + i;
             double inverse = state[i].empty() ? 0 : 1 / state[i].l;
-            // If lse is not requested, check `inverse`: it is NaN in the same cases, and no logarithm is needed.
+            // If lse is not requested, check `inverse`: it is NaN in the same cases as lse, and needs no logarithm.
             double lse = args.lse || args.sink ? finalize(state[i]) : inverse;
             if (args.sink) {
                 const double own = lse;

@@ -2,8 +2,8 @@
 
     S = softcap(scale q k^T) + terms       p = entmax_alpha(S) over the visible keys        output = p v
 
-The sink is an additional score without a value. Sums run over the visible keys only. So hidden keys and their values
-affect neither the output nor the gradients. The gradients, from g and g_lse:
+The sink is an additional score without a value. Sums run over the visible keys only, so hidden keys and their values
+affect neither the output nor the gradients. From the incoming gradients g and g_lse the gradients are:
 
     p = e^(S - lse)      dS = p (g v^T - delta)      delta = <g, o> - g_lse      dz = dS (1 - tanh^2), z = scale q k^T
     dq = scale dz k      dk = dz^T (scale q)      dv = p^T g      dscale = <dz, q k^T>
@@ -52,7 +52,7 @@ def cached_parts(i: Attention, *others: Any) -> list[slice]:
 
 
 def parts(i: Attention, size: int | None) -> list[slice]:
-    """Return slices of queries. Each has at most `size` scores, but at least one query. None gives a single slice."""
+    """Return slices of queries, each with at most `size` scores but at least one query; one slice if size is None."""
     length, rows = i.q.shape[-2], math.prod(i.q.shape[:-2]) * i.k.shape[-2]
     step = max(1, length if size is None else size // max(rows, 1))
     return [slice(start, min(start + step, length)) for start in range(0, max(length, 1), step)]
@@ -118,12 +118,12 @@ class Places(NamedTuple):
     count: Any
 
     def visible(self, options: Options) -> Any:
-        """Return the mask of the keys that lengths, window and mask allow (`_scores` also hides a bias of -inf)."""
+        """Return the mask of the keys that lengths, window and mask allow. `_scores` also hides keys with bias -inf."""
         visible = (self.key < self.count) & options.in_window(self.place, self.key)
         return visible if options.mask is None else visible & options.mask
 
     def terms(self, options: Options) -> dict[str, tuple[Any, Any]]:
-        """Return the terms that are added to the scores: for each option name, its array and factor (None: 1)."""
+        """Return the terms that are added to the scores. Each option name maps to an array and a factor (None: 1)."""
         found: dict[str, tuple[Any, Any]] = {}
         if options.bias is not None:
             found["bias"] = options.bias, None
@@ -142,7 +142,7 @@ def places(of: Attention, start: int, length: int) -> Places:
 
 
 def _normalized(z: Any, options: Options) -> tuple[Any, Any]:
-    """Return p over the keys and the sink, and lse: -inf for an empty support, NaN for orders other than 1."""
+    """Return p over the keys and the sink, and lse. lse is -inf for an empty support, NaN for orders other than 1."""
     xp = namespace(z)
     if options.sink is not None:
         sink = xp.broadcast_to(xp.astype(options.sink, z.dtype), (*z.shape[:-1], 1))
@@ -177,7 +177,10 @@ def times(p: Any, v: Any, visible: Any) -> Any:
 
 
 def _known_finite(x: Any) -> bool:
-    """True if the values can be inspected and are all finite. Then `p v` needs one product instead of two to four."""
+    """True if the values can be inspected and are all finite.
+
+    `_product` then needs one matrix product instead of two, `times` one instead of four.
+    """
     xp = namespace(x)
     return check.inspectable(x) and bool(xp.all(xp.isfinite(x)))
 
@@ -187,7 +190,10 @@ def _known_finite(x: Any) -> bool:
 
 @np.errstate(all="ignore")
 def vjp(of: Attention, g: Any, g_lse: Any) -> AttentionGradients:
-    """Return the gradients of <g, output> + <g_lse, lse> in working precision; None for an option that is no array."""
+    """Return the gradients of <g, output> + <g_lse, lse>, in working precision.
+
+    The gradient of an option that is not an array is None.
+    """
     length, found = of.q.shape[-2], []
     for part in cached_parts(of, g):
         g_part = piece(g, -2, part.start, part.stop)
@@ -200,7 +206,7 @@ def vjp(of: Attention, g: Any, g_lse: Any) -> AttentionGradients:
 
 
 def joined(pieces: tuple[Any, ...], like: Any, length: int) -> Any:
-    """Concatenate the results of parts if `like` has one row per query; otherwise add them. None stays None."""
+    """Concatenate the results of all parts if `like` has one row per query, and otherwise add them. None stays None."""
     if pieces[0] is None:
         return None
     if hasattr(like, "shape") and like.ndim >= 2 and like.shape[-2] == length:
@@ -220,7 +226,7 @@ def some_queries_vjp(of: Attention, start: int, length: int, g: Any, g_lse: Any)
     if options.seeds is not None:
         keep = keep_factors(options.seeds, start, p.shape[-2], slice(0, p.shape[-1]), options.dropout, dtype)
         dp, weight = dp * keep, p * keep
-    slope, sink_slope = p, whole[..., p.shape[-1] :]  # dp / dS = slope (1 - slope^T / <slope, 1>)
+    slope, sink_slope = p, whole[..., p.shape[-1] :]  # dS = slope (dp - <slope, dp> / <slope, 1>)
     if not options.is_softmax:
         there = whole != 0.0
         slope = xp.where(there, xp.where(there, whole, 1.0) ** (2.0 - options.alpha), 0.0)
@@ -296,7 +302,7 @@ def to_heads(gradient: Any, sink: Any) -> Any:
 
 
 def keys_of_pages(q: Any, k_pages: Any, v_pages: Any, page_table: Any, options: Options) -> Attention:
-    """Copy the keys and values of pages into contiguous sequences. Unused entries of the page table read page 0."""
+    """Copy the keys and values of pages into contiguous sequences. Unused entries of the page table count as page 0."""
     xp = namespace(q)
     lengths: Any = options.lengths
     used = xp.arange(page_table.shape[1], device=device_of(q)) * k_pages.shape[1] < lengths[..., 0, 0]

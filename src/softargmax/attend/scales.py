@@ -32,17 +32,18 @@ def entropy_invariant_scale(n: Integers, d: int, /, kappa: PerRow = 1.0) -> Arra
     Parameters
     ----------
     n : int or array of int
-        The number of keys that a query sees: a number, or an array (1 to L for causal queries). 0 counts as 1.
+        The number of keys that a query sees: a number, or an array, such as 1 to L for causal queries. 0 counts as 1.
     d : int
         D, the width of queries and keys.
     kappa : float or array
-        A factor, which may be learned. With kappa of shape (H, 1), one per head, and n of shape (L,), this is SSMax.
+        A factor, which may be learned. With one kappa per head, of shape (H, 1), and n of shape (L,), the scale is that
+        of SSMax.
 
     Returns
     -------
     float or array
         s, for the option `scale` of `attention`. A float if n and kappa are numbers, otherwise an array of the shape to
-        which n and kappa broadcast. An array belongs to kappa's library if kappa is an array, else to n's library.
+        which n and kappa broadcast. The array belongs to kappa's library, or to n's library if kappa is a number.
 
     Raises
     ------
@@ -53,8 +54,8 @@ def entropy_invariant_scale(n: Integers, d: int, /, kappa: PerRow = 1.0) -> Arra
 
     Notes
     -----
-    The scale follows from :math:`H \approx \log n - s\,(\max \ell - \bar\ell)` for products
-    :math:`\ell = \langle q, k\rangle`, which grow with d. This is dimensional analysis, not an identity. With
+    The scale follows from :math:`H \approx \log n - s\,(\max \ell - \bar\ell)` for the entropy H of p and the
+    products :math:`\ell = \langle q, k\rangle`, which grow with d. This is dimensional analysis, not an identity. With
     kappa = sqrt(d) / log N the scale is 1 / sqrt(d) for n = N.
 
     See Also
@@ -84,7 +85,7 @@ def entropy_invariant_scale(n: Integers, d: int, /, kappa: PerRow = 1.0) -> Arra
         raise TypeError(f"n: expected integers, got dtype {count.dtype}")
     xp = namespace(count)
     if check.inspectable(count) and bool(xp.any(count < 0)):
-        raise ValueError("n: expected 0 or above, got some below 0")
+        raise ValueError("n: expected integers, 0 or above, got a negative number")
     dtype = working_dtype(like, xp) if isinstance(kappa, Real) else like.dtype
     log = xp.log(xp.astype(xp.where(count < 1, 1, count), dtype))
     found = (kappa if isinstance(kappa, Real) else like) * log / d
@@ -123,7 +124,7 @@ def qk_norm(q: Vectors, k: Vectors, *, gain: Numbers = 1.0, eps: float = 1e-6) -
     Notes
     -----
     Each normalized vector has the length sqrt(D). So with attention's default scale, 1 / sqrt(D), scores are at most
-    g sqrt(D) in magnitude. With gain = g / D and scale 1, scores are g times the cosine; this is L2 normalization with
+    g sqrt(D) in magnitude. With gain = g / D and scale 1, scores are g times the cosine. This is L2 normalization with
     a learned g. A vector of zeros stays 0, even for eps = 0.
 
     See Also

@@ -33,13 +33,14 @@ def attention_state(
     q, k, v : array_like
         Queries, and a part of the keys and values, as in `attention`.
     scale, causal, window, mask, bias, slopes, softcap, key_lengths
-        As in `attention`, for this part: the last query is at the part's last key. There is no `sink`: to add one,
-        merge a state that has one score and no value. There is no `alpha`, because orders other than 1 have no state.
+        As in `attention`, for this part of the keys. The last query is at the position of the part's last key. There
+        is no `sink`: to add one, merge a state that has one score and no value. There is no `alpha`, because orders
+        other than 1 have no state.
 
     Returns
     -------
     State
-        One state per query, with rows of shape (..., H, L) and values of width Dv. Its dtype is q's dtype, or float32
+        One state per query, with rows of shape (..., H, L) and values of width Dv. The dtype is that of q, or float32
         if q has half precision.
 
     Raises
@@ -49,8 +50,8 @@ def attention_state(
 
     Notes
     -----
-    A state may use any reference m for its sums. This one uses m = lse, so l is 1. A query that sees no key has the
-    empty state.
+    A state may use any reference m for its sums. This state uses m = lse, so l = 1 and the field r = l - 1 is 0. A
+    query that sees no key has the empty state.
 
     See Also
     --------
@@ -99,7 +100,7 @@ def attention_stats(
     AttentionStats
         max_score and entropy (in nats), of shape (..., H, L), and key_mass, of shape (..., G, K). They have q's dtype,
         or float32 if q has half precision. A query that sees no key has max_score -inf and entropy 0, and adds 0 to
-        key_mass. The entropy includes the probability of a sink; key_mass does not.
+        key_mass. The entropy includes the probability of a sink, but key_mass does not.
 
     Raises
     ------

@@ -20,15 +20,15 @@ class KVCache(NamedTuple):
     k, v : Tensor
         Keys and values, of shape (..., G, capacity, D). The layer writes them in place.
     lengths : Tensor
-        The number of keys of each entry of the batch, int64 of shape (...). You may change it in place: set it to 0 to
-        start again, or to the true lengths of prompts that were padded at their end. Each entry continues from its
-        length.
+        The number of keys of each entry of the batch, int64 of shape (...). The next keys of an entry are written at
+        this position. You may change `lengths` in place: to 0 to start again, or to the true lengths of prompts that
+        were padded at their end.
 
     Notes
     -----
-    Each call of the layer appends its keys, and its last query is at the position of the last key. Tensors keep
-    their shapes, so a compiled decoding step is compiled once. Autograd does not record the cache: use it under
-    `torch.no_grad()`.
+    Each call of the layer appends keys and values, and the last query of the call is at the position of the last key.
+    Tensors keep their shapes, so a compiled decoding step is compiled once. Autograd does not record the cache: use it
+    under `torch.no_grad()`.
 
     Examples
     --------
@@ -60,7 +60,8 @@ class KVCache(NamedTuple):
                     f"cache: expected keys and values of shape {may} for this input, got {tuple(cached.shape)}"
                 )
         if readable(self.lengths) and bool((self.lengths + new > capacity).any()):
-            raise ValueError(f"cache: expected at most {capacity} keys, got {int(self.lengths.max())} + {new}")
+            most = int(self.lengths.max())
+            raise ValueError(f"cache: expected at most {capacity} keys, got {most} in the cache and {new} new ones")
         places = self.lengths[..., None] + torch.arange(new, device=self.lengths.device)
         places = places[..., None, :, None]
         for cached, added in ((self.k, k), (self.v, v)):

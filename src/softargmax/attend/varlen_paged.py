@@ -85,7 +85,7 @@ def attention_varlen(
             raise ValueError(f"{name}: expected shape (keys, heads, width), got {tuple(x.shape)}")
     ends = [_bounds(cu_q, q, "cu_q", "q"), _bounds(cu_k, k, "cu_k", "k")]
     if len(ends[0]) != len(ends[1]):
-        raise ValueError(f"cu_k: expected as many bounds as cu_q's {len(ends[0])}, got {len(ends[1])}")
+        raise ValueError(f"cu_k: expected {len(ends[0])} bounds, as in cu_q, got {len(ends[1])}")
     xp = namespace(q)
     q_, k_, v_ = (xp.permute_dims(x, (1, 0, 2)) for x in (q, k, v))
     whole, found = attention_of(q_, k_, v_, options), []

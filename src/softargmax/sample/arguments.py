@@ -1,4 +1,4 @@
-"""Arguments that the operation records of this room share."""
+"""Arguments that the operation records of sampling share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Filters(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """The distribution to draw from. With `joint` each filter sees the whole row, not only the remaining classes."""
+    """The distribution to draw from. With `joint` each filter sees the whole row, else only the remaining classes."""
 
     beta: Beta
     where: Array | None = None

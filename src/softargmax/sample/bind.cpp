@@ -1,4 +1,4 @@
-// Python bindings of this room's kernels.
+// Python bindings of the sampling kernels.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 
@@ -20,7 +20,7 @@ std::optional<std::pair<std::int64_t, int>> first_problem(Args& args) {
     return std::nullopt;
 }
 
-// The number of draws per row; each takes a pass over the scores.
+// The number of draws per row. The choice of the number of threads counts each draw as a pass over the scores.
 struct DrawsField {
     using Value = std::int64_t;
     const char* name;
@@ -38,7 +38,7 @@ void random_words(Words out, std::uint64_t seed, std::int64_t stream, std::int64
     job.rows.total = 1;
     job.cols.total = static_cast<std::int64_t>(out.size());
     if (draw < 0 || draw >= std::int64_t{1} << 31 || first < 0 || first % 4)
-        throw nb::value_error("draw, first: out of range");
+        throw nb::value_error("draw, first: expected 0 to 2^31 - 1, and a multiple of 4 of at least 0");
     CallOf<Args>::constant(job.seed, seed);
     CallOf<Args>::constant(job.stream, stream);
     job.draws = draw;
@@ -54,7 +54,7 @@ void gumbel_of_words(Words words, nb::handle out_) {
     plan.add("out", call.job.out, out, true);
     plan.finish(call.job);
     if (static_cast<std::int64_t>(words.size()) != call.job.rows.total * call.job.cols.total)
-        throw nb::value_error("words: expected as many as out has numbers");
+        throw nb::value_error("words: expected one word for each number of out, got another count");
     call.job.draws = 0;
     call.job.words = words.data();
     call.run(run);
@@ -81,19 +81,28 @@ void bind(nb::module_& module) {
                                number("replace", &Args::replace), results...);
     };
     const auto index = integer_list("index", &Args::index, &Args::draws);
-    bind_draws("categorical", "draws from the softmax of each row; the first that cannot be drawn from, and why",
-               index);
-    bind_draws("categorical_with_logprob", "the same, with their log-probabilities and how many could be drawn", index,
-               real_list("logprob", &Args::logprob, &Args::draws), row_integer("support_size", &Args::support_size));
-    softargmax::bind<Args>(module, "filter_mask",
-                           "where the filters leave a score; the first row with one out of range, and why",
-                           first_problem, [](Args&) {}, z, where, pair, top_k, top_p, min_p, typical_p, epsilon, eta,
-                           joint, along, mask_result("kept", &Args::out));
-    softargmax::bind<Args>(module, "gumbel", "Gumbel noise into g, a stream to each row", run,
+    bind_draws(
+        "categorical",
+        "Write draws from the softmax of each row to index. Return the first row that cannot be drawn from and its "
+        "error code, or None",
+        index);
+    bind_draws(
+        "categorical_with_logprob",
+        "Write draws from the softmax of each row, their log-probabilities, and the number of classes that can be "
+        "drawn. Return the same as `categorical`",
+        index, real_list("logprob", &Args::logprob, &Args::draws), row_integer("support_size", &Args::support_size));
+    softargmax::bind<Args>(
+        module, "filter_mask",
+        "Write to kept which scores the filters keep. Return the first row with a parameter out of range and its "
+        "error code, or None",
+        first_problem, [](Args&) {}, z, where, pair, top_k, top_p, min_p, typical_p, epsilon, eta, joint, along,
+        mask_result("kept", &Args::out));
+    softargmax::bind<Args>(module, "gumbel", "Write Gumbel noise to g, with one stream per row", run,
                            [](Args& args) { args.draws = 0; }, result("g", &Args::out), seed, stream, along);
     module.def("random_words", &random_words, "out"_a, "seed"_a, "stream"_a, "draw"_a, "first"_a,
-               "the 64 random bits of each column from the first on");
-    module.def("gumbel_of_words", &gumbel_of_words, "words"_a, "out"_a, "the noise that such bits make");
+               "Write the 64 random bits of each column to out, beginning with column `first`");
+    module.def("gumbel_of_words", &gumbel_of_words, "words"_a, "out"_a,
+               "Write the Gumbel noise of 64 random bits per number to out");
 }
 
 }  // namespace softargmax::sample

@@ -56,34 +56,35 @@ def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
     z : array_like
         Scores, shape (..., K), any array library.
     axis : int
-        The axis of the classes. Rows run along it. Results have the other axes.
+        The axis of the classes. The result has the other axes.
     temperature : float or array
-        T, at least 0. With 0 the draw is the arg max, the first of equal scores. With infinity it is uniform over the
-        support.
+        T, at least 0. At T = 0 the draw is the arg max (of equal scores, the first). At infinite T the draw is uniform
+        over the support.
     top_k : int or array, optional
-        Keep the k largest scores. -1, 0, and K or more keep all.
+        Keep the k largest scores. If k is -1, 0, or at least K, all scores are kept.
     top_p : float or array, optional
-        Keep the fewest most probable classes whose probabilities sum to p or more; above 0 and at most 1.
+        p, above 0 and at most 1. Keep the smallest set of most probable classes whose probabilities sum to p or more.
     min_p : float or array, optional
-        Keep the classes whose probability is at least this fraction, 0 to 1, of the largest one.
+        A fraction from 0 to 1. Keep the classes whose probability is at least this fraction of the largest probability.
     typical_p, epsilon, eta : float or array, optional
         As in `filter_scores`.
     where : array of bool, optional
         True for the classes in the support, as in `softmax`.
     num_samples : int, optional
-        Number of draws per row. The default is one draw per row; then the result has no axis for draws.
+        The number of draws per row. By default there is one draw per row, and the result has no axis of draws.
     replace : bool
         If True, a class may be drawn more than once.
     seed : int, optional
-        0 to 2^64 - 1. Without seed and generator, a seed is drawn from the default generator of z's library.
+        An integer from 0 to 2^64 - 1. If neither seed nor generator is passed, the seed is drawn from the default
+        generator of z's library.
     stream : array of int, optional
-        The stream of random numbers of each row; by default the index of the row.
+        The id of each row's stream of random numbers. Defaults to the index of the row.
     generator : numpy.random.Generator, numpy.random.RandomState or torch.Generator, optional
-        The generator from which a seed is drawn; not inside `torch.compile`.
+        The generator from which the seed is drawn. It cannot be used inside `torch.compile`.
     order : {"top_k_first", "joint"}
-        "top_k_first": each filter sees the classes that the filters before it kept, renormalised, in the order of the
-        arguments above, as in Hugging Face transformers. "joint": each filter sees the whole row, and the classes that
-        all filters keep remain.
+        "top_k_first": the filters apply in the order of the arguments above, as in Hugging Face transformers. Each
+        filter sees only the classes that the previous filters kept, renormalised. "joint": each filter sees the whole
+        row. A class remains if all filters keep it.
 
     Returns
     -------
@@ -94,27 +95,30 @@ def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
     Raises
     ------
     ValueError
-        If an argument is out of range, or if a row cannot be drawn from: its support is empty, it contains NaN, or it
-        has fewer classes than draws without replacement. The error names the row. On a device or under tracing, values
-        cannot be checked; there the index of such a row is -1.
+        If an argument is out of range. Also if a row cannot be drawn from, because the row has an empty support,
+        contains NaN, or has too few classes for the draws without replacement. The error names the row. On a device or
+        under tracing, values are not checked, and the draws of such a row are -1.
     TypeError
         If an argument has the wrong type.
 
     Notes
     -----
-    Temperature and the parameters of the filters are numbers, or arrays with one number per row. If equal scores lie at
-    the boundary of top_k or top_p, those with the smallest columns are kept. k entries of +inf are drawn with equal
-    probability. A class of probability 0 is never drawn; a class of probability 2^-40 is drawn that often.
+    Temperature and the parameters of the filters are numbers, or arrays with one number per row. If equal scores
+    compete for the last places of top_k or top_p, the ones with the lowest indices are kept. k entries of +inf are
+    drawn with equal probability. A class of probability 0 is never drawn. Small probabilities are accurate: a class of
+    probability 2^-40 is drawn with this probability.
 
-    The draw of a row depends only on its scores, its options, the seed and the stream. It does not depend on the batch,
-    the threads or the instruction set. It is the arg max of ``z / T + gumbel(z.shape, seed=seed)`` over the kept
-    classes. Draws without replacement are the classes with the largest of these numbers, in descending order. One
-    thread processes a row. Without filters and log-probabilities it reads the row once for every 32 draws.
+    The draw of a row depends only on the scores and options of this row, the seed and the stream. It does not depend on
+    the batch, the threads or the instruction set. The draw is the arg max of ``z / T + gumbel(z.shape, seed=seed)``
+    over the kept classes. Draws without replacement are the classes with the largest of these sums, in descending
+    order. Each row is processed by one thread. Without filters and log-probabilities, the row is read once for every 32
+    draws.
 
-    Under `vmap` (torch, JAX) each mapped call has the same noise as the call on its own. So with a seed all calls have
-    the same noise, unless `stream` is mapped too. Without a seed, torch's ``randomness=`` decides.
+    Under `vmap` (torch, JAX), each mapped call has the same noise as this call without `vmap`. Therefore all calls with
+    a seed have the same noise, unless `stream` is mapped too. Without a seed, torch's argument ``randomness`` decides
+    whether the calls have the same noise.
 
-    There is no gradient; `gumbel_softmax` has one.
+    There is no gradient. Use `gumbel_softmax` for draws that can be differentiated.
 
     References
     ----------
@@ -150,19 +154,20 @@ def categorical_with_logprob(z: Logits, /, **options: Unpack[DrawKeywords]) -> C
     Returns
     -------
     CategoricalWithLogprob
-        index, as `categorical` returns it; logprob, of the same shape, in the filtered and renormalised distribution
-        (float32 for half-precision scores); and support_size (...), the number of classes that could be drawn.
+        index, as `categorical` returns it. logprob, of the same shape: the log-probabilities of the draws in the
+        filtered and renormalised distribution, in float32 for half-precision scores. support_size (...): the number of
+        classes that could be drawn.
 
     Raises
     ------
     TypeError, ValueError
-        As `categorical`.
+        As in `categorical`.
 
     Notes
     -----
     The draws are those of `categorical` with the same options. At temperature 0, logprob is 0 and support_size is 1.
-    Without replacement, logprob is the log-probability of the class in the first draw. On a device or under tracing, a
-    row that cannot be drawn from has logprob NaN and support_size 0.
+    Without replacement, logprob is the log-probability that the class has in the first draw. On a device or under
+    tracing, a row that cannot be drawn from has logprob NaN and support_size 0.
 
     There is no gradient. For the gradient of log p, as in policy gradients, use
     ``selected_log_softmax(filter_scores(z, ...), index, temperature=...)``.
@@ -195,19 +200,19 @@ _PLAIN = Distribution(UNIT)
 def _checked(z: Any, options: DrawKeywords) -> Categorical:
     if options.keys() <= _COMMON_OPTIONS and (axes := plain_axes(z, -1)):  # these checks take 1 us instead of 10 us
         return Categorical(z, _PLAIN, seed_of(z, options.get("seed"), options.get("generator")), None, axes, 1, True)
-    given = {**_ALL_DEFAULTS, **options}
+    requested = {**_ALL_DEFAULTS, **options}
     z = rows_of(z)
-    axis = one_axis(given["axis"], z.ndim)
-    filters = {name: given[name] for name in Filters._fields}
-    distribution = distribution_of(z, axis, given["temperature"], given["where"], given["order"], **filters)
+    axis = one_axis(requested["axis"], z.ndim)
+    filters = {name: requested[name] for name in Filters._fields}
+    distribution = distribution_of(z, axis, requested["temperature"], requested["where"], requested["order"], **filters)
     z = last(z, axis)
-    replace, n = flag(given["replace"], "replace"), number_of_draws(given["num_samples"])
+    replace, n = flag(requested["replace"], "replace"), number_of_draws(requested["num_samples"])
     if not replace and n > z.shape[-1] > 0:
         raise ValueError(
-            f"num_samples: expected at most {z.shape[-1]}, the number of classes, without replacement, got {n}"
+            f"num_samples: expected at most {z.shape[-1]}, the number of classes (draws without replacement), got {n}"
         )
     axis = z.ndim - 1
-    seed, stream = source_of(z, axis, given["seed"], given["stream"], given["generator"])
+    seed, stream = source_of(z, axis, requested["seed"], requested["stream"], requested["generator"])
     return Categorical(z, distribution, seed, stream, (axis,), n, replace)
 
 
@@ -234,14 +239,15 @@ def filter_scores(  # noqa: PLR0913 options are keywords
     Parameters
     ----------
     z, axis, temperature, top_k, top_p, min_p, where, order
-        As in `categorical`. The filters see probabilities at this temperature. The kept scores are not divided by it.
+        As in `categorical`. The filters see probabilities at this temperature. The kept scores are not divided by the
+        temperature.
     typical_p : float or array, optional
-        Keep the classes whose :math:`-\log p` is nearest to the entropy H: the fewest whose probabilities sum to this
-        number or more.
+        A number above 0 and at most 1. Sort the classes by the distance of :math:`-\log p` from the entropy H. Keep the
+        first classes, as few as sum to this probability or more.
     epsilon : float or array, optional
-        Keep the classes with p at least epsilon.
+        Keep the classes with p of at least epsilon.
     eta : float or array, optional
-        Keep the classes with p at least :math:`\min(\epsilon, \sqrt{\epsilon}\, e^{-H})`, where epsilon is this number.
+        Keep the classes with p of at least :math:`\min(\eta, \sqrt{\eta}\, e^{-H})`, where H is the entropy.
 
     Returns
     -------
@@ -255,13 +261,15 @@ def filter_scores(  # noqa: PLR0913 options are keywords
 
     Notes
     -----
-    The filters apply in the order top_k, top_p, min_p, typical_p, epsilon, eta. Each sees the remaining classes,
-    renormalised; with "joint" each sees the whole row. At least one class remains: the one with the largest score.
-    min_p, epsilon and eta then keep all classes with an equal score. typical_p alone keeps the most typical class
-    instead.
+    The filters apply in the order top_k, top_p, min_p, typical_p, epsilon, eta. Each filter sees the remaining classes,
+    renormalised. With "joint", each filter sees the whole row.
+
+    At least one class remains. typical_p always keeps the most typical class. Every other filter always keeps the
+    largest of the scores that it sees. min_p, epsilon and eta also keep all scores equal to the largest. With "joint",
+    the class with the largest score remains if no class is kept by all filters.
 
     The filters do not change a row that contains NaN or has an empty support. On a device or under tracing, parameters
-    are not checked; one out of range makes its row NaN.
+    are not checked. There a parameter out of range makes its row NaN.
 
     ``softmax(filter_scores(z, temperature=T, ...), temperature=T)`` is the distribution that `categorical` draws from.
 
@@ -288,7 +296,7 @@ def filter_scores(  # noqa: PLR0913 options are keywords
     distribution, z = distribution_of(z, axis, temperature, where, order, **filters), last(z, axis)
     kept = operations.filter_mask.first(FilterMask(z, distribution, (z.ndim - 1,)))
     xp, wrong = namespace(z), unsound(distribution)
-    left = xp.where(kept, z, xp.asarray(-math.inf, dtype=z.dtype, device=device_of(z)))
+    filtered = xp.where(kept, z, xp.asarray(-math.inf, dtype=z.dtype, device=device_of(z)))
     if wrong is not None:
-        left = xp.where(wrong, xp.asarray(math.nan, dtype=z.dtype, device=device_of(z)), left)
-    return back(left, axis)
+        filtered = xp.where(wrong, xp.asarray(math.nan, dtype=z.dtype, device=device_of(z)), filtered)
+    return back(filtered, axis)

@@ -1,8 +1,9 @@
 // The filters top-k, top-p, min-p, typical, epsilon and eta.
 //
-// All except `typical` keep a prefix of the scores sorted by value and then column: a `Kept`. The intersection of two
-// prefixes is the shorter prefix. In sequence, each filter sees what the previous filters kept, renormalised. Jointly,
-// each filter sees the whole row.
+// Sort the scores of a row from the largest to the smallest, and equal scores by column. All filters except `typical`
+// keep a prefix of this order, which is stored as a `Kept`. The intersection of two prefixes is the shorter prefix. In
+// sequence, each filter sees only the scores that the previous filters kept, renormalised. With `joint`, each filter
+// sees the whole row.
 #pragma once
 
 #include "sample/kept_row.hpp"
@@ -11,14 +12,17 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 
 // ---- the boundary of a smallest set ---------------------------------------------------------------------------
 //
-// The boundary is the last of the first scores, in some order, whose number or mass reaches a goal. It is found without
-// sorting.
+// A filter keeps the first scores in some order, as few as reach a goal: a number of scores, or a mass. The boundary is
+// the last score that is kept. It is found without sorting the row.
 //
-// A histogram sums the weights of all scores by depth in the order. Prefix sums give the bin in which the goal is
-// reached; its scores are collected, sorted, and added one by one. If they are too many, the bin is divided further; if
-// they are all equal, the first by column are taken.
+// The depth of a score is its distance from the start of the order. A histogram sums the weights of all scores by
+// depth. Prefix sums give the bin in which the goal is reached. The scores of this bin are collected, sorted, and added
+// one by one. If the bin has too many scores, it is divided further. If all its scores are equal, those with the lowest
+// columns are taken.
 
-enum class By { count, mass, typical };  // by score, until k or the mass p; by |x - mean|, until the mass p
+// The order and the goal. count: by score, until k scores. mass: by score, until the mass p. typical: by |x - mean|,
+// until the mass p.
+enum class By { count, mass, typical };
 
 struct Entry {
     double key, weight;
@@ -26,8 +30,8 @@ struct Entry {
     bool operator<(const Entry& b) const { return key < b.key || (key == b.key && at < b.at); }
 };
 struct Boundary {
-    double key;  // the last one's: minus its score, or for By::typical its distance from the mean
-    std::int64_t at;
+    double key;  // of the last kept score: minus the score, or |x - mean| for By::typical
+    std::int64_t at;  // the column of this score
 };
 
 template <class T> class Select {
@@ -35,14 +39,14 @@ template <class T> class Select {
     static constexpr int kTile = Row<T>::kTile, kMostSteps = 4096;
     static constexpr std::int64_t kFew = 2048, kVeryFew = 128;
 
-    static constexpr double kLeastDepth = 1e-290;  // the number of steps over less than this may overflow
-    // The depths from low to high, cut into steps.
+    static constexpr double kLeastDepth = 1e-290;  // a number of steps divided by less than this may overflow
+    // The bins of a histogram: the depths from low to high, divided into `count` steps.
     struct Steps {
         double low, high;
         int count;
         double factor = high - low > kLeastDepth ? (count - 1) / (high - low) : 0;
     };
-    // The bin in which the goal is reached, and the sum before it.
+    // The bin in which the goal is reached, and the sum over all earlier bins.
     struct Reached {
         int step = 1;
         double before = 0;
@@ -54,7 +58,7 @@ template <class T> class Select {
 
     Row<T>& row_;
     const By by_;
-    const double center_, cut_;  // terms of e^-cut and less sum to less than 2^-54 of the mass
+    const double center_, cut_;  // terms of at most e^-cut sum to less than 2^-54 of the mass
 
     struct Step {
         double mass;
@@ -68,7 +72,7 @@ template <class T> class Select {
         return all;
     }
 
-    // Calls f(piece, from, count, distances, depths) for every stretch of the row; excluded scores have depth -1.
+    // Calls f(piece, from, count, distances, depths) for every tile of the row. Excluded scores have depth -1.
     template <class F> void each(F f) {
         row_.distances([&](const Piece<T>& piece, const double* x, std::int64_t from, std::int64_t n) {
             alignas(64) double q[kTile];
@@ -89,7 +93,7 @@ template <class T> class Select {
     }
     double weight(double x) const { return by_ == By::count ? 1 : exp_scalar(x); }
 
-    // The bin of each depth, from 1 on; 0 for depths outside.
+    // Returns the bin of each depth, counted from 1, or 0 for depths outside the histogram.
     static SOFTARGMAX_INLINE V step_of(const Steps& steps, V q) {
         const V low = V::all(steps.low), one = V::all(1);
         const auto here = unless(unless(equal(one, one), above(low, q)), above(q, V::all(steps.high)));
@@ -118,7 +122,7 @@ template <class T> class Select {
         return found;
     }
 
-    // The scores of one bin: at most `limit` of them, and the range of all.
+    // Collects up to `limit` scores of one bin. Returns the number and the range of all scores in the bin.
     Found gather(const Steps& steps, int wanted, std::int64_t limit) {
         Found found;
         entries().clear();
@@ -151,7 +155,7 @@ template <class T> class Select {
         while (i + 1 < all.size() && (before += all[i].weight) < goal) ++i;
         return {all[i].key, all[i].at};
     }
-    // Among equal scores, takes those with the lowest columns.
+    // Returns the boundary if all scores of the bin are equal. Those with the lowest columns are taken.
     Boundary first_alike(double its, double before, double goal) {
         Boundary last{its, -1};
         each([&](const Piece<T>& piece, std::int64_t from, std::int64_t n, const double* x, const double* q) {
@@ -175,7 +179,8 @@ template <class T> class Select {
     Select(Row<T>& row, By by, double center = 0)
         : row_(row), by_(by), center_(center), cut_(40 + log_scalar(static_cast<double>(row.length))) {}
 
-    // The boundary for `share` of the mass, or for that many scores. There is at least one score.
+    // Returns the boundary for the fraction `share` of the mass, or for `share` scores (By::count). The row has at
+    // least one score.
     Boundary operator()(double share) {
         if (row_.length <= kVeryFew) {
             gather({0, kInf, 1}, 1, kVeryFew);
@@ -198,7 +203,7 @@ template <class T> class Select {
             before = found.before;
             if (there.count <= kFew) return finish(before, goal);
             if (there.least_key == there.greatest_key) return first_alike(there.least_key, before, goal);
-            // One depth, several keys, closer than rounding can tell; or depths too close for the steps between them.
+            // The keys differ, but after rounding the depths are equal or too close to be divided into steps.
             if (there.last - there.first <= kLeastDepth) {
                 gather(steps, found.step, there.count);
                 return finish(before, goal);
@@ -218,10 +223,10 @@ template <class T> struct Pick {
 };
 
 template <class T> class Filters {
-    static constexpr std::int64_t kListed = 4096;  // for a larger k the histogram is used
+    static constexpr std::int64_t kListed = 4096;  // for a larger k, the histogram is used
     const Args& args_;
     Row<T>& row_;
-    const bool lists_;  // true if the row may be replaced by the list of remaining scores
+    const bool lists_;  // true if a list of the remaining scores may replace the row
 
     double parameter(const Operand& x) const {
         const std::int64_t row = row_.group.first;
@@ -232,9 +237,9 @@ template <class T> class Filters {
         thread_local std::vector<Pick<T>> all;
         return all;
     }
-    // Finds the k largest scores of the row. A score is collected if it is above the k-th largest so far. When many are
-    // collected, they are reduced to k (64 x 128256, k = 50: a few hundred per row). Returns whether the row contains a
-    // NaN.
+    // Finds the k largest scores of the row. A score is collected if it is above the k-th largest score so far. As soon
+    // as 2 k + 64 scores are collected, they are reduced to k. (For rows of 128256 scores and k = 50, a few hundred
+    // scores per row are collected.) Returns true if the row contains a NaN.
     bool gather_top(std::int64_t k) {
         using V = Pack<T>;
         std::vector<Pick<T>>& all = picks();
@@ -291,10 +296,11 @@ template <class T> class Filters {
         row_.kept = {};
         row_.band = {};
     }
-    // Returns the smallest score whose distance is at least x, found by bisection over the numbers of its type.
+    // Returns the set of scores whose distance is at least x. The smallest number of type T at this
+    // distance is found by bisection.
     Kept<T> at_least(double x) {
         using I = typename IntOf<T>::Type;
-        const auto place = [](T z) {  // numbers in order, as integers in order
+        const auto place = [](T z) {  // maps floats to integers in the same order
             I i;
             std::memcpy(&i, &z, sizeof i);
             return i < 0 ? std::numeric_limits<I>::min() - i : i;
@@ -308,7 +314,7 @@ template <class T> class Filters {
         I low = place(std::numeric_limits<T>::lowest()), high = place(static_cast<T>(row_.m));
         const auto far = [&](I i) { return distance(static_cast<double>(number(i)), row_.m, row_.beta) < x; };
         if (!far(low)) return {};
-        while (high - 1 != low) {  // low is too far, high is not
+        while (high - 1 != low) {  // `low` is too far from m, `high` is not
             const I middle = static_cast<I>((low & high) + ((low ^ high) >> 1));
             (far(middle) ? low : high) = middle;
         }
@@ -322,7 +328,7 @@ template <class T> class Filters {
         return args.top_k || args.top_p || args.min_p || args.typical_p || args.epsilon || args.eta;
     }
 
-    // True if every parameter is in its range; tensors of parameters may not have been checked before.
+    // True if every parameter is in its range. Parameters in tensors may not have been checked before.
     bool sound() const {
         const auto within = [&](const Operand& x, double least, double most, bool open) {
             const double value = x ? parameter(x) : most;
@@ -334,8 +340,8 @@ template <class T> class Filters {
                within(args_.epsilon, 0, 1, false) && within(args_.eta, 0, 1, false) && !scale.undefined &&
                !scale.negate;
     }
-    // If the first filter keeps few scores, one pass finds them, the maximum and NaN (64 x 128256, k = 50: 0.7 of the
-    // time of two passes).
+    // True if one pass can find the scores that top-k keeps, the maximum, and any NaN. For 64 rows of 128256 scores and
+    // k = 50, this takes 0.7 times as long as two passes.
     bool lists_the_top() const { return lists_ && !args_.joint && args_.top_k && parameter(args_.top_k) <= kListed; }
     bool nan_or_top() {
         if (gather_top(static_cast<std::int64_t>(parameter(args_.top_k)))) return true;
@@ -353,7 +359,7 @@ template <class T> class Filters {
         return false;
     }
 
-    // The row has a finite maximum, 0 < beta < inf.
+    // Applies all filters to a row with a finite maximum and 0 < beta < inf.
     void operator()() {
         Kept<T> kept;
         Band band;
@@ -386,21 +392,20 @@ template <class T> class Filters {
         row_.kept = kept;
         row_.band = band;
         if (band.everything()) return;
-        if (args_.joint &&
-            moments(row_).count ==
-                0) {  // the intersection with the typical scores may be empty; then the top score is kept
+        // The intersection with the typical scores may be empty. Then the largest score is kept.
+        if (args_.joint && moments(row_).count == 0) {
             row_.band = {};
             row_.kept = {};
             row_.kept = top_k(1);
         }
         if (lists_ && !row_.band.everything()) list_what_is_left();
     }
-    // log p as a distance from m, at most the largest remaining one.
+    // Returns the distance from m at which log p is log_p, or the largest remaining distance if this is smaller.
     double bound(double log_p) {
         const Moments p = moments(row_);
         return std::min(log_p + p.log_l(), greatest());
     }
-    // The largest remaining distance: 0, unless only typical scores are kept.
+    // Returns the largest remaining distance. It is 0 unless only typical scores are kept.
     double greatest() {
         if (row_.band.everything()) return 0;
         double top = -kInf;

@@ -1,8 +1,9 @@
-// Gumbel-max: arg max of beta z + g, with noise computed only where it can matter.
+// Gumbel-max: arg max of beta z + g. The noise g is only computed for columns that may be the arg max.
 //
-// The upper random words of 64 columns bound their noise. A column is skipped if its score plus the bound does not
-// reach the best so far. The expected number of columns that are not skipped is O(log K). Their noise is computed in
-// double. If no column can reach the best even with the largest possible noise, no words are computed.
+// Columns are processed 64 at a time. The upper random word of a column gives a bound of its noise. A column is skipped
+// if its score plus this bound does not reach the best value so far. The expected number of columns that are not
+// skipped is O(log K). For these columns the noise is computed in double. If no column of the 64 can reach the best
+// value even with the largest possible noise, their random words are not computed.
 #pragma once
 
 #include "core/cpp/philox.hpp"
@@ -18,8 +19,8 @@ constexpr int kLanes = Pack<double>::kLanes;
 // The range of the noise: V is from 2^-65 to 1 - 2^-65.
 constexpr double kLeast = -3.82, kMost = 45.1;
 
-// The noise of kLanes columns. 1 - V = (not w + 1/2) / 2^64 is an exact pair, and the logarithm of a pair near 1 keeps
-// its digits: the error is that of rounding, in both tails (near g = 0 it is 2^-60).
+// Returns the noise of kLanes columns. 1 - V = (not w + 1/2) / 2^64 is an exact pair, and the logarithm of a pair near
+// 1 keeps its digits. So both tails are accurate up to the final rounding. Near g = 0 the error is 2^-60.
 SOFTARGMAX_INLINE Pack<double> gumbel(const std::uint32_t* w1, const std::uint32_t* w2) {
     using V = Pack<double>;
     double upper[kLanes], lower[kLanes];
@@ -34,9 +35,9 @@ SOFTARGMAX_INLINE Pack<double> gumbel(const std::uint32_t* w1, const std::uint32
     return none - (g.hi + g.lo);
 }
 
-// An upper bound of the noise of 16 columns from w1: -log(1 - V) >= V >= v / 2^31 with v = w1 / 2 as an integer, and
-// log2 of a float is at least its bit pattern / 2^23 - 127, since the logarithm lies above its chords. The bound is at
-// most 0.06 too high and takes seven instructions. Its rounding error is below 1e-4.
+// Returns an upper bound of the noise of 16 columns, computed from w1. For the integer v = floor(w1 / 2),
+// -log(1 - V) >= V >= v / 2^31. log2 of a float is at least its bit pattern / 2^23 - 127, because the logarithm is
+// concave. The bound is at most 0.06 too high and takes seven instructions. Its rounding error is below 1e-4.
 SOFTARGMAX_INLINE Pack<float> noise_bound(const std::uint32_t* w1) {
     constexpr float ln2 = 0x1.62e430p-1f;
     std::int32_t bits[16];
@@ -49,13 +50,13 @@ SOFTARGMAX_INLINE Pack<float> noise_bound(const std::uint32_t* w1) {
 
 // ---- draws ----------------------------------------------------------------------------------------------------
 
-// The largest beta z + g so far. Among equal values the first one wins. Differences are compared, because they are
-// accurate even if beta z is huge.
+// The column with the largest beta z + g so far, or the first of several. Values are compared by their difference,
+// which is accurate even if beta z is huge.
 struct Best {
     double z = 0, noise = 0;
     std::int64_t at = -1;
-    // The value, relative to beta m, that a column must exceed to be the largest. The column of m reaches at least
-    // kLeast.
+    // Returns the value, relative to beta m, that a column must exceed to become the best. It is at least kLeast,
+    // because the column with score m reaches kLeast with any noise.
     double need(double m, Scale beta) const { return at < 0 ? kLeast : std::max(kLeast, distance(z, m, beta) + noise); }
     void offer(double its, double g, std::int64_t column, Scale beta) {
         if (at < 0 || distance(its, z, beta) + (g - noise) > 0) *this = {its, g, column};
@@ -67,7 +68,7 @@ struct Ranked {
     std::int64_t at;
     bool operator<(const Ranked& b) const { return key > b.key || (key == b.key && at < b.at); }
 };
-// The n largest values of beta (z - m) + g, for draws without replacement.
+// The n columns with the largest beta (z - m) + g, for draws without replacement.
 class Top {
     std::vector<Ranked>& all_;
     const std::size_t n_;
@@ -97,14 +98,14 @@ class Top {
     }
 };
 
-// A lower bound of the required distance, in float: distances near it have a relative error of 2^-22. It ends at -1e38,
-// where every score is examined.
+// Returns a lower bound of `need` in float, with a margin for distances in float, whose relative error is 2^-22. For
+// `need` below -1e37 it is -inf, so that every score is examined.
 SOFTARGMAX_INLINE float safely(double need) {
     return need < -1e37 ? -std::numeric_limits<float>::infinity()
                         : static_cast<float>(need - (1e-3 + 1e-6 * std::fabs(need)));
 }
 
-// beta (z - m) of up to kChunk scores in float, for bounds; -inf for excluded scores.
+// Computes beta (z - m) of up to kChunk scores in float, for bounds. Excluded scores become -inf.
 template <class T>
 SOFTARGMAX_INLINE void rough_distances(const T* z, std::int64_t n, T low, double m, Scale beta, float* x) {
     constexpr float out = -std::numeric_limits<float>::infinity(), least = -1e38F;
@@ -127,7 +128,7 @@ SOFTARGMAX_INLINE void rough_distances(const T* z, std::int64_t n, T low, double
     else fill(n);
 }
 
-// Offers every column of a piece that may be the largest. No score of the row is above m.
+// Offers to `keeper` every column of a piece that may have the largest beta z + g. No score of the piece is above m.
 template <class T, class Keeper>
 void draw(const Piece<T>& piece, const Kept<T>& kept, double m, Scale beta, const Philox& words, Keeper& keeper) {
     using V = Pack<float>;

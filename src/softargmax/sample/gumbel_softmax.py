@@ -35,17 +35,17 @@ def gumbel(
     Parameters
     ----------
     shape : int or tuple of int
-        The shape. Columns run along the last axis; the other axes are rows. The stream of a row is its index.
+        The shape of the noise. Rows run along the last axis. The stream of a row is the index of the row.
     like : array, optional
-        The noise has the library, the device and, if floating, the dtype of this array. Without it the result is a
-        NumPy array of float64.
+        The noise has the library and the device of this array, and also its dtype if this is floating. By default the
+        noise is a NumPy array of float64.
     seed, generator
         As in `categorical`.
 
     Returns
     -------
     array
-        g, computed in float64 if the library has it.
+        g, computed in float64 if the library has float64.
 
     Raises
     ------
@@ -56,8 +56,8 @@ def gumbel(
 
     Notes
     -----
-    w is 64 bits of Philox4x32-10 for (seed, row, column), so -3.82 < g < 45.1. Both tails are accurate to all digits.
-    The arg max of ``z + gumbel(z.shape, seed=s)`` is ``categorical(z, seed=s)``.
+    w consists of 64 random bits of Philox4x32-10 for the seed, row and column. Therefore -3.82 < g < 45.1. Both tails
+    are accurate to all digits. The arg max of ``z + gumbel(z.shape, seed=s)`` is ``categorical(z, seed=s)``.
 
     There is no gradient, because the noise depends on no array.
 
@@ -87,9 +87,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
     except (TypeError, AttributeError):
         raise TypeError(f"shape: expected an integer or a tuple of integers, got {shape!r}") from None
     if min(sizes, default=0) < 0 or math.prod(sizes) >= 1 << 60:
-        raise ValueError(
-            "shape: expected sizes of 0 or more with a product up to 2^60, got a negative size or a larger product"
-        )
+        raise ValueError(f"shape: expected sizes of 0 or above with a product below 2^60, got {sizes}")
     return sizes
 
 
@@ -141,13 +139,13 @@ def gumbel_softmax(
     -----
     For every T, the arg max of y is distributed as softmax(z). It equals ``categorical(z, seed=seed)``.
 
-    Edge rows are as in `softmax`, with one difference: k entries of +inf count as equal scores, so the noise decides
-    between them, and all other entries are 0. A row with an empty support is 0, with or without `hard`. A row with NaN
-    is NaN. On a device or under tracing, the temperature is not checked; a negative one makes its row NaN.
+    Edge rows are as in `softmax`, with one difference: k entries of +inf count as equal scores, and the noise decides
+    between them. All other entries of such a row are 0. A row with an empty support is 0, with or without `hard`. A row
+    with NaN is NaN. On a device or under tracing, the temperature is not checked. There a negative T makes its row NaN.
 
     `vmap` works as in `categorical`.
 
-    Gradient: the gradient of `softmax` at the noisy scores, with the noise as a constant; `hard` does not change the
+    Gradient: the gradient of `softmax` at the noisy scores, with the noise as a constant. `hard` does not change the
     gradient.
 
     References
@@ -183,11 +181,12 @@ def gumbel_softmax(
 _LARGE_TEMPERATURE = 1e30
 
 
-@np.errstate(over="ignore")  # a quotient by a tiny T may overflow; p is 0 then
+@np.errstate(over="ignore")  # division by a tiny T may overflow; p is then 0
 def _noisy(z: Any, noise: Any, axis: int, where: Any) -> Any:
     """Return z - max z + g. In a row with +inf, return g for the infinities and -inf for the other entries.
 
-    Without the subtraction, large scores would absorb the noise, and the chances of close scores would be wrong.
+    Without the subtraction of max z, large scores would absorb the noise. The probabilities of close scores would then
+    be wrong.
     """
     xp = namespace(z)
     if z.shape[axis] == 0:
@@ -200,7 +199,7 @@ def _noisy(z: Any, noise: Any, axis: int, where: Any) -> Any:
 
 
 def _one_hot(noisy: Any, y: Any, axis: int, where: Any) -> Any:
-    """Return 1 at the largest entry and 0 elsewhere; a row with no positive y is 0."""
+    """Return 1 at the largest entry and 0 elsewhere. A row without a positive y is 0."""
     xp = namespace(y)
     if y.shape[axis] == 0:
         return y

@@ -1,4 +1,4 @@
-// A row of scores, and which of them may be drawn.
+// A row of scores, and the set of its scores that can be drawn.
 #pragma once
 
 #include "core/cpp/parallel_rows.hpp"
@@ -9,22 +9,22 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 template <class T> using Frame = FrameOf<Args, T>;
 template <class T, int Size> using Group = GroupOf<Args, T, Size>;
 
-constexpr double kFar = -1e300;  // nearer to the maximum than any score whose distance would overflow
+constexpr double kFar = -1e300;  // distances below this are set to it, because they might overflow
 
-// x = beta (z - m), computed from halves: z - m may overflow although the product with beta does not.
+// Returns x = beta (z - m). It is computed from z / 2 and m / 2, because z - m may overflow even if x does not.
 SOFTARGMAX_INLINE double distance(double z, double m, Scale beta) {
     const double d = 0.5 * z - 0.5 * m, x = d * beta.hi;
     return x < kFar ? kFar : x > -kFar ? -kFar : 2 * (x + d * beta.lo);
 }
 
-// x for a pack of scores, each of which is at most m.
+// Returns x for a pack of scores. No score is above m.
 SOFTARGMAX_INLINE Pack<double> distance(Pack<double> z, double m, Scale beta) {
     using V = Pack<double>;
     const V half = V::all(0.5), d = half * z - V::all(0.5 * m), x = d * V::all(beta.hi), limit = V::all(kFar);
     const auto all = equal(half, half), far = above(limit, x);
     return keep(unless(all, far), V::all(2) * (x + d * V::all(beta.lo))) + keep(far, limit);
 }
-// Calls f(position, a pack of scores as doubles) for n scores; entries beyond n are -inf.
+// Calls f(position, a pack of scores as doubles) for n scores. Entries beyond n are -inf.
 template <class T, class F> SOFTARGMAX_INLINE void wide_packs(const T* z, std::int64_t n, F f) {
     constexpr T out = -std::numeric_limits<T>::infinity();
     for (std::int64_t i = 0; i < n; i += 16) {
@@ -39,8 +39,8 @@ template <class T, class F> SOFTARGMAX_INLINE void wide_packs(const T* z, std::i
     }
 }
 
-// The scores above an edge, and the scores equal to it up to a column. Top-k, top-p and every bound on p keep such a
-// set.
+// A set of scores: all scores above `edge`, and the scores equal to `edge` in columns up to `tie`. Top-k, top-p and
+// lower bounds of p keep such a set.
 template <class T> struct Kept {
     static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
     T edge = -std::numeric_limits<T>::infinity();
@@ -52,14 +52,16 @@ template <class T> struct Kept {
     void tighten(const Kept& other) {
         if (other.edge > edge || (other.edge == edge && other.tie < tie)) *this = other;
     }
-    // The smallest kept score of columns first to last, if all are on one side of the tie.
+    // Sets `low` to the smallest score that is kept in the columns from `first` to `last`. Returns false if these
+    // columns are on both sides of `tie`: then `low` is not valid for all of them.
     SOFTARGMAX_INLINE bool one_bound(std::int64_t first, std::int64_t last, T& low) const {
         low = everything() ? std::numeric_limits<T>::lowest() : last <= tie ? edge : -next_below(-edge);
         return last <= tie || first > tie || everything();
     }
 };
 
-// The scores whose distance is close to a center (locally typical). Scores at the boundary are kept up to a column.
+// A set of locally typical scores: the distance x of a score differs from `center` by less than `width`, or by exactly
+// `width` in columns up to `tie`.
 struct Band {
     double center = 0, width = kInf;
     std::int64_t tie = -1;
@@ -71,10 +73,10 @@ struct Band {
     }
 };
 
-// Adjacent scores of a row, or scores of listed columns.
+// Scores of a row, in adjacent columns or in listed columns.
 template <class T> struct Piece {
     const T* z;
-    const std::int64_t* columns;  // null: adjacent
+    const std::int64_t* columns;  // null: adjacent columns, from `first` on
     std::int64_t first, count;
     SOFTARGMAX_INLINE std::int64_t column(std::int64_t i) const { return columns ? columns[i] : first + i; }
 };
@@ -103,23 +105,23 @@ template <class T> struct Row {
     using Block = Group<T, 1>;
     Block& group;
     const Scale beta;
-    bool infinite = false;  // the row holds +inf: only its infinities count, all equal
+    bool infinite = false;  // true if the row contains +inf: only the infinities can be drawn
     double m = -kInf;       // the maximum; 0 for a row with +inf
     Kept<T> kept;
     Band band;
-    const T* list = nullptr;  // the remaining scores and their columns, once only a few scores remain
+    const T* list = nullptr;  // the remaining scores and their columns, if these are listed; else null
     const std::int64_t* columns = nullptr;
     std::int64_t length;
 
     explicit Row(Block& g) : group(g), beta(g.beta(0)), length(g.length) {}
-    bool frozen() const { return std::isinf(beta.hi); }  // T = 0: only the first maximum
+    bool frozen() const { return std::isinf(beta.hi); }  // T = 0: only the first maximum can be drawn
 
     const T* as_they_are(std::int64_t block) {
         if (block != loaded_) group.load(block);
         loaded_ = block;
         return group.scores;
     }
-    // In a row with +inf: 0 at the infinities, -inf elsewhere.
+    // Returns the scores of a block. In a row with +inf, the infinities become 0 and all other scores -inf.
     const T* scores(std::int64_t block) {
         const T* z = as_they_are(block);
         return infinite ? infinities(block) : z;
@@ -131,7 +133,7 @@ template <class T> struct Row {
             f(Piece<T>{scores(b), nullptr, group.begin(b), group.end(b) - group.begin(b)});
     }
 
-    // Finds the maximum, and whether the row contains a NaN.
+    // Sets m to the maximum of the row. Returns true if the row contains a NaN.
     bool nan_or_maximum() {
         T top = -std::numeric_limits<T>::infinity();
         for (std::int64_t b = 0; b < group.blocks(); ++b) {
@@ -152,8 +154,8 @@ template <class T> struct Row {
         return found;
     }
 
-    // Calls f(piece, distances, start, count) for every stretch of the row. Excluded scores and the padding of the last
-    // pack are -inf.
+    // Calls f(piece, distances, start, count) for every tile of the row. The distances of excluded scores, and of the
+    // padding of the last pack, are -inf.
     static constexpr int kTile = 256;
     template <class F> void distances(F f) {
         each([&](const Piece<T>& piece) {
@@ -193,7 +195,7 @@ template <class T> struct Row {
     }
 };
 
-// e^x for x <= 0, in whole packs; 0 for x <= -reach.
+// Computes w = e^x for x <= 0, in whole packs. For x <= -reach, w is 0.
 SOFTARGMAX_INLINE void exponentials(const double* x, std::int64_t n, double reach, double* w) {
     using V = Pack<double>;
     const V low = V::all(-reach);
@@ -204,7 +206,8 @@ SOFTARGMAX_INLINE void exponentials(const double* x, std::int64_t n, double reac
     }
 }
 
-// The sums of the remaining scores relative to m: l = sum e^x = 1 + r, <p, x>, and their number.
+// Sums over the distances x of the remaining scores: r = sum e^x - 1, mean = <p, x>, and the number of scores. l is
+// 1 + r.
 struct Moments {
     double r = -1, mean = 0;
     std::int64_t count = 0;

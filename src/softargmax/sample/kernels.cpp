@@ -1,7 +1,7 @@
 // Draws from rows, filters, and Gumbel noise. Compiled once for each instruction set.
 //
-// One thread processes a row. Without filters one pass suffices: the draw is the arg max of beta z + g, and blocks pass
-// on only the maximum. With filters the row is read a few times, block by block.
+// Each row is processed by one thread. The draw is the arg max of beta z + g. Without filters, the row is read once,
+// and only the best column so far is kept between blocks. With filters, the row is read a few times, block by block.
 #include "sample/filters.hpp"
 #include "sample/gumbel_max.hpp"
 
@@ -10,7 +10,7 @@ namespace {
 
 enum Status : std::uint8_t { kFine, kEmpty, kNaNs, kTooMany, kOutOfRange };
 
-// The random words of a row's draw.
+// Returns the random words of one draw of a row.
 Philox words_of(const Args& args, std::int64_t row, std::int64_t draw) {
     const std::int64_t seed = args.seed ? integer_at(args.seed, args, row) : 0;
     const std::int64_t stream = args.stream ? integer_at(args.stream, args, row) : row;
@@ -43,7 +43,7 @@ template <class T> class Draws {
         return why;
     }
 
-    // One pass over the row, block by block, with the maximum of each block.
+    // Draws in one pass over the row, relative to the maximum of each block. `count` draws share the pass.
     Status at_once(std::int64_t first, std::int64_t count) {
         Best best[kTogether];
         row_.infinite = false;

@@ -27,14 +27,14 @@ class GumbelSoftmax(nn.Module):
     dim : int
         The axis of the classes.
     temperature : float or Tensor
-        T as in `softargmax.gumbel_softmax`. A `torch.nn.Parameter` is learned, another tensor is a buffer.
+        T as in `softargmax.gumbel_softmax`. A `torch.nn.Parameter` is learned. Any other tensor becomes a buffer.
     hard : bool
         If True, return a one-hot vector with the gradient of y.
 
     Notes
     -----
     Call the module with scores, and optionally with `where` and a `torch.Generator`. Without a generator, the noise
-    comes from torch's default generator. The module draws in evaluation mode too. Edge rows and gradients are as in
+    comes from torch's default generator. The module also draws in evaluation mode. Edge rows and gradients are as in
     `softargmax.gumbel_softmax`.
 
     See Also

@@ -1,8 +1,8 @@
-"""Operation records of draws, filters and noise. None has a derivative. The definitions are in reference.py.
+"""Operation records of draws, filters and noise, which have no derivatives. The definitions are in reference.py.
 
     draw = arg max (beta z + g)        g = -log(-log(1 - V))
 
-The noise g of a row depends only on the seed and the row's stream. Without streams, the row's index is used.
+The noise g of a row depends only on the seed and the stream of the row. The default stream is the index of the row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from softargmax.sample.undrawable_rows import refuse
 
 
 class FilterMask(NamedTuple):
-    """Scores and the distribution. Rows run along `axes`, which is the last axis."""
+    """Scores, and the options of the distribution. Rows run along `axes`, which contains only the last axis."""
 
     z: Array
     distribution: Distribution
@@ -48,7 +48,7 @@ filter_mask: Operation[FilterMask, Kept] = Operation(
 
 
 class Categorical(NamedTuple):
-    """The fields of FilterMask, a seed and the number of draws. `stream` has z's shape, but size 1 along `axes`."""
+    """The fields of FilterMask, the random streams, and the draws. `stream` has z's shape, but size 1 along `axes`."""
 
     z: Array
     distribution: Distribution
@@ -84,7 +84,7 @@ class Noise(NamedTuple):
 
 
 class Gumbel(NamedTuple):
-    """g = -log(-log(1 - V))."""
+    """Gumbel noise g = -log(-log(1 - V))."""
 
     g: Any
 

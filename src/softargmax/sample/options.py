@@ -36,11 +36,11 @@ def rows_of(z: Any, name: str = "z") -> Any:
 
 
 def distribution_of(z: Any, axis: int, temperature: Any, where: Any, order: Any, **filters: Any) -> Distribution:
-    """Check all options of the distribution. In the result the class axis is last."""
+    """Check all options of the distribution. In the returned arrays the class axis is the last axis."""
     if order not in ORDERS:
         raise ValueError(f"order: expected {' or '.join(map(repr, ORDERS))}, got {order!r}")
     where = None if where is None else check.mask(where, z)
-    given = {name: parameter(value, z, name, axis) for name, value in filters.items() if value is not None}
+    checked = {name: parameter(value, z, name, axis) for name, value in filters.items() if value is not None}
     beta = check.scale_of(parameter(temperature, z, "temperature", axis), None, z, (axis,))
 
     def last_axis(x: Any) -> Any:
@@ -48,7 +48,7 @@ def distribution_of(z: Any, axis: int, temperature: Any, where: Any, order: Any,
             return x
         return last(namespace(x).reshape(x, (1,) * (z.ndim - x.ndim) + tuple(x.shape)), axis)
 
-    filters = {name: last_axis(value) for name, value in given.items()}
+    filters = {name: last_axis(value) for name, value in checked.items()}
     return Distribution(Scale(*map(last_axis, beta)), last_axis(where), Filters(**filters), order == "joint")
 
 
@@ -64,7 +64,7 @@ def parameter(value: Any, z: Any, name: str, axis: int = -1) -> Any:
 
 
 def _kept(k: Any, classes: int) -> Any:
-    """Return the number of classes that top_k keeps. 0 (transformers), -1 (vLLM) and more than K mean all classes."""
+    """Return the number of classes that top_k keeps. -1 (in vLLM), 0 (in transformers) and k above K keep all."""
     if isinstance(k, float):
         return k if 1 <= k <= classes else float(classes)
     xp = namespace(k)

@@ -1,4 +1,4 @@
-"""Definitions of draws and filters in array-API Python. They are the test oracle and serve libraries without kernels.
+"""Definitions of draws and filters in array-API Python. They serve tests and libraries without kernels.
 
     x = beta (z - m)        p = exp(x) / sum exp(x)        draw = arg max (x + g)
 
@@ -65,10 +65,11 @@ def gumbel(z: Any, seed: Any, stream: Any, axes: tuple[int, ...], dtype: Any) ->
 
 
 class Distances(NamedTuple):
-    """x = beta (z - m), -inf outside the support; scores z to compare; and the error code of each row (kernels.cpp).
+    """Distances x = beta (z - m) from the maximum, scores z to compare, and the error code of each row (kernels.cpp).
 
-    top_k and top_p compare z, because different scores may round to the same x. If beta is 0, all finite scores become
-    0 in z. In a row with +inf, the infinite scores become 0 and the others -inf. The error code is 0 for no error.
+    x is -inf outside the support. top_k and top_p compare z, because different scores may round to the same x. If beta
+    is 0, all finite scores become 0 in z. In a row with +inf, the infinite scores become 0 and all other scores -inf.
+    The error code is 0 for no error.
     """
 
     x: Any
@@ -77,7 +78,7 @@ class Distances(NamedTuple):
 
 
 def distances(z: Any, distribution: Distribution) -> Distances:
-    """Return the distances of all scores from the maximum of their row. If it is +inf, only the infinities remain."""
+    """Return the distances of all scores from the maximum of their row. In a row with +inf, only infinities remain."""
     xp, device = namespace(z), device_of(z)
     wide = working_dtype(z, xp)
     x = xp.astype(z, wide)
@@ -100,8 +101,8 @@ def distances(z: Any, distribution: Distribution) -> Distances:
     near = d * b > far
     found = xp.where(near, 2.0 * (xp.where(near, d * b, 0.0) + xp.where(near, d, 0.0) * c), far)
     found = xp.where(frozen, xp.where(_first(x == m), zero, -INF), found)
-    fine = xp.zeros_like(m, dtype=xp.int32)
-    status = xp.where(nan, 2, xp.where(_any(inside), fine, 1))
+    no_error = xp.zeros_like(m, dtype=xp.int32)
+    status = xp.where(nan, 2, xp.where(_any(inside), no_error, 1))
     if (wrong := unsound(distribution)) is not None:
         status = xp.where(wrong, 4, status)
     return Distances(xp.where(inside, found, -INF), x, status)
@@ -131,7 +132,7 @@ def _first(mask: Any) -> Any:
 # --- filters ----------------------------------------------------------------------------------------------------------
 
 
-def left(found: Distances, filters: Filters, joint: bool) -> Any:
+def kept_scores(found: Distances, filters: Filters, joint: bool) -> Any:
     """Return the mask of the scores that the filters keep."""
     x, z, _ = found
     xp = namespace(x)
@@ -150,7 +151,7 @@ def left(found: Distances, filters: Filters, joint: bool) -> Any:
 
 
 def _smallest(keys: Any, weights: Any, goal: Any) -> Any:
-    """Sort by key, then by column. Return the mask of the first entries whose weights sum to the goal or more."""
+    """Sort by key, then by column. Return the mask of the shortest prefix whose weights sum to the goal or more."""
     xp = namespace(keys)
     order = xp.argsort(keys, axis=-1, stable=True)
     sums = xp.cumulative_sum(xp.take_along_axis(weights, order, axis=-1), axis=-1)
@@ -172,7 +173,7 @@ def _top_k(_x: Any, z: Any, k: Any) -> Any:
 
 
 def below(rank: Any, k: Any) -> Any:
-    """Return the mask of ranks below k. They are compared as integers, because float32 is exact only up to 2^24."""
+    """Return the mask of ranks below k. Ranks are compared as integers, because float32 is exact only up to 2^24."""
     return rank < (int(k) if isinstance(k, float) else namespace(rank).astype(k, rank.dtype))
 
 
@@ -228,7 +229,7 @@ def filter_mask(z: Any, distribution: Distribution) -> Any:
     """Return the mask of kept scores, of z's shape. For a row that cannot be drawn from, return its support."""
     found = distances(z, distribution)
     inside = ~(z == -INF) if distribution.where is None else ~(z == -INF) & distribution.where
-    kept = left(found, distribution.filters, distribution.joint)[..., : z.shape[-1]]
+    kept = kept_scores(found, distribution.filters, distribution.joint)[..., : z.shape[-1]]
     return inside & (kept | (found.status != 0))
 
 
@@ -238,8 +239,9 @@ def filter_mask(z: Any, distribution: Distribution) -> Any:
 class Drawn(NamedTuple):
     """The draws, and quantities of the rows from which they were drawn.
 
-    index (..., n) is -1 in a row that cannot be drawn from; `place` is a valid position there too. x are the distances
-    of the kept scores, count is their number, and fine is True for rows that can be drawn from.
+    `index`, of shape (..., n), is -1 in a row that cannot be drawn from. `place` equals `index` in all other rows, and
+    is a valid position in every row. x are the distances of the kept scores. `count` is the number of kept scores.
+    `fine` is True for rows that can be drawn from.
     """
 
     index: Any
@@ -252,7 +254,7 @@ class Drawn(NamedTuple):
 def _draw(z: Any, distribution: Distribution, seed: Any, stream: Any, n: int, replace: bool) -> Drawn:
     xp = namespace(z)
     found = distances(z, distribution)
-    kept, status = left(found, distribution.filters, distribution.joint), found.status
+    kept, status = kept_scores(found, distribution.filters, distribution.joint), found.status
     x = xp.where(kept, found.x, -INF)
     count = xp.sum(xp.astype(kept & (x > -INF), xp.int32), axis=-1, keepdims=True)
     if not replace:

@@ -1,4 +1,4 @@
-"""Named tuples that the functions of this room return."""
+"""Named tuples that the sampling functions return."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from softargmax.core.types import Array, of_arrays
 
 @of_arrays
 class CategoricalWithLogprob(NamedTuple):
-    """Result of `categorical_with_logprob`: draws, their log-probabilities, and the number of remaining classes.
+    """Result of `categorical_with_logprob`: draws, log-probabilities, and the number of classes that could be drawn.
 
     Examples
     --------

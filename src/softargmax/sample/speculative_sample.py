@@ -42,7 +42,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     generator: Generator | None = None,
     order: str = ORDERS[0],
 ) -> SpeculativeSample:
-    r"""Verify a chain of guessed tokens. The resulting tokens have the distribution of the target.
+    r"""Verify a chain of guessed tokens. The returned tokens have the distribution of the target model.
 
     .. math:: \text{accept } x \text{ with } \min\!\left(1, \frac{p_x}{q_x}\right), \qquad
               \text{else draw from } \frac{(p - q)_+}{\sum (p - q)_+}
@@ -52,7 +52,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     target : array_like
         The large model's scores, shape (..., L + 1, K): one row after the context, and one after each guess.
     draft : array_like
-        The small model's scores, shape (..., L, K). The guesses were drawn from them with the same options.
+        The small model's scores, shape (..., L, K). The guesses were drawn from these scores with the same options.
     tokens : array_like of int
         The guesses, shape (..., L).
     temperature, top_k, top_p, min_p, order
@@ -65,20 +65,20 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     SpeculativeSample
         tokens (..., L + 1): the accepted guesses, one more token, then -1. accepted (...): the number of accepted
         guesses. On a device or under tracing, values cannot be checked. There a sequence with a guess out of range has
-        accepted 0 and -1 for all tokens. A token that cannot be drawn is -1.
+        no accepted guess, and all its tokens are -1. A token that cannot be drawn is also -1.
 
     Raises
     ------
     IndexError, TypeError, ValueError
-        If a guess is out of range; if an argument has the wrong type, shape or value; or if the row to draw from has an
+        If a guess is out of range. If an argument has the wrong type, shape or value. If the row to draw from has an
         empty support or contains NaN.
 
     Notes
     -----
     The first guess that is rejected is replaced by a token drawn from max(p - q, 0), renormalised. If all guesses
-    are accepted, one more token is drawn from the last row of `target`. Given the tokens before it, each token has
-    exactly the target's distribution, whatever the draft. The probabilities of both models take as much memory as their
-    scores.
+    are accepted, one more token is drawn from the last row of `target`. Given the previous tokens, each token has
+    exactly the distribution of the target, for any draft. The function stores the probabilities of both models, which
+    take as much memory as the scores.
 
     There is no gradient.
 
@@ -138,7 +138,7 @@ def _per_sequence(value: Any, z: Any, name: str) -> Any:
 
 
 def _drawn(p: Any, seed: Any, stream: Any) -> Any:
-    """Draw one class from each distribution, which need not sum to 1."""
+    """Draw one class from each distribution. The probabilities need not sum to 1."""
     z = namespace(p).log(p)
     try:
         return operations.categorical.first(Categorical(z, Distribution(UNIT), seed, stream, (z.ndim - 1,), 1, True))
@@ -160,11 +160,11 @@ def _checked(target: Any, draft: Any, tokens: Any) -> Any:
         )
     wanted = (*shape[:-1], shape[-1] + 1, draft.shape[-1])
     if tuple(target.shape) != wanted:
-        raise ValueError(f"target: expected shape {wanted} with this draft, got {tuple(target.shape)}")
+        raise ValueError(f"target: expected shape {wanted} for this draft, got {tuple(target.shape)}")
     xp = namespace(tokens)
     kind = xp.__array_namespace_info__().default_dtypes(device=device_of(tokens))["integral"]
     tokens = xp.astype(tokens, kind, copy=False)
     classes = draft.shape[-1]
     if check.inspectable(tokens) and bool(xp.any((tokens < 0) | (tokens >= classes))):
-        raise IndexError(f"tokens: expected classes from 0 to {classes - 1}, got some out of range")
+        raise IndexError(f"tokens: expected classes from 0 to {classes - 1}, got a class out of range")
     return tokens

@@ -1,4 +1,4 @@
-"""Find rows that cannot be drawn from. Raise an error if values can be read; else (tracing, devices) return a mask."""
+"""Errors for rows that cannot be drawn from, and masks of such rows where values cannot be read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def unsound(distribution: Distribution) -> Any:
-    """Return the mask of rows that have a parameter out of range, for parameters that could not be checked before.
+    """Return the mask of rows with a parameter out of range, or None if all parameters were checked before.
 
-    The class axis of the mask has size 1. The result is None if all parameters were checked before.
+    Parameters under tracing or on a device could not be checked before. The class axis of the mask has size 1.
     """
     found = None
     for x in (distribution.beta.hi, *distribution.filters):
@@ -26,7 +26,7 @@ def unsound(distribution: Distribution) -> Any:
 
 
 def refuse(problem: tuple[int, int], shape: tuple[int, ...], draws: int = 1) -> None:
-    """Raise the error of the first row that cannot be drawn from, unless draws is 0. kernels.cpp defines the codes."""
+    """Raise an error for `problem`, a row and its error code (kernels.cpp). With 0 draws there is no error."""
     if draws == 0:
         return
     row, why = problem
@@ -34,8 +34,8 @@ def refuse(problem: tuple[int, int], shape: tuple[int, ...], draws: int = 1) -> 
 
 
 _PROBLEMS = {
-    1: "z: nothing to draw, every score is -inf or masked, in row {place}",
-    2: "z: NaN in row {place}",
-    3: "z: fewer classes than the {draws} draws without replacement in row {place}",
-    4: "temperature, filters: one is out of range in row {place}",
+    1: "z: expected a score above -inf in the support, got none in row {place}",
+    2: "z: expected scores without NaN, got NaN in row {place}",
+    3: "z: expected enough classes for {draws} draws without replacement, got fewer in row {place}",
+    4: "temperature, filters: expected parameters in their ranges, got one out of range in row {place}",
 }

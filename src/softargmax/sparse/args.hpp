@@ -9,18 +9,18 @@ namespace softargmax::sparse {
 // and `others`.
 constexpr int kRootNumbers = 5;
 
-// A sparse map reads scores from `z` and writes p to `out`. A gradient reads p from `z` and the incoming gradient from
-// `other`. Arrays with one number per row are contiguous.
+// A map reads scores from `z` and writes p to `out`. The gradient of a map reads p from `z` and the incoming gradient
+// from `other`. Arrays with one number per row are contiguous.
 struct Args : RowArgs {
-    Operand alpha;                    // one per row, double, above 0
-    Operand tau;                      // A map writes it unless it is absent. A gradient reads it.
+    Operand alpha;                    // float64, one per row, above 0
+    Operand tau;                      // written by a map unless absent; read by the gradient of a map
     std::int64_t* support = nullptr;  // the number of p > 0; null: not requested
     bool gradient = false;
-    // With a target, the call computes the loss, and `out` is g (p - target).
+    // With a target, the call computes the loss of each row, or its gradient g (p - target) in `out`.
     const std::int64_t* target = nullptr;
     std::int64_t ignore_index = 0;
     double* roots = nullptr;        // kRootNumbers per row; null: not saved
-    const double* found = nullptr;  // kRootNumbers per row, saved before; null: the kernel searches the roots
+    const double* found = nullptr;  // the roots that the loss saved; null: the kernel searches the roots
     double* loss = nullptr;
     const double* g = nullptr;
 };

@@ -1,12 +1,15 @@
-// The sparse maps:
+// The sparse maps: p as a function of the scores and of the unknown of the row.
 //
 //     p = e_a(beta (z - m) - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
 //
-// lambda >= 0 makes the row sum to 1 (tau = a (beta m + lambda) - 1). With v = 1 + a x, the derivative of p with
-// respect to x is p / v (`slope`), and the second derivative is (1 - a) p / v^2; `curve` is p / v^2. Each map stores
-// its unknown, `at`, as a pair of doubles, in the variable in which it is most accurate. A step of lambda moves it.
-// There are two ways to compute p: approximately, in vectors of T, to approach the root; and exactly, in double with
-// the pair, for the last steps. Scores up to `cut` have p = 0, now and after every further step.
+// lambda >= 0 is the number for which the row sums to 1, and tau = a (beta m + lambda) - 1. Let v = 1 + a x. Then the
+// derivative of p with respect to x is p / v (`slope`). The second derivative is (1 - a) p / v^2, and `curve` is
+// p / v^2.
+//
+// The unknown of a map, `at`, is a pair of doubles that determines lambda. Each map uses the variable that is most
+// accurate for it. A step of lambda moves `at`. Far from the root, p is computed approximately, in packs of T. In the
+// last steps, p is computed exactly, in double with the pair. Scores up to `cut` have p = 0 now and after all further
+// steps.
 #pragma once
 
 #include "core/cpp/math.hpp"
@@ -24,7 +27,7 @@ struct Exact {
     Doubles slope, curve, v;  // v is used only where p > 0
 };
 
-// The numbers of a map are doubles (one row), or packs (one row per lane).
+// N, the type of the numbers of a map, is double for one row, or a pack with one row per lane.
 template <class V> SOFTARGMAX_INLINE V all(double x) { return V::all(static_cast<typename V::Scalar>(x)); }
 template <class V> SOFTARGMAX_INLINE V all(V x) { return x; }
 template <class N> SOFTARGMAX_INLINE N as(double x) {
@@ -33,14 +36,14 @@ template <class N> SOFTARGMAX_INLINE N as(double x) {
 }
 template <class N> SOFTARGMAX_INLINE Two<Doubles> spread(Two<N> x) { return {all<Doubles>(x.hi), all<Doubles>(x.lo)}; }
 // z - c as a pair whose first part is rounded once. The difference is NaN for infinite z and on overflow. The formulas
-// for p start with max(.., 0), which turns NaN into 0. This is right, because a score that far below the threshold has
-// p = 0.
+// for p start with max(.., 0), which turns NaN into 0. This is correct, because a score that far below the threshold
+// has p = 0.
 template <class N> SOFTARGMAX_INLINE Two<Doubles> difference(Doubles z, Two<N> c) {
     const Two<Doubles> by = spread(c), d = two_sum(z, Doubles::all(0) - by.hi);
     const Doubles low = d.lo - by.lo, hi = d.hi + low;
     return {hi, low - (hi - d.hi)};
 }
-// z - c, rounded. If z is a float, z - c.hi is exact near c.
+// z - c, rounded. For a float z, z - c.hi is exact near c.
 template <class T, class N> SOFTARGMAX_INLINE Doubles rounded_difference(Doubles z, Two<N> c) {
     if constexpr (sizeof(T) == 4) return (z - all<Doubles>(c.hi)) - all<Doubles>(c.lo);
     else return difference(z, c).hi;
@@ -56,11 +59,11 @@ template <> struct Limit<double> {
     static constexpr double tiny = 0x1p-1000, min_log = -708.396, max_v = 0x1p1023;
 };
 
-// The accuracy of a power: kRough to approach the root, kSummed (that of double) for the last sums, kResult for
-// results.
+// The accuracy of a power: kRough to approach the root, kSummed (double accuracy) for the sums of the last steps, and
+// kResult for results.
 enum class Power { kRough, kSummed, kResult };
 
-// e^y, or 0 if it is below the smallest normal number. For float32 results the relative error is 2e-10.
+// Returns e^y, or 0 if e^y is below the smallest normal number. For float32 results the relative error is 2e-10.
 template <Power how, class T, class V> SOFTARGMAX_INLINE V exp_or_zero(Two<V> y) {
     constexpr bool brief = how == Power::kResult && sizeof(T) == 4;
     const V min_log = all<V>(Limit<typename V::Scalar>::min_log), hi = max(y.hi, min_log);
@@ -114,23 +117,23 @@ template <class V> SOFTARGMAX_INLINE V log1p_of(V x) {
 
 // The step of lambda in Newton's method for S^a = 1, where S = 1 + rest is the sum of p: (S - S^(1 - a)) / (a sum
 // slope). For alpha <= 2 the steps approach the root from one side, and 2 to 6 steps suffice for 32768 scores. Below
-// order 1, let u = -a log S; then (e^u - 1) / u is computed from (1 - e^-u) / u.
+// order 1, (e^u - 1) / u with u = -a log S is computed from (1 - e^-u) / u.
 template <class N> SOFTARGMAX_INLINE N newton(double a, N rest, N slope) {
     const N log = log1p_of(rest), u = as<N>(std::fabs(a)) * log, decay = mean_decay(u);
     return (as<N>(1) + rest) * log * (a < 0 ? decay / (as<N>(1) - u * decay) : decay) / slope;
 }
 
-// The distance below m + lambda at which p is 0, for alpha < 2.
+// Returns a distance d, in units of beta z. Scores that are more than d below m + lambda have p = 0, for alpha < 2.
 inline double reach_of(double a) {
     constexpr double reach = -Limit<double>::min_log, slack = 1 + 1e-6;
     const double u = -a * reach;
     if (a >= 0) return a * reach > 1 ? 1 / a : reach;
     return slack * reach * (u < 1e-3 ? 1 + u * (0.5 + u * (1.0 / 6)) : (exp_scalar(u) - 1) / u);
 }
-// The `cut` that keeps all scores from x on. x may be out of the range of doubles.
+// Returns the `cut` that keeps all scores of at least x. x may be -inf.
 inline double cut_below(double x) { return next_below(std::max(x, std::numeric_limits<double>::lowest())); }
 
-// a beta. a = alpha - 1 is a pair, because rounding a to one double loses digits below order 1/2.
+// Returns a beta. a = alpha - 1 is a pair, because below order 1/2 a single double would lose digits of a.
 inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi, beta.lo}); }
 
 // Maps with alpha <= 2. The unknown is c = m + lambda / beta plus a constant.
@@ -138,7 +141,8 @@ inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi
 // kStepFraction: float32 results are accurate if the last step of v is smaller than this fraction of every score's
 // distance to the threshold. The relative error of the step is the third power of this fraction.
 //
-// kLogarithm: p needs a logarithm. Compared to the logarithm, compensated sums and a multiplication by 1 cost little.
+// kLogarithm: computing p takes a logarithm. Such maps always use compensated sums, and multiply p by the gain even if
+// the gain is 1, because both cost little compared to the logarithm.
 template <class N> struct Gentle {
     N m;
     Two<N> at;  // c
@@ -156,7 +160,7 @@ template <class N, int offset, bool scaled> struct Closed : Gentle<N> {
     Two<N> beta;
     Closed(N top, Two<N> scale) : Gentle<N>(top, as<N>(offset) / scale.hi), beta(scale) {}
     N x(N z) const { return ((z - at.hi) - at.lo) * beta.hi - as<N>(offset); }  // beta (z - m) - lambda
-    N scale() const { return as<N>(1); }  // the scale of a step
+    N scale() const { return as<N>(1); }  // a step is measured relative to this
     void shift(N step) {
         if constexpr (scaled) Gentle<N>::shift(step / beta.hi);
         else Gentle<N>::shift(step);
@@ -249,8 +253,8 @@ template <class N, bool scaled> struct Squared : Closed<N, 2, scaled> {
 };
 
 // alpha <= 2 without a closed form: v = 1 + a beta (z - c), with c = m + lambda / beta. Below order 1 every v is at
-// least 1, so no score is near the threshold. There lambda may be in the thousands, so a step is measured relative to
-// the v of the maximum.
+// least 1, so no score is near the threshold. Below order 1, lambda may be in the thousands. Therefore a step is
+// measured relative to the v of the maximum.
 template <class N> struct Shifted : Gentle<N> {
     using Gentle<N>::at, Gentle<N>::m;
     static constexpr bool kLogarithm = true;
@@ -269,8 +273,8 @@ template <class N> struct Shifted : Gentle<N> {
         shift(step);
         return std::fabs(step) / scale();
     }
-    // A score at distance v from the threshold adds v^(1/a) to the sum, which derivatives at v = 0 do not show. At a =
-    // 1 the sum is linear (see `Linear`).
+    // A score that enters the support at distance v from the threshold adds v^(1/a) to the sum. The derivatives before
+    // the step do not include this. For v = e^(-37 a) it is e^-37. At a = 1 the sum is linear (see `Linear`).
     double tolerance() const { return a_ == 1 ? kInf : std::min(1e-5, exp_scalar(-37 * a_)); }
     N newton(N rest, N slope) const { return sparse::newton(a_, rest, slope); }
     double cut() const { return cut_below(at.hi - (reach_of(a_) + kMargin) / beta.hi); }
@@ -299,7 +303,7 @@ template <class N> struct Shifted : Gentle<N> {
         if (a_ == 1 || a_ == 0.5) {  // v and its square keep their low parts
             const Two<Doubles> x = v(z);
             const Doubles h = max(x.hi, zero);
-            const auto in = above(h, zero);  // not x.hi: `above` is true for NaN
+            const auto in = above(h, zero);  // test h, not x.hi, because `above` is true for NaN
             const Doubles low = keep(in, x.lo), p = h * h;
             if (a_ == 1) return {{h, low}, keep(in, one), zero, x.hi};
             return {{p, fma(h, h, zero - p) + (h + h) * low}, h, keep(in, one), x.hi};
@@ -321,8 +325,8 @@ template <class N> struct Shifted : Gentle<N> {
     }
 };
 
-// alpha > 2: v = q^a + a beta (z - o), where o is the smallest score with p > 0, and q its p. For large a, q^a (the v
-// of o) is tiny. With any other origin it would be rounded to 0.
+// alpha > 2: v = q^a + a beta (z - o), where o is the smallest score with p > 0, and q is the p of o. For large a, the
+// v of o is the tiny number q^a. With any other origin than o, this number would be rounded to 0.
 struct Steep {
     static constexpr bool kLogarithm = true;
     static constexpr double kStepFraction = 0;
@@ -363,8 +367,8 @@ struct Steep {
     }
 };
 
-// The search for o. With v = t + a beta (z - m), it finds t between 1 and n^-a. The sum is not convex in t, so a
-// bisection replaces each step that leaves the bracket, and every fourth step.
+// The search for o in a row of n scores. With v = t + a beta (z - m), it finds t between n^-a and 1. The sum is not
+// convex in t, so a bisection replaces every fourth step, and each step that leaves the bracket.
 struct SteepSearch {
     double m, a_;
     Scale beta;
@@ -385,12 +389,12 @@ struct SteepSearch {
     // A margin keeps the root in the bracket in spite of the rounding errors of the sums.
     double move(double step, bool over) {
         const double from = t, change = -a_ * step;
-        if (!(std::fabs(change) < kInf)) return t = 0;  // a exceeds the range of floats: search for o from m on
+        if (!(std::fabs(change) < kInf)) return t = 0;  // a is out of range of floats: the search for o starts at m
         (over ? high : low) = from * (over ? 1 + kMargin : 1 - kMargin);
         t += change;
         if (std::fabs(change) > 1e-9 * from && (!(t >= low && t <= high) || ++steps % 4 == 0))
             t = std::sqrt(low) * std::sqrt(high);
-        // Below 1e-30 v in float is not accurate. smallest_in_support then finds o exactly.
+        // For t below 1e-30, v is not accurate in float. At t = 0, `smallest_in_support` finds o exactly.
         return t < 1e-30 ? 0 : std::fabs(t - from) / t;
     }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
@@ -400,12 +404,12 @@ struct SteepSearch {
 
 // True if the order 1 + a has a closed form and 1 / beta is well inside the range of floats.
 inline bool is_closed(double a, Scale beta) { return (a == 1 || a == 0.5) && beta.hi >= 0x1p-64 && beta.hi <= 0x1p64; }
-// Calls f with the map with a closed form for a, before its first step.
+// Calls f with the closed-form map for a, before the first step of the map.
 template <bool scaled, class N, class F> SOFTARGMAX_INLINE void with_closed_map(N m, double a, Two<N> beta, F f) {
     if (a == 1) f(Linear<N, scaled>(m, beta));
     else f(Squared<N, scaled>(m, beta));
 }
-// Calls f with the map for alpha - 1 = a <= 1, before its first step.
+// Calls f with the map for alpha - 1 = a <= 1, before the first step of the map.
 template <class N, class F> SOFTARGMAX_INLINE void with_gentle_map(N m, Twofold a, Scale beta, F f) {
     const Two<N> by{as<N>(beta.hi), as<N>(beta.lo)};
     if (!is_closed(a.hi, beta)) f(Shifted<N>(m, a, beta));

@@ -34,17 +34,17 @@ def sparsemax(
     ----------
     z : array_like
         Scores, any shape, any array library. The result has the same array type, shape and dtype. float16 and bfloat16
-        are computed in float32 or better; integers and booleans become the library's default float dtype.
+        are computed in float32 or better. Integers and booleans become the library's default float dtype.
     axis : int, tuple of int, or None
-        The axis or axes of a row of scores; None for all of them.
+        The axis or axes of a row of scores. None means all axes.
     temperature : float or array
-        T in :math:`\beta = 1 / T`. An array has one temperature per row. The limits are those of `softmax`: at T = 0
-        the largest scores share the row, at infinity all scores of the support share it. If T is negative, smaller
-        scores get larger probabilities.
+        T in :math:`\beta = 1 / T`. An array has one temperature per row. The limits are those of `softmax`. At T = 0
+        the largest scores have equal probabilities, and all other scores probability 0. At infinite T all scores of the
+        support have equal probabilities. If T is negative, smaller scores get larger probabilities.
     base : float, optional
         b in :math:`\beta = \ln b / T`; defaults to e.
     where : array of bool, optional
-        The support. An entry outside it has probability 0, even if its score is NaN.
+        The support. An entry outside the support has probability 0, even if its score is NaN.
     out : array, optional
         Array for the result, with z's shape and dtype. It may be z itself, or memory that z does not use.
 
@@ -65,8 +65,8 @@ def sparsemax(
     sparsemax is `entmax` of order 2. Scores that are lower than the largest by T or more have probability 0. A score
     that is higher than all others by T or more has probability 1.
 
-    Edge rows are those of `softmax`: -inf is outside the support, k entries of +inf share the row, a NaN in the support
-    makes its row NaN, and a row with an empty support is 0.
+    Edge rows are those of `softmax`. -inf is outside the support. If k entries are +inf, each of them has probability
+    1 / k. A NaN in the support makes its row NaN. A row with an empty support is 0.
 
     Gradient: with incoming g, :math:`\beta (g - \bar g)` where p > 0, and 0 elsewhere. :math:`\bar g` is the mean of g
     over the entries with p > 0.
@@ -115,8 +115,8 @@ def entmax(
     z, axis, temperature, base, where, out
         As in `sparsemax`.
     alpha : float or array
-        The order, above 0. A higher order gives a sparser result. Order 1 is `softmax`; p is continuous in alpha there.
-        An array has one order per row. The order may be learned.
+        The order, above 0. A higher order gives a sparser result. Order 1 is `softmax`, and p is continuous in alpha at
+        1. An array has one order per row. The order may be learned.
 
     Returns
     -------
@@ -133,19 +133,19 @@ def entmax(
     Notes
     -----
     Above order 1, scores that are lower than the largest by :math:`T/(\alpha - 1)` or more have probability 0. Below
-    order 1, p decreases like a power of the distance to the largest score. There every score except -inf has p > 0,
-    unless p underflows.
+    order 1, p decreases like a power of the distance to the largest score, and every score except -inf has p > 0 unless
+    p underflows.
 
-    Edge rows are those of `softmax`: -inf is outside the support, k entries of +inf share the row, a NaN in the support
-    makes its row NaN, and a row with an empty support is 0. On a device or under tracing alpha is not checked: an
-    alpha that is not a finite number above 0 makes its row NaN.
+    Edge rows are those of `softmax`. -inf is outside the support. If k entries are +inf, each of them has probability
+    1 / k. A NaN in the support makes its row NaN. A row with an empty support is 0. On a device or under tracing, alpha
+    is not checked. There an alpha that is not a finite number above 0 makes its row NaN.
 
     Gradient: with incoming g, :math:`\beta s \odot (g - \langle s, g\rangle / \sum s)`,
     with :math:`s_i = p_i^{2-\alpha}` where p > 0 and 0 elsewhere. The derivative of p with respect to alpha is
-    :math:`-s \odot (w - \langle s, w\rangle / \sum s)`, :math:`w_i = \ell_i^2\,\varphi((\alpha - 1)\,\ell_i)`,
-    :math:`\ell = \log p`, :math:`\varphi(u) = (1 - e^u + u e^u)/u^2`.
+    :math:`-s \odot (w - \langle s, w\rangle / \sum s)` with :math:`w_i = \ell_i^2\,\varphi((\alpha - 1)\,\ell_i)`,
+    :math:`\ell = \log p` and :math:`\varphi(u) = (1 - e^u + u e^u)/u^2`.
 
-    The threshold is the tau at which p sums to 1. Newton's method finds it without sorting. Its steps only use the
+    The threshold is the tau at which p sums to 1. Newton's method finds tau without sorting. Each step only uses the
     scores that may have p > 0.
 
     See Also
@@ -199,7 +199,7 @@ def threshold(
     z, axis, temperature, base, where
         As in `sparsemax`. tau is in the unit of :math:`\beta z`.
     alpha : float or array
-        The order, as in `entmax`. At order 1 tau is always the limit -1; `logsumexp` is more useful there.
+        The order, as in `entmax`. At order 1, tau is always the limit -1, and `logsumexp` is more useful.
 
     Returns
     -------
@@ -247,7 +247,7 @@ def _checked(z: Any, alpha: Any, axis: Any, temperature: Any, base: Any, where: 
 
 
 def order(alpha: Any, z: Any, axes: tuple[int, ...]) -> Any:
-    """Return alpha as a number, or as an array with one order per row and the reduced axes kept as 1."""
+    """Return alpha as a number, or as an array with one order per row, in which the reduced axes have size 1."""
     alpha = check.order(alpha, z, axes)
     if isinstance(alpha, float):
         return alpha

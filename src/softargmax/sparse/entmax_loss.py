@@ -32,7 +32,7 @@ def sparsemax_loss(  # noqa: PLR0913 the options are keyword-only
     where: Mask | None = None,
     dtype: DType | None = None,
 ) -> Array:
-    r"""Return the loss of sparsemax. It is 0 if the target's score is higher than all others by T or more.
+    r"""Return the loss of sparsemax. The loss is 0 if the target's score is higher than all others by T or more.
 
     .. math::
         \ell = \tfrac12 \lVert t - x\rVert^2 - \tfrac12 \lVert p - x\rVert^2, \qquad
@@ -114,7 +114,7 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     z : array_like
         Scores, any shape except 0-d, any array library. The K classes run along `axis`.
     target : array_like
-        Class indices: integers, one per row. Or probabilities t: floats of z's shape. Probabilities are not checked. If
+        Class indices (one integer per row), or probabilities t (floats of z's shape). Probabilities are not checked. If
         they are invalid, the loss is still the value of the formula and may be negative.
     alpha : float or array
         The order, above 0, as in `entmax`. Order 1 is the cross-entropy minus the entropy of the target (0 for a class
@@ -122,8 +122,8 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     axis : int
         The axis of the classes.
     reduction : {"mean", "sum", "none"}
-        How to combine the losses of the rows. "mean" divides their sum by the sum of the rows' :math:`w_y`, or by the
-        number of rows if the targets are probabilities.
+        How to combine the losses of the rows. "mean" divides their sum by the sum of :math:`w_y` over the rows, or by
+        the number of rows if the targets are probabilities.
     ignore_index : int
         The class of rows that are ignored. If all rows are ignored, the mean and its gradient are 0.
     weight : array, optional
@@ -147,7 +147,7 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     ------
     IndexError
         If a class is out of range. The message names the first such class and its position. On a device or under
-        tracing, classes are not checked; there the loss of such a row is NaN.
+        tracing, classes are not checked, and the loss of such a row is NaN.
     TypeError
         If the target is neither integers nor probabilities of z's shape, or an option has a wrong type.
     ValueError
@@ -158,16 +158,17 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     The loss is not negative, up to rounding.
 
     Edge rows: a row with an empty support has the loss +inf for every target, and gradient 0. A target outside the
-    support has the loss +inf and gradient p. If k scores are +inf, they share the row. Then a target among them has the
-    loss :math:`H_\alpha` of the uniform distribution over k classes, any other target has the loss +inf, and the
-    gradient is 0. A NaN in the support gives NaN. An ignored row gives 0 for all scores, even NaN.
+    support has the loss +inf and gradient p. If k scores are +inf, each of them has p = 1 / k, and the gradient is 0.
+    Then a target among these scores has the loss :math:`H_\alpha` of the uniform distribution over k classes. Any other
+    target has the loss +inf. A NaN in the support gives NaN. The loss of an ignored row is 0, even if the row contains
+    NaN.
 
     Above order 1 the loss has a margin: it is 0 if the target's score is higher than all others by
     :math:`T/(\alpha - 1)` or more. If the target is a class, no term of the computed sum is negative, so a small loss
     keeps its digits.
 
-    Gradient: :math:`w_y (p - t) / T`. At the target's class it is computed from the other entries. With respect to
-    alpha: :math:`\partial_\alpha (H_\alpha(p) - H_\alpha(t))` at constant p.
+    Gradient: :math:`w_y (p - t) / T`. The entry of the target's class is computed from the other entries. With respect
+    to alpha: :math:`\partial_\alpha (H_\alpha(p) - H_\alpha(t))` at constant p.
 
     References
     ----------
@@ -193,7 +194,7 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     look = bool(smoothing) or not is_native(z)  # otherwise the kernel checks the classes
     target, soft = target_of(target, z, shape, axis, ignore_index, "target", look=look)
     if soft and weight is not None:
-        raise ValueError("weight: expected None, as the targets are probabilities, got an array")
+        raise ValueError("weight: expected None (because the targets are probabilities), got an array")
     weight, where = class_weights(weight, z, shape, axis), check.optional_mask(where, z)
     kept = target if soft else namespace(target).expand_dims(target, axis=axis)
     beta = check.scale_of(temperature, None, z, (axis,))

@@ -9,10 +9,10 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 //
 //     dz = s (g - <s, g> / <s, 1>),   s = p^(2 - alpha) where p > 0, else 0        (Peters, Niculae & Martins 2019)
 //
-// Where p is 0, g is ignored. Above order 2 the smallest p has the largest s, so its g - <s, g> / <s, 1> would cancel
-// (at alpha = 20 all digits are lost). So the g of the smallest p is first subtracted from every g.
+// Where p is 0, g is ignored. Above order 2 the smallest p has the largest s. Its g - <s, g> / <s, 1> would cancel, and
+// at alpha = 20 lose all digits. Therefore the g of the smallest p is first subtracted from every g.
 
-// Returns s for p > 0.
+// Computes s for p > 0.
 struct Slope {
     double a = 0;
     template <class T> SOFTARGMAX_INLINE Doubles of(Doubles p) const {
@@ -20,7 +20,7 @@ struct Slope {
         if (a == 0.5) return sqrt(p);
         constexpr bool brief = sizeof(T) == 4;
         const Doubles log = log_of<brief ? 5 : kLogTerms<double>>(Two<Doubles>{p, Doubles::all(0)});
-        // Above order 2 s grows as p falls. It is clipped at e^600, so that sums of s g do not overflow.
+        // Above order 2, s grows as p falls. s is clipped at e^600, so that sums of s g do not overflow.
         const Doubles zero = Doubles::all(0), limit = Doubles::all(600);
         const Doubles y = zero - max(zero - max(log * Doubles::all(1 - a), zero - limit), zero - limit);
         return exp_of<brief ? 7 : kExpTerms<double>>(Two<Doubles>{y, Doubles::all(0)});
@@ -105,7 +105,7 @@ void write_gradient(const T* p, const T* g, std::int64_t n, const Slope& slope, 
 
 // ---- the Fenchel-Young loss of a row with a class y -----------------------------------------------------------
 //
-// With x = z - m - lambda and v = 1 + a x, so that p^alpha = p v (Blondel, Martins & Niculae 2020),
+// Let x = z - m - lambda and v = 1 + a x. Then p^alpha = p v (Blondel, Martins & Niculae 2020) and
 //
 //     loss = (sum_k p_k v_k - 1) / alpha - x_y = sum_{k != y} p_k v_k / alpha + psi
 //     psi = (p_y v_y - 1) / alpha - x_y
@@ -140,7 +140,7 @@ template <class T, class F> void add_others(const T* z, std::int64_t n, const F&
 }
 
 // Returns the integral of (1 - t)^(a - 1) t from 0 to e, for e < 1/2. The closed form is (1 - (1 - e)^a (1 + a e)) /
-// (a (a + 1)). Where it would cancel, the series is used.
+// (a (a + 1)). Where the closed form would cancel, a series is used.
 inline double psi_of(double a, double e) {
     if (a > 1 && (a + 1) * e > 0.5) return (1 - exp_scalar(a * log1p_scalar(-e) + log1p_scalar(a * e))) / (a * (a + 1));
     double power = e * e, sum = 0;
@@ -172,7 +172,7 @@ template <class F, class From> LossOf loss_of(const F& map, From& from, double z
     const double psi = e < 0.5 ? psi_of(a, e) : (pv - 1) / (1 + a) - map.x(z_y);
     return {(rounded(others.pv) + ties * pv) / (1 + a) + psi, e < 0.5 ? e : 1 - p};
 }
-// The loss if k scores of +inf share the row: H_alpha of the uniform distribution.
+// Returns the loss for a target among k scores of +inf: H_alpha of the uniform distribution over k classes.
 inline double loss_of_ties(double a, double k) {
     const double log = log_scalar(k), u = a * log;
     return log / (1 + a) * (std::fabs(u) < 1e-6 ? 1 - u / 2 : (1 - exp_scalar(-u)) / u);

@@ -103,8 +103,8 @@ void write_row(const T* z, std::int64_t n, const F& map_, const Target<T>& to, d
     });
 }
 
-// Writes p, or g (p - onehot) if there is a target. At the class this is -g (1 - p), where 1 - p is computed from the
-// other entries.
+// Writes p, or g (p - onehot) if there is a target. At the class the result is -g (1 - p), where 1 - p is computed from
+// the other entries.
 template <class T, int Size> void write_block(Group<T, Size>& group, std::int64_t b, const Found* found) {
     const Args& args = group.args;
     const std::int64_t n = group.end(b) - group.begin(b);
@@ -159,7 +159,7 @@ template <class T, int Size> void map_group(Group<T, Size>& group) {
     }
 }
 
-// The numbers of one row for the gradient.
+// Quantities of one row from which its gradient is computed.
 struct GradientRow {
     Slope slope;
     Origin origin;

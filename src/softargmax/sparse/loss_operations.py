@@ -1,7 +1,7 @@
-"""Operation records of the Fenchel-Young losses. Their definitions are in reference_loss.py.
+"""Operation records of the Fenchel-Young losses. The definitions are in reference_loss.py.
 
-Notation as in `support.py`. In addition, t is the target probability of each class, and u = g (p - t) is the gradient
-of <g, loss>.
+The notation is that of `support.py`. In addition, t is the target probability of each class, and u = g (p - t) is the
+gradient of <g, loss>.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from softargmax.sparse import reference_loss
 from softargmax.sparse.operations import EntmaxVjp, Scores, ToScores, entmax, entmax_vjp, tangent, times_beta
 from softargmax.sparse.support import Support
 
-# --- target classes: dloss = <p - t, dz> + dH / dalpha dalpha ---------------------------------------------------------
+# --- target classes: dloss = <p - t, dx> + (dH / dalpha) dalpha -------------------------------------------------------
 
 
 class OfClasses(NamedTuple):
@@ -72,7 +72,7 @@ def _refuse(i: OfClasses, row: int) -> None:
 
 
 def _support(i: OfClasses) -> tuple[Support, Any, Any]:
-    """Return the support (for second derivatives), p and tau. Ignored rows have an empty support."""
+    """Return a `Support` for second derivatives, p and tau. Ignored rows have an empty support."""
     xp = namespace(i.z)
     ignored = i.target == i.ignore_index
     p, tau = entmax(Scores(xp.where(ignored, 0.0, i.z), i.alpha, i.where, i.beta, i.axes))
@@ -93,7 +93,7 @@ def _by_alpha(i: OfClasses) -> Any:
 
 
 def _inner_product(slope: Any, t: Any, axes: tuple[int, ...]) -> Any:
-    """Return <slope, t> of each row in float64. Where the slope is 0, t is ignored, even NaN."""
+    """Return <slope, t> of each row in float64. Where the slope is 0, t is ignored, even if it is NaN."""
     xp = namespace(slope)
     slope = xp.astype(slope, xp.float64)
     return row_sum(xp.where(slope == 0, 0.0, slope * t), axes)
@@ -185,11 +185,11 @@ entmax_loss_vjp: Operation[LossVjp, ToScores] = Operation(
 )
 
 
-# --- any target: without a kernel; the array library differentiates the definition ------------------------------------
+# --- classes or probabilities: no kernel; the array library differentiates the definition -----------------------------
 
 
 class OfMasses(NamedTuple):
-    """The fields of OfClasses, and the label smoothing. The target is one class or probabilities."""
+    """The fields of OfClasses, and the label smoothing. The target of a row is a class or probabilities."""
 
     z: Array
     target: Array

@@ -52,7 +52,7 @@ class Entmax(_WithOrder):
         The order, above 0: one number, or one per row. A `torch.nn.Parameter` is learned. Keep it above 0, for example
         with softplus or 1 + sigmoid. Any other tensor becomes a buffer.
     dim : int, tuple of int or None
-        The axis or axes of a row of scores; None for all of them.
+        The axis or axes of a row of scores. None means all axes.
     temperature : float, Tensor or Parameter
         T: one number, or one per row. A `torch.nn.Parameter` is learned. Any other tensor becomes a buffer.
 
@@ -137,7 +137,7 @@ class EntmaxLoss(_WithOrder):
     alpha : float, Tensor or Parameter
         The order, as in `Entmax`.
     weight : Tensor, optional
-        Class weights, one per class. They become a buffer.
+        Class weights, one per class. The weights become a buffer.
     ignore_index, reduction, label_smoothing
         As in `softargmax.entmax_loss`. These are keyword-only.
     temperature : float, Tensor or Parameter
@@ -146,8 +146,8 @@ class EntmaxLoss(_WithOrder):
     Notes
     -----
     Call the module with scores (K,), (N, K) or (N, K, d1, ...), a target, and optionally `where`, a boolean mask that
-    broadcasts with the scores. The K classes run along axis 1, or axis 0 of scores (K,). (The function's default is the
-    last axis.) Edge rows and gradients are those of `softargmax.entmax_loss`.
+    broadcasts with the scores. The K classes run along axis 1, or along axis 0 of scores (K,). (The default of
+    `softargmax.entmax_loss` is the last axis.) Edge rows and gradients are those of `softargmax.entmax_loss`.
 
     See Also
     --------

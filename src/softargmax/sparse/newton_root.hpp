@@ -1,5 +1,5 @@
-// Finds the root of sum p = 1. A row's candidates, the scores that may have p > 0, are listed, and every step of the
-// search drops some of them. Short rows are solved sixteen at a time.
+// Finds the root of sum p = 1. The candidates of a row are the scores that may have p > 0. They are stored in a list,
+// and every step of the search drops some of them. Short rows are solved sixteen at a time.
 #pragma once
 
 #include "core/cpp/parallel_rows.hpp"
@@ -15,8 +15,8 @@ template <class T, int Size> using Group = GroupOf<Args, T, Size>;
 
 constexpr std::int64_t kSlack = 2 * 16;  // `compress` writes up to this many numbers past the end
 
-// Calls f(pack of doubles, index) for each half of a pack. Each half has its own sums, because the additions of a
-// single sum would wait for each other.
+// Calls f(pack of doubles, index) for each half of a pack of floats, or once for a pack of doubles. Callers add up each
+// half separately, because the additions to a single sum would wait for each other.
 template <class F> SOFTARGMAX_INLINE void each_half(Pack<float> v, F f) {
     const Wide w = widen(v);
     f(w.low, 0);
@@ -35,7 +35,7 @@ template <class T> SOFTARGMAX_INLINE Pack<T> scores_at(const T* z, std::int64_t 
     return Pack<T>::load_part(z + i, n - i, -std::numeric_limits<T>::infinity());
 }
 
-// Appends the scores above `cut` to the list that ends at `to`, and returns its new end. Sets `nan` if one is NaN.
+// Appends the scores above `cut` to the list that ends at `to`, and returns the new end. Sets `nan` if a score is NaN.
 template <class T> T* append_above(const T* z, std::int64_t n, T cut, T* to, bool& nan) {
     using V = Pack<T>;
     const V low = V::all(cut);
@@ -49,15 +49,15 @@ template <class T> T* append_above(const T* z, std::int64_t n, T cut, T* to, boo
     return to;
 }
 
-// The scores of a row that may have p > 0. While they do not all fit into the list, each step reads the row itself.
+// The scores of a row that may have p > 0. As long as they do not fit into the list, each step reads the whole row.
 template <class T> struct Candidates {
     Group<T, 1>* group;  // null if the list has room for the whole row
     T* list;
     std::int64_t length, capacity, count = 0;
     bool listed = true;
 
-    // Calls body(scores, count, destination of the scores to keep) over all candidates. Afterwards the kept scores are
-    // listed if they fit.
+    // Calls body(scores, count, destination of the scores to keep) over all candidates. If the kept scores fit, they
+    // become the list.
     template <class Body> void each(Body body) {
         T* to = list;
         if (listed) {
@@ -82,7 +82,7 @@ struct Found {  // the solution of a row
     Twofold a{0, 0};  // alpha - 1
     Scale beta;
     Twofold at;  // the root of an ordinary row
-    State limit;  // the state of a row that is not ordinary: with infinities, empty, or with a NaN
+    State limit;  // the state of any other row: with infinities, empty, or with a NaN
     bool ordinary = false;
     double others = -1;  // 1 - p of the target class, if the class is in the support
 };
@@ -133,11 +133,11 @@ constexpr int kMaxSteps = 200;
 struct Sums {
     double p = 0, slope = 0;
 };
-// Adds the rough sums over the scores above `cut`, and appends these scores at `to`, which may be z.
+// Adds the rough sums over the scores above `cut`, and appends these scores at `to`. `to` may be z.
 template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F& map, T cut, T*& to, Sums& sums) {
     using V = Pack<T>;
     constexpr std::int64_t stretch = 32 * V::kLanes;  // sums in T have at most 32 packs
-    const F here = map;  // A copy stays in registers, because writes to `to` cannot change it.
+    const F here = map;  // a copy stays in registers, because writes to `to` cannot change the copy
     const V low = V::all(cut), zero = V::all(0);
     const Doubles none = Doubles::all(0);
     T* end = to;
@@ -160,8 +160,8 @@ template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F&
     sums.slope += sum_of(slope[0] + slope[1]);
 }
 
-// Exact sums in double, with the curvature. With `pairs`, the sum of p is a pair that includes all rounding errors of
-// p.
+// Exact sums in double of p, slope and curve. With `pairs`, the sum of p is a pair that includes the rounding errors of
+// each p.
 struct ExactSums {
     Twofold p{0, 0};
     double slope = 0, curve = 0;
@@ -191,7 +191,7 @@ void exact_sums(const T* z, std::int64_t n, const F& map, ExactSums& sums) {
     sums.nearest = std::min(sums.nearest, -max_of(nearest));
 }
 
-// Returns the next step near the root. It uses the curvature, so its error is the third power of the step.
+// Returns the next step near the root. Because it uses the curvature, its error is of the third order in the step.
 template <class F> double third_order_step(const F& map, double rest, const ExactSums& sums) {
     if (std::fabs(rest) > 1e-3) return map.newton(rest, sums.slope);
     const double step = rest / sums.slope;
@@ -244,8 +244,8 @@ template <class T, class F> bool has_converged(double moved, double of_v, double
 }
 
 // Calls then(the map at its root), for alpha <= 2. Floats use no pairs, which saves half the time of a row with a full
-// support. Exceptions are rows with a score so near the threshold that the rounding errors of the sum (n 2^-57 in
-// sixteen partial sums) would change its p visibly.
+// support. Rows with a score very near the threshold are an exception. There the rounding errors of the sum (n 2^-57
+// in sixteen partial sums) would visibly change the p of this score.
 template <class F, class From, class Then> void solve(F map, From& from, Then then) {
     using T = std::remove_pointer_t<decltype(from.list)>;
     approach(map, from);
@@ -284,7 +284,7 @@ template <class From> Neighbours neighbours(double o, From& from) {
     });
     return {max_of(below), -max_of(above_o)};
 }
-// Returns the midpoint of two doubles, counted in representable numbers. So 64 halvings of any interval suffice.
+// Returns the midpoint of two doubles, counted in representable numbers. Any interval then needs at most 64 halvings.
 inline double middle(double low, double high) {
     const auto place = [](double x) {
         std::int64_t bits;
@@ -297,9 +297,9 @@ inline double middle(double low, double high) {
     std::memcpy(&x, &bits, sizeof x);
     return x;
 }
-// Returns o, the smallest score with p > 0. `in_support(x)` is true if the p of the scores above x, with q = 0, sum to
-// less than 1. The argument `o` is where the search ended. The result is close to it, or a bisection finds it between a
-// score outside the support and the maximum `top`, which is in the support.
+// Returns the smallest score with p > 0. `in_support(x)` is true if the p of the scores above x, with q = 0, sum to
+// less than 1. The argument `o` is the estimate of the search. If the result is not near this estimate, a bisection
+// finds it between a score outside the support and the maximum `top`, which is in the support.
 template <class From, class InSupport> double smallest_in_support(double o, double top, From& from,
                                                                   InSupport in_support) {
     double low = -kInf, high = o;
@@ -320,7 +320,7 @@ template <class From, class InSupport> double smallest_in_support(double o, doub
     }
 }
 // Calls then(the map at its root), for alpha > 2. For a known o the sum is convex in q, so Newton's method descends
-// monotonically. It starts from 1 over the number of scores equal to o.
+// monotonically. It starts at q = 1 / n if n scores are equal to o.
 template <class From, class Then> void solve(SteepSearch search, From& from, Then then) {
     approach(search, from);
     const auto steep = [&](double o, double q) { return Steep(search.a_, search.beta, o, q); };
@@ -377,7 +377,7 @@ class Lanes {
             active = unless(active, above(near * map.scale(), map.a() < 0 ? step : max(step, zero - step)));
         }
     }
-    // Moves the maps of one pack of doubles, which are close to their roots, to their roots.
+    // Moves the maps of one pack of doubles from near their roots to their roots.
     template <class F> void converge(F& map, const double (*z)[kHalf]) const {
         const auto size_of = [](Doubles x) SOFTARGMAX_LAMBDA { return max(x, Doubles::all(0) - x); };
         const Doubles zero = Doubles::all(0), one = Doubles::all(1), half = Doubles::all(0.5 * (1 - map.a())),
@@ -402,7 +402,7 @@ class Lanes {
                               keep(active, keep(far, map.newton(rest, slope)) + keep(unless(active, far), corrected)),
                           moved = size_of(step) / map.scale(), of_v = zero - moved * a;  // negated
             map.shift(step);
-            // Returns for each lane what has_converged returns for one row.
+            // `active` becomes false in the lanes for which `has_converged` would return true.
             const auto held = unless(active, above(Doubles::all(0.5) * nearest, of_v));
             active = unless(active, unless(held, above(moved, tolerance)));
             active = unless(active, unless(unless(held, above(moved, short_)), above(share * nearest, of_v)));

@@ -1,7 +1,7 @@
-"""Operation records of the sparse maps and their threshold. Their definitions are in reference.py.
+"""Operation records of the sparse maps and of their threshold. The definitions are in reference.py.
 
-Notation as in `support.py`. The derivative rules of p use tau only to detect rows of infinities. The derivatives of tau
-are those of `threshold`.
+The notation is that of `support.py`. The derivative rules of `entmax` use tau only to detect rows of infinities. tau
+itself has derivatives only as a result of `threshold`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ entmax: Operation[Scores, Probabilities] = Operation(
 
 
 def _entmax_vjp_vjp(i: EntmaxVjp, _r: ToScores, g: ToScores, wanted: Wanted) -> Gradients:
-    """Differentiate <h, gz>, which is symmetric in g and h: <h, gz> = <g, s h'>. Its derivative for s is h' g'."""
+    """Differentiate <h, gz> = <g, s h'>, which is symmetric in g and h. The derivative with respect to s is h' g'."""
     row = Support(i.p, i.tau, i.alpha, i.axes)
     to_s = row.centred(i.g) * row.centred(g.gz)
     return {

@@ -1,4 +1,4 @@
-"""The definitions in array-API Python. They serve JAX, CuPy and other libraries, and tests compare kernels with them.
+"""Definitions of the sparse maps in array-API Python. JAX and CuPy use them, and tests compare the kernels with them.
 
     p = e_a(d - lambda)    e_a(x) = [1 + a x]_+^(1/a)    a = alpha - 1    d = beta z - max beta z    sum p = 1
 

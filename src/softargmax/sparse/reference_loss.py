@@ -1,12 +1,14 @@
-"""The definitions of the Fenchel-Young losses. Let x = beta z - max beta z - lambda, a = alpha - 1 and v = 1 + a x.
+"""Definitions of the Fenchel-Young losses. Let x = beta z - max beta z - lambda, a = alpha - 1 and v = 1 + a x.
 
     loss = (a / alpha) sum p x - sum t x + sum t log(t) E(a log t) / alpha,   E(u) = (e^u - 1) / u
 
     for a class y   loss = sum_{k != y} p_k v_k / alpha + psi,   psi = (p_y v_y - 1) / alpha - x_y
     e = 1 - p_y     psi = integral of (1 - s)^(a - 1) s from 0 to e = sum_j c_j e^(j + 2) / (j + 2)
+    c_0 = 1         c_(j + 1) = c_j (j + 1 - a) / (j + 1)
 
-The form for a class has no negative term, so the small loss of a confident row keeps its digits. For e < 1/4 psi is
-computed by the series. Otherwise it is computed by the first formula, which does not cancel there.
+The form for a class has no negative term, so the small loss of a confident row keeps its digits. For e < 1/4, psi is
+computed by the series, or by a closed form if a is large. For other e, psi is computed by its first formula, which does
+not cancel there.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def _loss(
     t = rows.pad_with(xp.astype(rows.lay(t), rows.dtype), 0.0)
     inside = root.d > -INF
     loss = form(root, low, t, inside)
-    # A target outside the support makes the loss infinite. The gradient of max beta z + lambda is p, that of the loss.
+    # A target outside the support makes the loss infinite. The term max beta z + lambda gives this loss the gradient p.
     outside = _sum(xp.where(inside, 0.0, t))
     infinite = (outside != 0.0) | ~xp.any(inside, axis=-1, keepdims=True)
     loss = loss + xp.where(infinite, outside * max_plus_lambda(solution) + INF, 0.0)
@@ -131,7 +133,7 @@ def _of_class(root: Root, low: Any, t: Any, inside: Any) -> Any:
     e = _sum(xp.where(y, 0.0, p))
     near = e < 0.25
     x, series = xp.where(near, e, 0.0), xp.zeros_like(e)
-    for j in range(_TERMS, -1, -1):  # Horner: sum_j c_j x^j / (j + 2) with c_(j + 1) = c_j (j + 1 - a) / (j + 1)
+    for j in range(_TERMS, -1, -1):  # Horner's scheme for sum_j c_j x^j / (j + 2)
         series = 1.0 / (j + 2) + x * (j + 1 - a) / (j + 1) * series
     far = (_sum(xp.where(y, pv, 0.0)) - 1.0) / (1.0 + a) - _sum(xp.where(y, distances(root, low), 0.0))
     steep = (a > 1.0) & ((a + 1.0) * e > 0.5)  # here the first terms of the series increase

@@ -1,11 +1,11 @@
 """The root search of the sparse maps' definitions: find the unknown for which the p of a row sum to 1.
 
-For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda). For alpha > 2 it is q, the smallest p above 0.
-Let o be the score whose p is q. Then p = (q^a + a (z - o))^(1/a). In this form probabilities near the threshold keep
-their digits.
+For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda). For alpha > 2 the unknown is q, the smallest p
+above 0. Let o be the score whose p is q. Then p = (q^a + a (z - o))^(1/a). In this form probabilities near the
+threshold keep their digits.
 
-The search (`reference_search.py`) treats its inputs as constants. Two more Newton steps from its result are
-differentiable. One step would give the first derivatives of the root; two steps give derivatives up to the third.
+The search (`reference_search.py`) treats its inputs as constants. Two more Newton steps from the result of the search
+are differentiable. One step would give the first derivatives of the root. Two steps give derivatives up to the third.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Root(NamedTuple):
     """The root that the search found: `at` is lambda, or q in rows with alpha > 2 (`steep`)."""
 
     d: Any
-    e: Any  # d + e = beta z - max beta z; d is -inf outside the support, and everywhere in a row of NaN
+    e: Any  # d + e = beta z - max beta z; d is -inf outside the support and in invalid rows
     a: Any
     steep: Any
     at: Any
     o: Any  # d of the smallest score with p > 0 if `steep`, else 0
     o_low: Any  # e of this score
-    first: Any  # True at this score if `steep`, and at the first one among equal scores
+    first: Any  # True at this score if `steep`; of equal scores, only at the first
 
 
 class Solution(NamedTuple):
@@ -46,7 +46,7 @@ class Solution(NamedTuple):
 
     rows: Rows
     x: Any  # the scores, negated for beta < 0
-    m: Any  # their maximum
+    m: Any  # the maximum of x
     hi: Any  # |beta| = hi + lo
     lo: Any
     invalid: Any  # rows with a NaN, an invalid order or an invalid beta
@@ -99,7 +99,7 @@ def _root_of(d: Any, e: Any, a: Any, *, some_steep: bool) -> Root:
     first = steep & (far == o) & (rest == o_low)
     index = xp.arange(d.shape[-1], device=device_of(d))
     first = first & (index == xp.argmax(xp.astype(first, xp.int8), axis=-1, keepdims=True))
-    own = xp.sum(xp.where(first, d, 0.0), axis=-1, keepdims=True)  # the value of o, and also the derivative of o
+    own = xp.sum(xp.where(first, d, 0.0), axis=-1, keepdims=True)  # o, with the derivative of this score
     return Root(d, e, a, steep, at, own, xp.where(steep, o_low, 0.0), first)
 
 
@@ -137,7 +137,7 @@ def powers(root: Root, low: Any) -> tuple[Any, Any, Any]:
     p = xp.where(inside, xp.exp(xp.where(near, y_near, y_far)), 0.0)
     factor = xp.where(steep, xp.exp((xp.where(steep, a, 1.0) - 1.0) * log_q), 1.0)
     p, slope = xp.where(is_q, at + low, p), xp.where(is_q & there, 1.0, p / safe_v * factor)
-    p = xp.where(tie, p + frozen(at + low - p), p)  # this has the value q and the derivative of p
+    p = xp.where(tie, p + frozen(at + low - p), p)  # the value is q, the derivative that of p
     return xp.where(there, p, 0.0), slope, xp.where(is_q, base, xp.where(inside, safe_v, 0.0))
 
 
@@ -161,7 +161,7 @@ def expm1_over(u: Any) -> Any:
 
 
 def distances(root: Root, low: Any) -> Any:
-    """Return x = beta z - max beta z - lambda, so that v = 1 + a x wherever it is above 0."""
+    """Return x = beta z - max beta z - lambda. Wherever v is above 0, v = 1 + a x."""
     d, e, a, steep, at, o, o_low, _ = root
     xp = namespace(d)
     base = xp.exp(a * xp.log(xp.where(steep, at + low, 1.0)))
@@ -169,7 +169,7 @@ def distances(root: Root, low: Any) -> Any:
 
 
 def threshold_of(solution: Solution, kind: Any) -> Any:
-    """Return tau = a (max beta z + lambda) - 1. It is infinite if the maximum is not finite, NaN in invalid rows."""
+    """Return tau = a (max beta z + lambda) - 1. tau is infinite if the maximum is infinite, and NaN in invalid rows."""
     xp, a = solution.rows.xp, solution.root.a
     m, side = frozen(solution.m), frozen(a * solution.m)
     infinite = xp.abs(m) == INF

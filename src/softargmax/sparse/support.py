@@ -1,8 +1,9 @@
 """Quantities shared by the derivatives of the sparse maps.
 
-Notation: x = beta z, a = alpha - 1, p the probabilities, s = p^(1 - a) where p > 0 and 0 elsewhere, g (and h) an
-incoming gradient, t a tangent, <s, g> the sum of s g over a row, g' = g - <s, g> / <s, 1>. The p of a row of
-infinities (tau = inf) are constants. In arrays with one number per row, the reduced axes have size 1.
+Notation: x = beta z and a = alpha - 1. p are the probabilities. s = p^(1 - a) where p > 0, and 0 elsewhere. g and h are
+incoming gradients, and t is a tangent. <s, g> is the sum of s g over a row, and g' = g - <s, g> / <s, 1>.
+
+The p of a row of infinities (tau = inf) are constants. In arrays with one number per row, the reduced axes have size 1.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class Support:
         self.total = xp.where(total == 0, 1.0, total)
 
     def only(self, x: Any) -> Any:
-        """Return x in the support, and exactly 0 outside it, even where x is NaN."""
+        """Return x in the support, and exactly 0 outside the support, even where x is NaN."""
         return self.xp.where(self.inside, self.xp.astype(x, self.dtype), 0.0)
 
     def top(self, x: Any, candidates: Any) -> Any:
-        """Return the maximum over the candidates of each row, or 0 if it is not finite."""
+        """Return the maximum over the candidates of each row, or 0 if the maximum is infinite."""
         top = _maximum(self.xp.where(candidates, x, -math.inf), self.axes)
         return self.xp.where(self.xp.isinf(top), 0.0, top)
 
@@ -50,13 +51,13 @@ class Support:
         return row_sum(self.s * self.only(g), self.axes) / self.total
 
     def centred(self, g: Any) -> Any:
-        """Return g'. The g of the largest s is subtracted first: above order 2 it would dominate the mean of g."""
+        """Return g'. The g of the largest s is subtracted first, because above order 2 it dominates <s, g> / <s, 1>."""
         g = self.only(g)
         g = g - self.top(g, self.inside & (self.s == _maximum(self.s, self.axes)))
         return self.only(g - self.mean(g))
 
     def to_beta(self, g: Any, i: Any) -> Any:
-        """Return <s g', z>. It is computed as <s g', z'>, which is equal but does not cancel."""
+        """Return <s g', z>, computed as <s g', z'>. Both are equal, but the second form does not cancel."""
         return finite_or_zero(i.beta.hi, row_sum(self.s * self.centred(g) * self.centred(i.z), self.axes))
 
     def by_alpha(self) -> Any:
