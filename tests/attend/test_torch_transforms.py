@@ -19,7 +19,7 @@ def draw(*shape: int, seed: int = 0) -> Any:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-# The arrays are small, because finite differences take one or two calls per number.
+# The arrays are small, because finite differences take one or two calls per element.
 QKV = draw(2, 4, 3, 3), draw(2, 2, 5, 3, seed=1), draw(2, 2, 5, 2, seed=2)
 NUMBERS: dict[str, Any] = {"left": 2, "right": 1, "softcap": 1.3, "dropout": 0.3}
 PLAIN = Options(scale=0.4, mask=None, bias=None, sink=None, alpha=1.0, lengths=None, seeds=None, **NUMBERS)
@@ -47,24 +47,25 @@ def tracked(flat: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-# For orders other than 1, lse is NaN. opcheck's last test does not treat NaN as equal to NaN.
+# For orders other than 1, lse is NaN. opcheck's last test fails there, because it does not treat NaN as equal to NaN.
+# These are the other tests of opcheck.
 NOT_COMPARED: dict[str, Any] = {"test_utils": ("test_schema", "test_autograd_registration", "test_faketensor")}
-# With gradients, opcheck also traces the backward pass and takes 4 s per call. So it runs only twice: without options
-# and with all options. `test_derivatives` tests the options one by one.
+# With gradients, opcheck also traces the backward pass and takes 4 s per call. Therefore only two subsets are checked
+# with gradients: no options, and all options of softmax. `test_derivatives` tests the options one by one.
 CHECKED = [*((names, False) for names in SUBSETS), (SUBSETS[0], True), (SUBSETS[-2], True)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("names", "along"), CHECKED, ids=lambda x: "+".join(x) if isinstance(x, tuple) else str(x))
-def test_opcheck(names: tuple[str, ...], along: bool) -> None:
+@pytest.mark.parametrize(("names", "gradients"), CHECKED, ids=lambda x: "+".join(x) if isinstance(x, tuple) else str(x))
+def test_opcheck(names: tuple[str, ...], gradients: bool) -> None:
     i = arguments(names)
     r = o.attention(i)
     g, g_lse = (draw(*x.shape, seed=9) for x in r)
     back = AttentionVjp(g, None if "alpha" in names else g_lse, i, r.output, r.lse.nan_to_num(), "bias" in names)
     for operation, record in ((o.attention, i), (o.attention_vjp, back)):
         flat = operation.torch.flatten(record)
-        of = NOT_COMPARED if "alpha" in names and operation is o.attention else {}
-        torch.library.opcheck(operation.torch.overload, tracked(flat) if along else flat, **of)
+        tests = NOT_COMPARED if "alpha" in names and operation is o.attention else {}
+        torch.library.opcheck(operation.torch.overload, tracked(flat) if gradients else flat, **tests)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
@@ -81,7 +82,10 @@ def test_opcheck_of_pages(alpha: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("names", SUBSETS, ids="+".join)
 def test_derivatives(names: tuple[str, ...]) -> None:
-    """First and second derivatives of both results with respect to every input, in reverse, forward and mixed mode."""
+    """First and second derivatives agree with finite differences, in reverse, forward and mixed mode.
+
+    The test covers output and lse, and every input with a floating dtype.
+    """
     rest = o.attention.torch.flatten(arguments(names))
     places = [i for i, x in enumerate(rest) if isinstance(x, torch.Tensor) and x.is_floating_point()]
     inputs = tuple(rest[i].clone().requires_grad_() for i in places)
@@ -136,7 +140,7 @@ def test_a_compiled_graph_has_the_same_bits() -> None:
     ids="+".join,
 )
 def test_a_few_queries_at_a_time(names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Derivatives of every order and mode are the same if queries are processed in parts instead of all at once."""
+    """First and second derivatives do not depend on how many queries the definition processes at a time."""
     i = arguments(names)
 
     def hessian_row(q: Any) -> Any:
