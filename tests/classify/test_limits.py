@@ -15,7 +15,7 @@ from softargmax import classify
 
 
 def test_both_probabilities_of_two_linear_classes_are_accurate() -> None:
-    """Both probabilities are accurate. scikit-learn's second probability is 1 - p, which is 0 if scores differ by 37."""
+    """Both probabilities are accurate. scikit-learn computes one as 1 - p, which is 0 if the scores differ by 37."""
     X, y = np.array([[-1.1], [-0.9], [0.9], [1.1]]), [0, 0, 1, 1]
     model = classify.LinearDiscriminant().fit(X, y)
     new = np.array([[2.0]])
@@ -159,7 +159,7 @@ def test_counts_that_underflow() -> None:
 
 
 def test_tol_and_small_variances() -> None:
-    """If a direction has too little variance for `tol`, LinearDiscriminant drops it and QuadraticDiscriminant raises."""
+    """LinearDiscriminant drops a direction with too little variance for `tol`. QuadraticDiscriminant raises."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((60, 2)), np.repeat([0, 1], 30)
     X = np.column_stack([X, X[:, 0] + 1e-3 * rng.standard_normal(60)])
