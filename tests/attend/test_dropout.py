@@ -103,7 +103,7 @@ def test_torch_differentiates_with_the_same_mask() -> None:
     assert not torch.equal(first, second)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # torch's forward mode gives it
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # torch's forward mode warns
 def test_forward_mode_has_the_digits_of_the_dtype() -> None:
     """The tangent along v equals the output in float64: the definition does not round 1 / (1 - rate) to float32."""
     torch = pytest.importorskip("torch")

@@ -140,7 +140,7 @@ def test_empty_arrays_have_results(backend: Backend, alpha: float) -> None:
         assert (backend.back(gradients.v) == 0).all()
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # torch's forward mode gives it
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # torch's forward mode warns
 def test_jacobians() -> None:
     torch = pytest.importorskip("torch")
     q, k, v, bias = (

@@ -36,7 +36,7 @@ OPTIONS = [(1.0, None), (3.7, None), (0.1, None), (1.0, 2.0), (10.0, 10.0), (-1.
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_truth_agrees_with_mpmath(dtype: str) -> None:
-    """True values for float32, computed in float64, are within 1e-3 ulp. Those for float64, in pairs, within 1e-4 ulp."""
+    """True values for float32 are float64 numbers, within 1e-3 ulp. Those for float64 are pairs, within 1e-4 ulp."""
     allowed = {"float32": 1e-3, "float64": 1e-4}[dtype]
     checked = 0
     for row in _rows(dtype):

@@ -166,12 +166,11 @@ def wide(z: ArrayLike, alpha: float) -> Long:
     return p
 
 
-# --- rows next to the threshold ---------------------------------------------------------------------------------------
+# --- rows with scores next to the threshold ---------------------------------------------------------------------------
 
 
 def made_of(smallest: float, k: int, alpha: float, dtype: str, seed: int = 0) -> NDArray[np.float64]:
-    """Return scores p^a / a, whose threshold is near 0. The smallest p, closest to the threshold, are about
-    `smallest`."""
+    """Return scores p^a / a, whose threshold is near 0. The smallest p is about `smallest`."""
     rng = np.random.default_rng([seed, k])
     p = np.exp(rng.uniform(math.log(smallest), 0, k))
     p[-1] = smallest
@@ -184,8 +183,10 @@ def made_of(smallest: float, k: int, alpha: float, dtype: str, seed: int = 0) ->
 
 
 def allowance(row: Exact, alpha: float, sum_error: float) -> NDArray[np.float64]:
-    """Return the error of each p due to an error of the sum. Lambda changes by sum_error / slope, and v changes by a
-    times as much."""
+    """Return the error of each p due to an error of the sum.
+
+    This error changes lambda by sum_error / slope, and v by a times as much.
+    """
     a, p = alpha - 1, np.ldexp(row.p.hi, -LIFT)
     if a == 0:
         return p * sum_error
