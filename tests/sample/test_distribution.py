@@ -44,7 +44,7 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
 def draw(z: Any, options: dict[str, Any], shape: tuple[int, int], seed: int) -> Any:
     """Return `shape[1]` draws from each of `shape[0]` copies of z.
 
-    categorical has no typical_p, epsilon and eta here, so `filter_scores` applies them.
+    If typical_p, epsilon or eta is set, `filter_scores` applies all filters before the draw.
     """
     if options.keys() & {"typical_p", "epsilon", "eta"}:
         z, options = softargmax.filter_scores(z, **options), {"temperature": options.get("temperature", 1.0)}
