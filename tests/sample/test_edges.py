@@ -95,7 +95,7 @@ def test_rows_that_cannot_be_drawn_from(quick: Backend, z: Any, options: dict[st
 
 @pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"top_k": 5}, {"num_samples": 3}], ids=str)
 def test_infinities_and_nan_in_different_blocks(options: dict[str, Any]) -> None:
-    """A NaN in any block raises an error, even in a row with +inf. Without NaN, such a row draws only its infinities."""
+    """A NaN in any block raises an error, even in a row with +inf. A row with +inf draws only its infinities."""
     z = np.zeros(20_000)
     z[[9000, 17_000]] = INF
     drawn = [softargmax.categorical(z, seed=s, **options) for s in range(30)]
