@@ -23,7 +23,7 @@ def draw(*shape: int, seed: int = 0) -> Any:
 QKV = draw(2, 4, 3, 3), draw(2, 2, 5, 3, seed=1), draw(2, 2, 5, 2, seed=2)
 NUMBERS: dict[str, Any] = {"left": 2, "right": 1, "softcap": 1.3, "dropout": 0.3}
 PLAIN = Options(scale=0.4, mask=None, bias=None, sink=None, alpha=1.0, lengths=None, seeds=None, **NUMBERS)
-TENSOR_OPTIONS: dict[str, Any] = {
+TENSORS: dict[str, Any] = {
     "scale": draw(4, 3, 1, seed=3),
     "mask": draw(3, 5, seed=4) < 0.7,
     "bias": draw(4, 1, 5, seed=5),
@@ -33,12 +33,12 @@ TENSOR_OPTIONS: dict[str, Any] = {
     "seeds": torch.arange(16).reshape(2, 4, 1, 2),
     "alpha": draw(1, 4, 1, 1, seed=7).abs() + 1.1,
 }
-OF_SOFTMAX = [name for name in TENSOR_OPTIONS if name != "alpha"]
-SUBSETS: list[tuple[str, ...]] = [(), *((name,) for name in TENSOR_OPTIONS), tuple(OF_SOFTMAX), tuple(TENSOR_OPTIONS)]
+OF_SOFTMAX = [name for name in TENSORS if name != "alpha"]
+SUBSETS: list[tuple[str, ...]] = [(), *((name,) for name in TENSORS), tuple(OF_SOFTMAX), tuple(TENSORS)]
 
 
 def arguments(names: tuple[str, ...]) -> Attention:
-    return Attention(*QKV, PLAIN._replace(**{name: TENSOR_OPTIONS[name] for name in names}))
+    return Attention(*QKV, PLAIN._replace(**{name: TENSORS[name] for name in names}))
 
 
 def tracked(flat: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -107,7 +107,7 @@ def loss(q: Any, k: Any, v: Any, sink: Any, slopes: Any) -> Any:
 
 
 def test_transforms() -> None:
-    inputs = (*QKV, TENSOR_OPTIONS["sink"].flatten(), TENSOR_OPTIONS["slopes"].flatten())
+    inputs = (*QKV, TENSORS["sink"].flatten(), TENSORS["slopes"].flatten())
     with s.using("reference"):
         wanted = torch.func.grad(loss, (0, 1, 2, 3, 4))(*inputs)
     for f in (torch.func.grad(loss, (0, 1, 2, 3, 4)), torch.func.jacfwd(loss, (0, 1, 2, 3, 4))):
@@ -125,7 +125,7 @@ def test_transforms() -> None:
 
 def test_a_compiled_graph_has_the_same_bits() -> None:
     inputs = [
-        [x.float().requires_grad_() for x in (*QKV, TENSOR_OPTIONS["sink"].flatten(), TENSOR_OPTIONS["slopes"].flatten())]
+        [x.float().requires_grad_() for x in (*QKV, TENSORS["sink"].flatten(), TENSORS["slopes"].flatten())]
         for _ in range(2)
     ]
     torch.compile(loss, fullgraph=True, backend="aot_eager")(*inputs[0]).backward()
