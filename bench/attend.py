@@ -43,7 +43,7 @@ def memories(batch: int, heads: int, length: int, width: int) -> tuple[Tensor, T
 
 
 def products(operations: float) -> Callable[[], object]:
-    """Return a call that multiplies square matrices, with this many operations in all. The last one has fewer rows."""
+    """Return a call of matrix products that take `operations` operations in all. The last product has fewer rows."""
     a, b, out = normal(3, SIDE, SIDE)
     rows = round(operations / (2 * SIDE**2))
     parts = [min(SIDE, rows - start) for start in range(0, rows, SIDE)]

@@ -1,4 +1,4 @@
-"""Time fits of softmax regression against scikit-learn's LogisticRegression at one tolerance, and measure memory.
+"""Time fits of softmax regression against scikit-learn's, with the same tolerance, and measure their memory.
 
     python -m bench.classify                all cases, about 6 minutes on 2 cores; writes bench/results/classify.json
     python -m bench.classify digits         only the cases whose names contain these words; writes nothing

@@ -121,7 +121,7 @@ def layers() -> Iterator[Promise]:
 
 
 def layer(name: str, h: Tensor, w: Tensor, y: Tensor, target: float, aim: float) -> Promise:
-    """Return a case on a last layer."""
+    """Return the case of a last layer with these hidden vectors, weights and targets."""
     h, w = h.requires_grad_(), w.requires_grad_()
     sides = {
         "softargmax": both(lambda h, w: sa.linear_cross_entropy(h, w, y), h, w),

@@ -54,7 +54,7 @@ def same_on_samples(source: Path, target: Path, axis: int) -> int:
     for i in rng.choice(z.shape[1] if axis == 0 else z.shape[0], 8, replace=False):
         row, found = (z[i], p[i]) if axis == -1 else (np.ascontiguousarray(z[:, i]), np.ascontiguousarray(p[:, i]))
         if sa.softmax(row).tobytes() != found.tobytes():
-            raise SystemExit(f"row {i} differs from softmax in memory")
+            raise SystemExit(f"row {i}: expected the bits of softmax in memory, got others")
         count += row.size
     return count
 

@@ -3,8 +3,8 @@
     python -m bench.normalize                all cases, about 2 minutes on 2 cores; writes bench/results/normalize.json
     python -m bench.normalize softmax out=   only the cases whose names contain these words; writes nothing
 
-Each case is one alternating run (`softargmax.measure`). The exit code is 1 if a target is missed. Run it on a machine
-that does nothing else. If the printed quartiles of a case are far apart, run it again.
+Each case is one alternating run (`softargmax.measure`). The exit code is 1 if a target is missed. Run this program on
+an idle machine. If the printed quartiles of a case are far apart, run the case again.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import softargmax as sa
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Vector multiplications (with or without an addition) per 16 float32 scores, over all passes of a kernel. An exponential
-# takes 9 for its polynomial and 1 for its value, and a probability takes 2. A backward pass takes 1 for the inner
-# product and 2 for the vjp.
+# Vector multiplications (with or without an addition) per 16 float32 scores, over all passes of a kernel. The
+# exponential takes 9 for its polynomial and 1 for its value, and a probability takes 2. A backward pass takes 1 for the
+# inner product and 2 for the vjp.
 PER_16 = {"softmax": 21.0, "softmax of a short row": 12.0, "log_softmax": 10.0, "logsumexp": 10.0, "backward": 3.0}
 
 

@@ -19,7 +19,7 @@ SUBNORMAL = {"float16": (-17.4, -9.7), "bfloat16": (-93, -87), "float32": (-104,
 
 
 class Case(NamedTuple):
-    """One row of the table."""
+    """A row of the accuracy table: a kind of scores, and the options of the call."""
 
     dtype: str
     name: str

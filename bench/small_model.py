@@ -32,7 +32,7 @@ def words(count: int, least: int = 3_000_000) -> Tensor:
 
 
 class Words(nn.Module):
-    """A model with hidden vectors of size D, from the preceding words, and output weights (K, D)."""
+    """A model that computes hidden vectors of size D from the preceding words. Its output weights are (K, D)."""
 
     def __init__(self, classes: int, size: int) -> None:
         super().__init__()

@@ -59,7 +59,7 @@ def off(p: NDArray[np.float32], true: NDArray[np.longdouble], alpha: float) -> t
 
 
 def main() -> int:
-    """Measure every order and write the result. Return 1 if an error exceeds the bound or a support is wrong, else 0."""
+    """Measure every order and write the result. Return 1 if an error exceeds the bound or a support is wrong."""
     found = []
     for alpha in ORDERS:
         worst = {"softargmax": [0.0, 0], "entmax": [0.0, 0]}

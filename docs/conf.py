@@ -1,4 +1,4 @@
-"""Sphinx: pages in MyST, the API from numpydoc docstrings. Warnings are errors (`make docs`)."""
+"""Configuration of Sphinx: pages in MyST, and the API from numpydoc docstrings. `make docs` fails on warnings."""
 
 from __future__ import annotations
 

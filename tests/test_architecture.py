@@ -124,7 +124,7 @@ def argument(code: str, start: int) -> str:
 
 
 def weights(text: str) -> list[str]:
-    """Return the calls in C++ code that compute the weight of a merge, with their lines."""
+    """Return the calls in C++ code that compute the weight of a merge, with their line numbers."""
     code = re.sub(r"//[^\n]*", "", text)
     found = []
     for call in EXPONENTIAL.finditer(code):

@@ -1,5 +1,5 @@
-// Prints one line per test case: a hash of the bits of attention and its gradients. It is linked with
-// attend/kernels.cpp, compiled for one instruction set. test_arm.py compares the lines of all instruction sets.
+// Prints one line per test case: a hash of the bits of attention and its gradients. This program is linked with
+// attend/kernels.cpp, compiled for one instruction set. test_arm.py compares the lines of two instruction sets.
 #include <cstdio>
 #include <vector>
 

@@ -1,5 +1,5 @@
-// Prints one line per test case: draws, filtered scores and the bits of noise. It is linked with sample/kernels.cpp,
-// compiled for one instruction set. test_arm.py compares the lines of all instruction sets.
+// Prints one line per test case: draws, filtered scores and the bits of noise. This program is linked with
+// sample/kernels.cpp, compiled for one instruction set. test_arm.py compares the lines of two instruction sets.
 #include <cmath>
 #include <cstdio>
 #include <vector>

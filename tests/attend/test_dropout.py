@@ -1,4 +1,4 @@
-"""Dropout depends only on (seed, stream, head, query, key). Gradients use the same mask, and its rate is right."""
+"""Dropout depends only on (seed, stream, head, query, key), has the given rate, and is the same in gradients."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_errors(name: str, value: Any, words: str) -> None:
 def test_halves(dtype: str) -> None:
     """Gradients for half-precision inputs are close to the gradients for the same numbers in float32.
 
-    Output and gradients have the dtype of the inputs.
+    The output and the gradient of q have the dtype of the inputs.
     """
     narrow = [torch.tensor(x).to(getattr(torch, dtype)) for x in (*inputs(), incoming()[0])]
     found, wanted = (s.attention_vjp(*x, causal=True) for x in (narrow, [x.float() for x in narrow]))

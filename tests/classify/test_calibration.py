@@ -1,4 +1,4 @@
-"""Calibration reports: metrics equal plain loops, intervals contain the true error; labels, figure and errors."""
+"""Calibration reports: metrics compared with plain loops, coverage of intervals, labels, figure and errors."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from softargmax import classify
 
 
 def test_both_probabilities_of_two_linear_classes_are_accurate() -> None:
-    """Both probabilities are accurate. scikit-learn computes one as 1 - p, which is 0 if the scores differ by 37."""
+    """Both probabilities are accurate. scikit-learn computes one as 1 - p, which is 0 if scores differ by over 37."""
     X, y = np.array([[-1.1], [-0.9], [0.9], [1.1]]), [0, 0, 1, 1]
     model = classify.LinearDiscriminant().fit(X, y)
     new = np.array([[2.0]])

@@ -1,4 +1,4 @@
-"""beta as a pair is accurate to twice the working precision, and has the right limits."""
+"""beta, stored as a pair of numbers, is accurate to twice the working precision and has the right limits."""
 
 from __future__ import annotations
 

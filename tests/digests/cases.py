@@ -154,5 +154,5 @@ def in_manner(manner: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def variant(world: World, *words: str) -> str:
-    """Return the name of a variant: the world, and the kind of derivative."""
+    """Return the name of a variant: library, dtype, and the kind of derivative."""
     return " ".join(filter(None, (world.name, *words)))

@@ -73,14 +73,14 @@ def computed(room: str, *, kernels: bool = False) -> Digests:
     from tests.digests.digest import digest
 
     torch.set_num_threads(1)
-    torch.set_deterministic_debug_mode("error")  # `use_deterministic_algorithms` sets it too, after imports of 1 s
+    torch.set_deterministic_debug_mode("error")  # like use_deterministic_algorithms, without its imports of 1 s
     found: Digests = {}
     names = set()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         for case in import_module(f"tests.digests.room_{room}").cases():
             if case.name in names:
-                raise ValueError(f"{case.name}: expected unique names of cases, got two of this name")
+                raise ValueError(f"{case.name}: expected a unique name, got a second case of this name")
             names.add(case.name)
             if kernels and is_composed(case.variant):
                 continue

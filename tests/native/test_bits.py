@@ -55,7 +55,7 @@ def test_batch_size_and_position(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_batch_of_long_rows(name: str, dtype: str) -> None:
-    """Rows around and above a block (4096 scores) have the same bits alone and in a batch."""
+    """Rows with about one block of scores (4096) and with more have the same bits alone and in a batch."""
     operation = OPERATIONS[name]
     for n in (4095, 4096, 4097, 20_001):
         z = scores((9, n), dtype)
@@ -131,7 +131,7 @@ def test_bfloat16_of_numpy_is_read_and_written_in_place(name: str) -> None:
 def test_the_comparison_can_fail() -> None:
     """The comparison detects that the bits of a naive softmax depend on the layout.
 
-    They do, because NumPy sums along a contiguous axis in another order than across it.
+    NumPy sums along a contiguous axis in another order than across it.
     """
 
     def naive(z: np.ndarray) -> np.ndarray:

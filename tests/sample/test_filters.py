@@ -78,7 +78,7 @@ def test_ties_are_cut_by_column() -> None:
 @pytest.mark.parametrize("value", [0.0, 3.0])
 @pytest.mark.parametrize("classes", [200, 5000, 70_000])
 def test_long_ties(classes: int, value: float) -> None:
-    """Filters are right for rows with one or two different values. These exceed the filters' lists of equal scores."""
+    """Filters keep the right classes of rows with more equal scores than their lists can store."""
     z = np.full((2, classes), 1.0)
     z[1, ::2] += value
     for dtype in ("float32", "float64"):

@@ -35,7 +35,8 @@ def test_agreement_below_order_1(alpha: float) -> None:
         other = peer.entmax_bisect(z, alpha, n_iter=100, ensure_sum_one=False)
         a, v = alpha - 1, other ** (alpha - 1)
         missed = (other.sum(-1, keepdim=True) - 1).abs() / (other / v).sum(-1, keepdim=True)
-        rounded = 2.0**-52 * ((a * z).abs() + (v - a * z).abs()) / abs(a)  # of the peer's v = a z - tau
+        # The rounding error of the peer's v = a z - tau, divided by a.
+        rounded = 2.0**-52 * ((a * z).abs() + (v - a * z).abs()) / abs(a)
         off = (s.entmax(z, alpha) / other - 1).abs()
         assert (off <= (missed + 2 * rounded) / v + 2.0**-50).all(), spread
 

@@ -188,7 +188,7 @@ def test_equal_scores_share_at_any_order(alpha: float, dtype: str, served: str) 
             assert found.tau == pytest.approx(0.5 * (alpha - 1) - float(k) ** (1 - alpha), rel=1e-6), k
 
 
-@pytest.mark.no_sanitize  # tests accuracy; fewer rows touch the same memory
+@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code on fewer rows
 @pytest.mark.parametrize("alpha", [1.25, 2.25, 2.5, 3.0, 5.0, 20.0])
 @both
 def test_many_rows_sum_to_one(alpha: float, dtype: str) -> None:

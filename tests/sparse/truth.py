@@ -103,7 +103,10 @@ def _exact(row: tuple[float, ...], alpha: float, digits: int) -> Exact:
 
 
 def sparsemax_fractions(row: ArrayLike) -> list[Fraction]:
-    """Return the exact sparsemax of one row of finite scores. Its support is where n z_i > sum_S z - 1."""
+    """Return the exact sparsemax of one row of finite scores.
+
+    z_i is in the support S, which has n scores, if n z_i > sum_S z - 1.
+    """
     z = [Fraction(float(x)) for x in np.asarray(row, np.float64)]
     ordered = sorted(z, reverse=True)
     n, sum_of = 0, Fraction(0)

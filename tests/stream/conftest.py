@@ -1,4 +1,4 @@
-"""Fixtures of the tests of streams: a source and an old target."""
+"""Fixtures for the tests of streams: a source and an old target."""
 
 import numpy as np
 import pytest
