@@ -146,7 +146,7 @@ def test_the_definition_adds_queries_left_out(backend: Backend) -> None:
 
 @pytest.mark.parametrize("alpha", [0.7, 1.5])
 def test_queries_left_out_for_other_orders(alpha: float) -> None:
-    """At other orders than 1, gradients are NaN only where they depend on a NaN query. Others equal the definition's."""
+    """At other orders, gradients are NaN only where they depend on a NaN query. Others agree with the definition."""
     torch = pytest.importorskip("torch")
     arrays = [draw(4, 9, 6), draw(2, 11, 6, seed=1), draw(2, 11, 3, seed=2)]
     arrays[0][1, 3:5] = NAN  # the window below lets these queries see keys 1 to 8
