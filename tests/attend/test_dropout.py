@@ -46,7 +46,7 @@ def test_every_backend_drops_the_same_entries() -> None:
     np.testing.assert_allclose(s.attention(q, k, v, dropout=0.5, seed=3), wanted, atol=1e-5)
 
 
-@pytest.mark.no_sanitize  # this tests only statistics; the other tests run the same code
+@pytest.mark.no_sanitize  # the other tests run the same code under the sanitizers
 def test_the_share_of_dropped_entries() -> None:
     """The fraction of dropped entries is within four standard errors of the rate, over all heads and in each head."""
     for rate in (0.1, 0.5, 0.9):

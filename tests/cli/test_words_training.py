@@ -109,7 +109,7 @@ def test_held_out_spans_are_spread_over_the_text():
     assert held_out.spans[:, 0].tolist() == [0, 196, 392, 588, 784, 980]
     assert (held_out.spans.diff() == 1).all()
     every = HeldOut(settings, text, 10**9)
-    assert every.tokens == 992  # 62 sequences predict 16 tokens each; the last 4 tokens are not used
+    assert every.tokens == 992  # 62 sequences predict 16 tokens each, and the last 4 tokens are not used
     assert (every.spans[:, 4:].flatten().unique(return_counts=True)[1] == 1).all()
 
 

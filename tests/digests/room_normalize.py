@@ -42,7 +42,7 @@ def options(w: World) -> Options:
 def into(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls `function` with a new `out`.
 
-    It returns True if the result is `out`, and `out`.
+    The returned function returns True if the result is `out`, and `out`.
     """
 
     def run(z: Any, **given: Any) -> Any:

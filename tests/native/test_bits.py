@@ -35,7 +35,7 @@ def threads() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_batch_size_and_position(name: str, dtype: str) -> None:
-    """A row has the same bits alone, in batches of 7 and of 1100 or 2100 rows, and in a batch with another order.
+    """A row has the same bits alone, in batches of 7, 1100 or 2100 rows, and in a batch with another order.
 
     Kernels process 16 rows of up to 64 scores at a time, one row per lane. Batches with rows of 16 scores or more have
     just over 2^15 scores, so that kernels use threads. More rows would take 25 s longer under the sanitizers.

@@ -91,7 +91,7 @@ def masked(row: Row, backend: Backend, *, rows: bool) -> dict[str, Any]:
 
 @each
 def test_values(row: Row, quick: Backend) -> None:
-    """Every edge row gives the p of the table, and no NaN in other rows, for one alpha and for an array of alphas."""
+    """Every edge row gives the p of the table and no NaN in other rows, for a number and for an array of alphas."""
     z = np.array([np.zeros(len(row.z)), row.z, np.ones(len(row.z))])
     for dtype in quick.dtypes:
         if not serves(row, quick, dtype):

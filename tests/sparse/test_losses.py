@@ -71,7 +71,7 @@ def one_hot(y: int, k: int) -> list[float]:
     return [float(i == y) for i in range(k)]
 
 
-@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code
+@pytest.mark.no_sanitize  # other tests run the same code under the sanitizers
 @pytest.mark.parametrize("alpha", [*ORDERS, 2.5, 4.0])
 def test_loss_and_gradient_of_a_class(alpha: float, quick: Backend) -> None:
     rng = np.random.default_rng(int(alpha * 100))

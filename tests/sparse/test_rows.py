@@ -26,7 +26,7 @@ def off(p: np.ndarray, true: np.ndarray, sum_error: float) -> float:
     return float(((error - sum_error * 2.0**-53) / unit).max())
 
 
-@pytest.mark.no_sanitize  # tests accuracy only; shorter rows make the same kinds of memory accesses
+@pytest.mark.no_sanitize  # tests of shorter rows make the same kinds of memory accesses
 @pytest.mark.parametrize("alpha", [1.0001, 1.25, 1.5, 2.0, 2.5])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("k", [1000, 4097, 1_000_000])
@@ -46,7 +46,7 @@ def test_long_rows(k: int, dtype: str, alpha: float) -> None:
             assert off(p, true, 4.0) <= 4
 
 
-@pytest.mark.no_sanitize  # tests accuracy only; shorter rows make the same kinds of memory accesses
+@pytest.mark.no_sanitize  # tests of shorter rows make the same kinds of memory accesses
 def test_all_equal_and_heavy_tails() -> None:
     for k in (16, 4096, 1_000_000):
         for alpha in (1.1, 1.5, 2.0, 3.0):

@@ -53,7 +53,7 @@ def test_third_derivative(alpha: float) -> None:
     assert gradcheck(lambda z: second(z, g), (z,))
 
 
-# --- derivatives with respect to alpha; the kernel changes its formula at 1, 1.5 and 2 --------------------------------
+# --- derivatives with respect to alpha, also at 1, 1.5 and 2, where the kernel changes its formula --------------------
 
 ROWS = {"few": [0.3, -0.2, 1.1, 0.9], "zeros": [2.0, 1.9, -3.0, 0.5, 1.7], "tied": [1.0, 1.0, 0.25]}
 ORDERS = (1.0, 1 + 1e-12, 1 + 1e-6, 1 + 1e-4, 1.02, 1.3, 1.5, 1.9, 2.0, 2.5, 3.0)
@@ -150,7 +150,7 @@ def test_gradients_of_high_orders(alpha: float, implementation: str) -> None:
         row, up, down = (x[i].detach()[there].numpy() for x in (p, g, z.grad))
         dz, dalpha, w = of_p(row, alpha, up)
         slack = 2.0**-53 * (16 + 2 * alpha * abs(np.log(row)).max())
-        if implementation == "reference":  # it computes s from its own root instead of the rounded p
+        if implementation == "reference":  # the reference computes s from its own root, not from the rounded p
             slack *= 2 * alpha
         assert np.abs(down - dz).max() <= slack * np.abs(dz).max(), i
         assert abs(order.grad[i].item() - dalpha) <= slack * w * np.abs(dz).sum() + 1e-300, i

@@ -102,7 +102,7 @@ def check(row: np.ndarray, alpha: float, implementation: str, dtype: str) -> Non
     assert (p[hi == 0] == 0).all(), where
 
 
-@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code
+@pytest.mark.no_sanitize  # other tests run the same code under the sanitizers
 @each
 @both
 def test_ordinary_rows(alpha: float, dtype: str, served: str) -> None:
@@ -110,7 +110,7 @@ def test_ordinary_rows(alpha: float, dtype: str, served: str) -> None:
         check(row, alpha, served, dtype)
 
 
-@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code
+@pytest.mark.no_sanitize  # other tests run the same code under the sanitizers
 @pytest.mark.parametrize("alpha", [1.1, 1.25, 1.5, 1.75, 1.9, 2.0, 2.25, 3.0, 5.0])
 @both
 def test_rows_that_end_next_to_the_threshold(alpha: float, dtype: str, served: str) -> None:
@@ -131,7 +131,7 @@ def test_sparsemax_is_the_exact_fraction_rounded(dtype: str) -> None:
             assert off <= 1.001 * ROUNDING[dtype] + (2.0**-98 / float(true) if true else 0), (row, found, true)
 
 
-@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code
+@pytest.mark.no_sanitize  # other tests run the same code under the sanitizers
 @pytest.mark.parametrize("alpha", [1.001, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3])
 def test_powers_over_the_range_of_v(alpha: float) -> None:
     """p = v^(1/a) of a second score is accurate for v up to 1. These v use every entry of the table of logarithms."""
@@ -140,7 +140,7 @@ def test_powers_over_the_range_of_v(alpha: float) -> None:
         check(row, alpha, "native", "float64")
 
 
-@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code
+@pytest.mark.no_sanitize  # other tests run the same code under the sanitizers
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 0.99, 0.999])
 @both
 def test_heavy_tails_keep_their_digits(alpha: float, dtype: str) -> None:
@@ -188,7 +188,7 @@ def test_equal_scores_share_at_any_order(alpha: float, dtype: str, served: str) 
             assert found.tau == pytest.approx(0.5 * (alpha - 1) - float(k) ** (1 - alpha), rel=1e-6), k
 
 
-@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code on fewer rows
+@pytest.mark.no_sanitize  # other tests run the same code on fewer rows under the sanitizers
 @pytest.mark.parametrize("alpha", [1.25, 2.25, 2.5, 3.0, 5.0, 20.0])
 @both
 def test_many_rows_sum_to_one(alpha: float, dtype: str) -> None:
