@@ -1,11 +1,11 @@
 """Measure the error of softmax, log_softmax and logsumexp in ulp, for softargmax, SciPy and torch.
 
     python -m bench.accuracy            10^7 values in every row of the table, about 6 minutes on 2 cores
-    python -m bench.accuracy --quick    10^5 values a row; writes nothing
+    python -m bench.accuracy --quick    10^5 values in every row; writes nothing
 
-The true values come from tests/oracle, which is itself checked against mpmath. It computes in float64 for float32 and
-narrower formats, and in pairs of float64 for float64. The results are in bench/results/accuracy.json, the table in
-docs/accuracy.md.
+The true values come from tests/oracle, whose tests compare it with mpmath. The oracle computes in float64 for float32
+and narrower formats, and in pairs of float64 for float64. The results are written to bench/results/accuracy.json, and
+the table to docs/accuracy.md.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 PIECE = 200_000  # scores per call
 BOUND = {"float32": 3.0, "float64": 4.0, "float16": 0.51, "bfloat16": 0.51}
 
-Answer = tuple[NDArray[Any], str]  # values, and the name of their dtype: an array of float32 may hold bfloat16 values
+Answer = tuple[NDArray[Any], str]  # values, and the name of their format (a float32 array may contain bfloat16 values)
 Subject = Callable[[str, NDArray[Any], Case], Answer | None]
 
 
 def pieces(case: Case, values: int) -> Iterator[NDArray[Any]]:
-    """Yield rows of every length, with at least `values` scores in all. The dtype is float32, or the case's own."""
+    """Yield rows of every length, with at least `values` scores in all. Scores of bfloat16 cases are float32 arrays."""
     lengths = [n for n in LENGTHS if n <= values // len(LENGTHS)]
     share = -(-values // len(lengths))
     for n in lengths:
@@ -61,7 +61,7 @@ def rounded(z: NDArray[np.float64], dtype: str) -> NDArray[Any]:
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
-# --- who is measured ---------------------------------------------------------------------------------------------
+# --- the subjects ------------------------------------------------------------------------------------------------
 
 
 def as_torch(z: NDArray[Any], dtype: str) -> Any:
@@ -72,15 +72,15 @@ def as_torch(z: NDArray[Any], dtype: str) -> Any:
 
 
 def as_numpy(tensor: Any) -> Answer:
-    """Unwrap a tensor."""
+    """Return the values of a tensor as an array, and the name of the tensor's format."""
     import torch
 
-    held = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-    return held.numpy(), str(tensor.dtype).removeprefix("torch.")
+    values = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return values.numpy(), str(tensor.dtype).removeprefix("torch.")
 
 
 def softargmax_side(op: str, z: NDArray[Any], case: Case) -> Answer:
-    """Compute with softargmax: NumPy arrays, or tensors for bfloat16."""
+    """Return the result of softargmax. Scores are NumPy arrays, or tensors for bfloat16."""
     import softargmax
 
     function = partial(getattr(softargmax, op), temperature=case.temperature, base=case.base)
@@ -91,13 +91,16 @@ def softargmax_side(op: str, z: NDArray[Any], case: Case) -> Answer:
 
 
 def _scaled(z: Any, case: Case) -> tuple[Any, float]:
-    """Multiply the scores by ln(base) / temperature, as users of peers without these options do."""
+    """Return the scores multiplied by beta = ln(base) / temperature, and beta.
+
+    Users of the peers scale their scores in this way, because the peers have no temperature and no base.
+    """
     beta = float((1.0 if case.base is None else np.log(case.base)) / case.temperature)
     return (z, 1.0) if beta == 1.0 else (z * beta, beta)
 
 
 def torch_side(op: str, z: NDArray[Any], case: Case) -> Answer:
-    """Compute with torch."""
+    """Return the result of torch."""
     import torch
 
     tensor, beta = _scaled(as_torch(z, case.dtype), case)
@@ -107,7 +110,7 @@ def torch_side(op: str, z: NDArray[Any], case: Case) -> Answer:
 
 
 def scipy_side(op: str, z: NDArray[Any], case: Case) -> Answer | None:
-    """Compute with SciPy, which has no bfloat16 of its own."""
+    """Return the result of SciPy, or None for bfloat16, which SciPy does not have."""
     import scipy.special
 
     if case.dtype == "bfloat16":
@@ -158,7 +161,7 @@ def measure(case: Case, values: int) -> dict[str, Any]:
 
 
 def run(dtypes: list[str], values: int, workers: int) -> list[dict[str, Any]]:
-    """Measure every row, on as many processes as there are cores."""
+    """Measure every row of the table in `workers` processes."""
     rows = [case for dtype in dtypes for case in cases(dtype)]
     jobs = [(case.dtype, index) for dtype in dtypes for index, case in enumerate(cases(dtype))]
     results = []
@@ -171,7 +174,7 @@ def run(dtypes: list[str], values: int, workers: int) -> list[dict[str, Any]]:
 
 
 def _one_thread() -> None:
-    """Limit each worker to one thread; results do not depend on it."""
+    """Limit torch to one thread in each worker. The results do not depend on the number of threads."""
     import torch
 
     torch.set_num_threads(1)
@@ -185,7 +188,7 @@ def _job(job: tuple[str, int], values: int) -> dict[str, Any]:
 
 
 def number(value: float) -> str:
-    """Format an error: two decimals below 100, else three digits."""
+    """Format an error with two decimals if it is below 100, and otherwise with three digits."""
     if not np.isfinite(value):
         return "inf"
     return f"{value:.2f}" if value < 100 else f"{value:.3g}"
@@ -208,16 +211,18 @@ def table(results: list[dict[str, Any]], dtype: str, op: str) -> str:
 
 INTRO = """# Accuracy
 
-Made by `python -m bench.accuracy` (`make accuracy`); do not edit. Each cell is the largest error, and in brackets the
-mean, in units of the last place (ulp) of the result's format at the true value; below the normal range the unit is the
-smallest subnormal. An infinite error is an infinity or NaN where the true value is none, or the other way round.
+`python -m bench.accuracy` (`make accuracy`) writes this page. Do not edit it. Each cell shows the largest error, and
+the mean error in brackets. The unit is the last place (ulp) of the result's format at the true value, or the smallest
+subnormal below the normal range. An infinite error means that either the result or the true value is an infinity or
+NaN, but not both.
 
-Truth: float64 for scores of float32 and narrower, pairs of float64 for float64, both checked against mpmath by
-`tests/oracle/test_truth.py`. Every row of the table pools rows of 7, 64, 1,000, 4,097, 65,536 and 1,000,000 scores.
-logsumexp is measured relative to max(|m|, |lse|), m the largest score; its "values" are rows. For float16 and bfloat16,
-softmax and log_softmax can be no better than 0.5 (one rounding); logsumexp is float32 from softargmax, not from the
-peers. The peers have no temperature and no base: there the scores are multiplied by ln(base) / temperature first, as
-their users do. "spread s": normal scores of standard deviation s. `bench/scores.py` draws the rows named in words.
+True values are float64 for scores of float32 and narrower formats, and pairs of float64 for float64 scores.
+`tests/oracle/test_truth.py` compares both with mpmath. Every row of the table combines rows of 7, 64, 1,000, 4,097,
+65,536 and 1,000,000 scores. The error of logsumexp is relative to max(|m|, |lse|), where m is the largest score. The
+"values" of logsumexp are rows. For float16 and bfloat16, a single rounding of softmax and log_softmax has an error of
+up to 0.5. For these formats softargmax returns logsumexp in float32, unlike the peers. The peers have no temperature
+and no base. Their scores are first multiplied by ln(base) / temperature, as their users do. "spread s" are normal
+scores of standard deviation s. `bench/scores.py` draws the rows that are named in words.
 """
 
 
@@ -231,7 +236,7 @@ def page(record: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run from the command line. The exit code is 1 if a bound is exceeded."""
+    """Run the measurements of the command line. Return the exit code, which is 1 if a bound is exceeded."""
     from softargmax.measure import machine
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

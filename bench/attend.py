@@ -3,10 +3,10 @@
     python -m bench.attend                  all cases, about 5 minutes on 2 cores; writes bench/results/attend.json
     python -m bench.attend causal backward  only the cases whose names contain these words; writes nothing
 
-SDPA is torch's scaled_dot_product_attention; where it lacks an option, it gets a boolean mask. The side "sgemm" does
-the same number of operations (4 D per query and visible key, 2.5 times that for the backward pass) as products of
-1024 x 1024 matrices in torch. So its ratio is the share of their speed. The exit code is 1 if a target or a bound on
-memory (bench/attend_memory.py) is missed.
+SDPA is torch's scaled_dot_product_attention. If SDPA lacks an option, it gets a boolean mask. The side "sgemm" does the
+same number of operations in torch's products of 1024 x 1024 matrices: 4 D per query and visible key, and 2.5 times as
+many for the backward pass. The ratio of this side is our speed as a share of the products' speed. The exit code is 1 if
+a target or a bound on memory (bench/attend_memory.py) is missed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def memories(batch: int, heads: int, length: int, width: int) -> tuple[Tensor, T
 
 
 def products(operations: float) -> Callable[[], object]:
-    """Return a call that multiplies square matrices, with this many operations in all; the last has fewer rows."""
+    """Return a call of matrix products that take `operations` operations in all. The last product has fewer rows."""
     a, b, out = normal(3, SIDE, SIDE)
     rows = round(operations / (2 * SIDE**2))
     parts = [min(SIDE, rows - start) for start in range(0, rows, SIDE)]
@@ -51,7 +51,10 @@ def products(operations: float) -> Callable[[], object]:
 
 
 def case(name: str, qkv: tuple[Tensor, ...], pairs: float, sides: dict[str, Attention], target: float) -> Promise:
-    """Return a case whose sides use the same q, k and v; `pairs` counts queries with visible keys, over all heads."""
+    """Return a case whose sides use the same q, k and v.
+
+    `pairs` is the number of pairs of a query and a visible key, over all heads.
+    """
     q, k, v = qkv
     read = q.nbytes * 2 + k.nbytes + v.nbytes
     calls: dict[str, Callable[[], object]] = {side: lambda f=f: f(q, k, v) for side, f in sides.items()}
@@ -88,7 +91,7 @@ def plain(shape: tuple[int, int, int, int], targets: dict[str, float]) -> Iterat
 
 
 def windowed(length: int, window: int) -> Promise:
-    """Return the case of causal queries that see only the last keys."""
+    """Return the case of causal queries that attend to only the last `window` keys."""
     place = torch.arange(length)
     behind = place[:, None] - place
     mask = (behind >= 0) & (behind < window)
@@ -134,26 +137,26 @@ def decoding(batch: int, heads: int, kv_heads: int, keys: int, width: int) -> Pr
 
 
 def packed(count: int, least: int, most: int) -> Promise:
-    """Return the case of concatenated sequences of many lengths. The peer pads them to the longest."""
+    """Return the case of concatenated sequences of many lengths. The peer pads the sequences to the longest length."""
     lengths = torch.linspace(least, most, count).long()
     cu = pad(lengths.cumsum(0), (1, 0)).int()
     total = int(cu[-1])
     q, k, v = normal(3, total, 8, 64)
-    there = torch.arange(most) < lengths[:, None]
+    used = torch.arange(most) < lengths[:, None]
     padded = [x.new_zeros(count, most, 8, 64) for x in (q, k, v)]
     for to, x in zip(padded, (q, k, v), strict=True):
-        to[there] = x
+        to[used] = x
     q_, k_, v_ = (x.transpose(1, 2).contiguous() for x in padded)
     sides: dict[str, Any] = {
         "softargmax": lambda *_: sa.attention_varlen(q, k, v, cu, cu),
-        "SDPA, padded": lambda *_: scaled_dot_product_attention(q_, k_, v_, attn_mask=there[:, None, None]),
+        "SDPA, padded": lambda *_: scaled_dot_product_attention(q_, k_, v_, attn_mask=used[:, None, None]),
     }
     pairs = 8 * float((lengths**2).sum())
     return case(f"attention, {count} of lengths {least} to {most}, 8 heads, D 64", (q, k, v), pairs, sides, 2.0)
 
 
 def promises() -> Iterator[Promise]:
-    """Yield every case; the arrays of one case are freed before the next ones are allocated."""
+    """Yield every case. The arrays of a case are freed before those of the next case are allocated."""
     forward = {"attention": 0.95, "attention, causal": 1.15, "attention, causal, and backward": 1.3}
     yield from plain((1, 8, 2048, 64), forward)
     short = {

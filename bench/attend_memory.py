@@ -1,6 +1,6 @@
 """Measure the memory of attention for shapes whose scores would be far larger than all other arrays.
 
-    python -m bench.attend_memory           half a minute on 2 cores; bench.attend writes what it finds
+    python -m bench.attend_memory           half a minute on 2 cores; bench.attend writes the results
 
 Each case runs in its own process. The memory of a case is the peak resident memory, minus the memory before the call
 (which includes the inputs), minus the gradients. The exit code is 1 if a bound is missed.

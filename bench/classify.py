@@ -1,12 +1,12 @@
-"""Time fits of softmax regression against scikit-learn's LogisticRegression at one tolerance, and measure memory.
+"""Time fits of softmax regression against scikit-learn's, with the same tolerance, and measure their memory.
 
     python -m bench.classify                all cases, about 6 minutes on 2 cores; writes bench/results/classify.json
     python -m bench.classify digits         only the cases whose names contain these words; writes nothing
 
-Both stop when no derivative of the mean loss with its penalty is above tol (1e-4, C = 1), or after 2000 steps;
-scikit-learn reaches 2000 steps on the digits at tol 1e-6. The record has the objective in float64 and the largest
-derivative of each fit. It also has the peak memory of a process that fits once, minus its memory before the fit. The
-exit code is 1 if a target is missed or our objective is larger.
+Both sides stop when no derivative of the mean loss with its penalty is above tol (1e-4, C = 1), or after 2000 steps.
+scikit-learn takes all 2000 steps on the digits with tol 1e-6. For each fit, the record has the objective in float64,
+the largest derivative, and the memory: the peak of a process that fits once, minus the memory before the fit. The exit
+code is 1 if a target is missed or our objective is larger.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ CASES: dict[str, tuple[tuple[int, int, int], str, float, dict[str, Any]]] = {
 
 @cache
 def data(case: str) -> tuple[Any, Any]:
-    """Return rows and classes: the digits, or draws from a softmax of affine scores of normal or sparse rows."""
+    """Return rows and classes: the digits, or random rows with classes drawn from softmax of linear scores."""
     (n, features, classes), dtype, _, _ = CASES[case]
     if not n:
         return load_digits(return_X_y=True)
     rng = np.random.default_rng(0)
-    if dtype == "sparse":  # the shape of a corpus: 150 words to a row
+    if dtype == "sparse":  # like a corpus with 150 words per text
         words = sparse.random_array((n, features), density=150 / features, format="csr", rng=rng)
         z = words @ rng.standard_normal((features, classes))
         return words, (z + rng.gumbel(size=z.shape)).argmax(axis=1)
@@ -61,7 +61,7 @@ def data(case: str) -> tuple[Any, Any]:
 
 
 def fit(side: str, case: str) -> Any:
-    """Fit once."""
+    """Return the model of a side, fitted once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return SIDES[side](max_iter=STEPS, **CASES[case][3]).fit(*data(case))
@@ -76,7 +76,7 @@ def promises() -> Iterator[Promise]:
 
 
 def reached(side: str, case: str) -> dict[str, float]:
-    """Fit once more; return the objective, the largest derivative and the steps."""
+    """Fit once more, and return the objective, the largest derivative and the number of steps."""
     X, y = data(case)
     model = fit(side, case)
     w = model.coef_.astype(np.float64)
@@ -121,7 +121,7 @@ def memory(side: str, case: str) -> float:
 
 
 def more() -> tuple[dict[str, Any], bool]:
-    """Measure the result of each side's fit and its memory."""
+    """Return the results and the memory of each side's fits, and True if no objective of ours is larger."""
     found: dict[str, Any] = {}
     kept = True
     for case in CASES:

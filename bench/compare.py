@@ -3,11 +3,12 @@
     python -m bench.compare A B              git revisions, or paths of Python executables that have an install
     python -m bench.compare main HEAD loss   only the lines of that room
 
-Each revision is checked out under build/compare and built there in its own environment. Long-lived processes take
-turns to run each line of bench/compare_lines.py: first two processes of A, whose ratio is the margin, then A and B.
-Each ratio compares the medians of 15 runs; above 1, B is faster. A line passes if its ratio is at least 0.97 or within
-the margin. A room passes if the geometric mean of its ratios is at least 0.98. The results go to
-build/compare/result.json. The exit code is 1 if a line or a room fails. Run it on a quiet machine, for a few minutes.
+Each revision is checked out under build/compare and built there in its own environment. Long-lived processes take turns
+to run each line of bench/compare_lines.py. First two processes of A take turns, and their difference is the margin.
+Then A and B take turns. A ratio is A's median of 15 runs divided by B's. If it is above 1, B is faster. A line passes
+if its ratio is at least 0.97 or within the margin. A room passes if the geometric mean of its ratios is at least 0.98.
+The results are written to build/compare/result.json. The exit code is 1 if a line or a room fails. Run this program on
+a quiet machine. It takes a few minutes.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Worker:
         self.hello = self._answer()
 
     def ask(self, line: int, repeats: int = 0) -> Any:
-        """Return the seconds per call of a line. With 0 repeats, return the number of calls that fill a run."""
+        """Return the seconds per call of a line. With 0 repeats, return the number of calls that a run needs."""
         print(json.dumps((line, repeats)), file=self.process.stdin, flush=True)
         return self._answer()
 
@@ -86,18 +87,18 @@ class Worker:
 
 
 def medians(first: Worker, second: Worker, line: int, repeats: int) -> tuple[float, float]:
-    """Run a line in both processes by turns, in alternating order. Return the medians."""
+    """Run a line in both processes by turns, in alternating order. Return the two medians in seconds per call."""
     samples: dict[Worker, list[float]] = {first: [], second: []}
     for turn in range(-1, RUNS):
         for worker in (first, second) if turn % 2 else (second, first):
             seconds = worker.ask(line, repeats)
-            if turn >= 0:  # not timed: the first turn makes inputs, touches pages and imports modules
+            if turn >= 0:  # the first turn does not count: it makes inputs, touches pages and imports modules
                 samples[worker].append(seconds)
     return statistics.median(samples[first]), statistics.median(samples[second])
 
 
 def python_of(name: str) -> str:
-    """Return the Python of an install. A path is returned unchanged; a revision is built first."""
+    """Return the path of the Python of an install. For a revision, build the install first."""
     if Path(name).is_file():
         return str(Path(name).absolute())
     git = ["git", "-C", str(ROOT)]
@@ -112,7 +113,7 @@ def python_of(name: str) -> str:
 
 
 def measured(a: str, b: str, room: str | None) -> list[Ratio]:
-    """Measure A against A, and A against B, line by line."""
+    """Return the ratios of all lines, or of the lines of one room. Each line is timed for A and A, and for A and B."""
     first, twin, other = Worker(a), Worker(a), Worker(b)
     print("A:", first.hello["softargmax"])
     print("B:", other.hello["softargmax"])
@@ -132,7 +133,7 @@ def measured(a: str, b: str, room: str | None) -> list[Ratio]:
 
 
 def main() -> int:
-    """Run from the command line."""
+    """Run the comparison of the command line. Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("a", help="the old install: a git revision, or the path of a Python executable")
     parser.add_argument("b", help="the new install, in the same form")

@@ -38,7 +38,7 @@ SEVEN = np.array([1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0], np.float32)
 
 
 class Line(NamedTuple):
-    """A call to be timed; `make` makes its inputs first."""
+    """A call to be timed. `make` makes the inputs and returns the call."""
 
     room: str
     name: str
@@ -64,21 +64,21 @@ def array_call(function: str, *arguments: Any, **options: Any) -> Call:
 
 
 def tensor_call(function: str, *arguments: Any, **options: Any) -> Call:
-    """Return the call of a public function with the arrays as tensors."""
+    """Return the call of a public function, with tensors in place of the arrays."""
     return array_call(
         function, *(torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in arguments), **options
     )
 
 
 def backward_call(function: Callable[..., Any], *inputs: Any) -> Call:
-    """Return a forward and a backward pass to the inputs. The incoming gradient is ones."""
+    """Return a call that computes a forward pass and the gradients of the inputs. All incoming gradients are 1."""
     leaves = [x.requires_grad_() for x in inputs]
     g = torch.ones_like(function(*leaves))
     return lambda: torch.autograd.grad(function(*leaves), leaves, g)
 
 
 def step(layer: Any, rows: int, width: int) -> Call:
-    """Return a forward pass of an output layer and the backward pass to hidden vectors and parameters."""
+    """Return a call that computes an output layer's loss and its gradients to hidden vectors and parameters."""
     target = torch.from_numpy(classes(rows, layer.classes))
     return backward_call(lambda h, *_: layer(h, target), tensor(rows, width, spread=1.0), *layer.parameters())
 
@@ -164,7 +164,10 @@ LINES = (
 
 
 def serve() -> None:
-    """Answer requests [line, repeats], one per line of JSON, with the seconds per call. With 0 repeats, count calls."""
+    """Read requests [line, repeats] as lines of JSON, and print an answer to each.
+
+    The answer is the seconds per call of the line. With 0 repeats, it is the number of calls that a run needs.
+    """
     warnings.simplefilter("ignore")  # a fit that stops early emits a warning
     torch.set_num_threads(THREADS)
     sa.set_num_threads(THREADS)
@@ -173,7 +176,7 @@ def serve() -> None:
     for request in sys.stdin:
         line, repeats = json.loads(request)
         if prepared is None or prepared[0] != line:
-            prepared = None  # frees the arrays of the line before
+            prepared = None  # frees the arrays of the previous line
             prepared = line, LINES[line].make()
         print(json.dumps(timed(prepared[1], repeats) if repeats else enough(prepared[1])), flush=True)
 
@@ -188,7 +191,7 @@ def timed(call: Call, repeats: int) -> float:
 
 
 def enough(call: Call) -> int:
-    """Return how many calls take at least `LEAST` seconds."""
+    """Return a number of calls that take at least `LEAST` seconds."""
     repeats = 1
     while (seconds := repeats * min(timed(call, repeats) for _ in range(3))) < LEAST:
         repeats = max(2 * repeats, int(1.1 * repeats * LEAST / max(seconds, LEAST / 100)))

@@ -1,10 +1,10 @@
-"""Time each family alone and on a busy machine, ours and torch's in turn.
+"""Time each family of softargmax and torch, by turns, on an idle and on a busy machine.
 
     python -m bench.contention            3 minutes; writes bench/results/contention.json
 
 There are four conditions: alone, beside one busy process, beside one busy process per core, and two threads on one
 core. The slowdown of a side is its time under a condition divided by its time alone. Our slowdown should be at most 1.3
-times torch's, and we should stay faster wherever we are faster alone.
+times torch's. If softargmax is faster alone, it should be faster under every condition.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def cases() -> list[Case]:
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Keep this many other processes busy."""
+    """Run this many busy processes inside the `with` block."""
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -90,7 +90,7 @@ def busy(count: int) -> Iterator[None]:
 
 
 def measured(count: int) -> dict[str, Result]:
-    """Time every case beside this many busy processes."""
+    """Return the times of every case beside this many busy processes."""
     torch.set_num_threads(THREADS)
     sa.set_num_threads(THREADS)
     with busy(count):
@@ -98,7 +98,7 @@ def measured(count: int) -> dict[str, Result]:
 
 
 def on_one_core() -> dict[str, Any]:
-    """Time every case in a process that has one core."""
+    """Return the times of every case in a process that may use only one core."""
     core = min(os.sched_getaffinity(0))
     command = ["taskset", "-c", str(core), sys.executable, "-m", "bench.contention", "--json"]
     return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))

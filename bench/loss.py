@@ -3,9 +3,9 @@
     python -m bench.loss                    all cases, about 5 minutes on 2 cores; writes bench/results/loss.json
     python -m bench.loss linear 50257       only the cases whose names contain these words; writes nothing
 
-Some scores come from a model that is trained first (`small_model`). Memory is measured in separate processes: the peak
-resident memory of a forward and backward pass, minus the memory before it, minus the gradients. The exit code is 1 if a
-target is missed.
+Some scores come from a model that is trained first (`small_model`). Memory is measured in separate processes. It is the
+peak resident memory of a forward and backward pass, minus the memory before the passes, minus the gradients. The exit
+code is 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import softargmax as sa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# (N, D, K), and a bound in bytes: on the memory beyond inputs and gradients, or on the peak of the process.
+# (N, D, K), and a bound in bytes. It bounds the memory beyond inputs and gradients, or the peak of the process.
 MEMORY: list[tuple[tuple[int, int, int], str, float]] = [
     ((1024, 512, 32_768), "beyond", 1024 * 32_768 * 4 / 8),
     ((2048, 768, 50_257), "beyond", 2048 * 50_257 * 4 / 8),
@@ -63,7 +63,7 @@ def rows() -> Iterator[Promise]:
 
 
 def of_shape(n: int, classes: int, dtype: torch.dtype, target: float = 6.0) -> Iterator[Promise]:
-    """Yield a forward pass with its backward pass, and a forward pass alone."""
+    """Yield the case of a forward and backward pass, and the case of a forward pass alone."""
     torch.manual_seed(1)
     z, y = torch.randn(n, classes).mul_(4).to(dtype), torch.randint(classes, (n,))
     leaf = z.clone().requires_grad_()
@@ -79,7 +79,7 @@ def of_shape(n: int, classes: int, dtype: torch.dtype, target: float = 6.0) -> I
 
 
 def small() -> Iterator[Promise]:
-    """Yield calls whose cost is mostly overhead. The one without gradient may take at most 4 times torch's time."""
+    """Yield calls whose cost is mostly overhead. A call without gradient may take at most 4 times torch's time."""
     z, y = torch.randn(4, 10), torch.randint(10, (4,))
     leaf = z.clone().requires_grad_()
     yield Promise(
@@ -98,7 +98,7 @@ def small() -> Iterator[Promise]:
 
 
 def arrays() -> Iterator[Promise]:
-    """Yield the case on NumPy arrays: at most 1.3 times as long as our own softmax."""
+    """Yield the case on NumPy arrays, which may take at most 1.3 times the time of our own softmax."""
     rng = np.random.default_rng(3)
     z, y = rng.standard_normal((512, 32_768), np.float32) * np.float32(4), rng.integers(0, 32_768, 512)
     out = np.empty_like(z)
@@ -111,7 +111,7 @@ def arrays() -> Iterator[Promise]:
 
 
 def layers() -> Iterator[Promise]:
-    """Yield the cases on a last layer: noise, and a trained model."""
+    """Yield the cases on a last layer, with random weights and with those of a trained model."""
     for n, d, k in ((1024, 512, 32_768), (2048, 768, 50_257)):
         torch.manual_seed(4)
         h, w, y = torch.randn(n, d), torch.randn(k, d) / d**0.5, torch.randint(k, (n,))
@@ -121,7 +121,7 @@ def layers() -> Iterator[Promise]:
 
 
 def layer(name: str, h: Tensor, w: Tensor, y: Tensor, target: float, aim: float) -> Promise:
-    """Return a case on a last layer."""
+    """Return the case of a last layer with these hidden vectors, weights and targets."""
     h, w = h.requires_grad_(), w.requires_grad_()
     sides = {
         "softargmax": both(lambda h, w: sa.linear_cross_entropy(h, w, y), h, w),
@@ -134,13 +134,13 @@ def layer(name: str, h: Tensor, w: Tensor, y: Tensor, target: float, aim: float)
 
 
 def promises() -> Iterator[Promise]:
-    """Yield every case; the arrays of one group are freed before the next ones are allocated."""
+    """Yield every case. The arrays of a group are freed before those of the next group are allocated."""
     for group in (rows, arrays, layers, small):
         yield from group()
 
 
 def memory() -> tuple[dict[str, Any], bool]:
-    """Measure the memory of the last layer."""
+    """Measure the memory of the last layer. Return the record, and True if all cases are within their bounds."""
     found, kept = [], True
     for shape, what, bound in MEMORY:
         command = [sys.executable, "-c", MEASURE, *map(str, shape)]

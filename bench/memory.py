@@ -1,11 +1,11 @@
-"""Convert a .npy file of 4 GiB and show the memory that it takes.
+"""Convert a .npy file of 4 GiB and show the memory that the conversion takes.
 
     python -m bench.memory [--gib 4] [--axis -1]     about 1 minute; writes bench/results/memory.json
     python -m bench.memory --gib 0.25 --cap 32       a smaller file under a smaller cap; writes nothing
 
-The conversion runs in its own process. The peak memory is VmHWM from /proc, including the imports. Afterwards sampled
-rows of the result are compared, bit by bit, with softmax of the same scores in memory. The exit code is 1 if the peak
-is above the cap or a bit differs.
+The conversion runs in its own process. The peak memory is VmHWM from /proc, including the imports. Then sampled rows of
+the result are compared, bit by bit, with softmax of the same scores in memory. The exit code is 1 if the peak is above
+the cap or a bit differs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def same_on_samples(source: Path, target: Path, axis: int) -> int:
     for i in rng.choice(z.shape[1] if axis == 0 else z.shape[0], 8, replace=False):
         row, found = (z[i], p[i]) if axis == -1 else (np.ascontiguousarray(z[:, i]), np.ascontiguousarray(p[:, i]))
         if sa.softmax(row).tobytes() != found.tobytes():
-            raise SystemExit(f"row {i} differs from softmax in memory")
+            raise SystemExit(f"row {i}: expected the bits of softmax in memory, got others")
         count += row.size
     return count
 
@@ -70,24 +70,24 @@ def run(gib: float, axis: int, cap: float, folder: Path) -> dict[str, object]:
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     print(f"converted {rows} x {ROW} along axis {axis} in {found['seconds']:.1f} s, peak {found['peak_mib']:.0f} MiB")
     compared = same_on_samples(source, target, axis)
-    print(f"{compared} scores compared: the bits of memory ({time.perf_counter() - started:.0f} s in all)")
+    print(f"{compared} scores have the bits of softmax in memory ({time.perf_counter() - started:.0f} s in all)")
     size = source.stat().st_size
     moved = 2 * size / found["seconds"]
     return {"shape": [rows, ROW], "axis": axis, "file_bytes": size, "bytes_a_second": moved, "cap_mib": cap, **found}
 
 
 def main() -> int:
-    """Run from the command line."""
+    """Run the conversion of the command line. Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=float, default=4.0)
     parser.add_argument("--axis", type=int, choices=(-1, 0), default=-1)
     parser.add_argument("--cap", type=float, default=512.0, help="MiB")
-    parser.add_argument("--folder", help="where to put the files (twice --gib of room)")
+    parser.add_argument("--folder", help="folder for the files, with free space of twice --gib")
     options = parser.parse_args()
     room = int(2.1 * options.gib * (1 << 30))
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         if shutil.disk_usage(name).free < room:
-            print(f"{name}: {room / 1e9:.0f} GB of room are needed; --folder names another place", file=sys.stderr)
+            print(f"{name}: expected {room / 1e9:.0f} GB of free space; --folder names another folder", file=sys.stderr)
             return 2
         found = run(options.gib, options.axis, options.cap, Path(name))
     if options.gib == 4 and options.axis == -1:

@@ -3,8 +3,8 @@
     python -m bench.normalize                all cases, about 2 minutes on 2 cores; writes bench/results/normalize.json
     python -m bench.normalize softmax out=   only the cases whose names contain these words; writes nothing
 
-Each case is one alternating run (`softargmax.measure`). The exit code is 1 if a target is missed. Run it on a machine
-that does nothing else. If the printed quartiles of a case are far apart, run it again.
+Each case is one alternating run (`softargmax.measure`). The exit code is 1 if a target is missed. Run this program on
+an idle machine. If the printed quartiles of a case are far apart, run the case again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import softargmax as sa
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Vector multiplications (with or without an addition) per 16 float32 scores, over all passes of a kernel: 9 for the
-# polynomial of an exponential, 1 for its value, 2 for a probability; backward: 1 for the inner product, 2 for the vjp.
+# Vector multiplications (with or without an addition) per 16 float32 scores, over all passes of a kernel. The
+# exponential takes 9 for its polynomial and 1 for its value, and a probability takes 2. A backward pass takes 1 for the
+# inner product and 2 for the vjp.
 PER_16 = {"softmax": 21.0, "softmax of a short row": 12.0, "log_softmax": 10.0, "logsumexp": 10.0, "backward": 3.0}
 
 
@@ -148,7 +149,7 @@ def one_row() -> Iterator[Promise]:
 
 
 def segments() -> Iterator[Promise]:
-    """Yield ragged rows against the scatter formula, whose index is computed outside the timed call."""
+    """Yield the case of ragged rows. The peer is the scatter formula, whose index is computed before the timed call."""
     z, count = scores(1_000_000), 50_000
     cuts = np.sort(np.random.default_rng(2).integers(0, z.numel() + 1, count - 1))
     offsets = np.concatenate([[0], cuts, [z.numel()]])
@@ -188,7 +189,7 @@ def small() -> Iterator[Promise]:
 
 
 def promises() -> Iterator[Promise]:
-    """Yield every case; the arrays of one group are freed before the next ones are allocated."""
+    """Yield every case. The arrays of a group are freed before those of the next group are allocated."""
     for group in (wide, bfloat16, short_rows, columns, one_row, segments, small):
         yield from group()
 

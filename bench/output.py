@@ -3,10 +3,10 @@
     python -m bench.output                  all cases, about 8 minutes on 2 cores; writes bench/results/output.json
     python -m bench.output hierarchical     only the cases whose names contain these words; writes nothing
 
-K = 100,003 classes, D = 256, 1024 rows whose targets follow Zipf's law. A step is a forward pass, a
-backward pass and the optimiser. Torch's side is `F.cross_entropy(h @ w.T, y)` with Adam over all of w. Our side uses
-SparseAdam for layers with sparse gradients, and Adam for the others. Further cases use plain SGD, or no optimiser. The
-exit code is 1 if a target is missed.
+There are K = 100,003 classes, D = 256, and 1024 rows whose targets follow Zipf's law. A step is a forward pass, a
+backward pass and a step of the optimiser. torch's side is `F.cross_entropy(h @ w.T, y)` with Adam over all of w. Our
+side uses SparseAdam for layers with sparse gradients, and Adam for the others. Further cases use plain SGD, or no
+optimiser. The exit code is 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Adaptive(torch.nn.Module):
 
 
 def step(layer: torch.nn.Module, how: str) -> Callable[[], object]:
-    """Return a training step: forward pass, backward pass to the layer and to h, optimiser."""
+    """Return a training step: a forward pass, the gradients of the parameters and of h, and the optimiser's step."""
     h, y = data()
     h.requires_grad_()
     parameters = list(layer.parameters())
@@ -103,7 +103,7 @@ def layers() -> dict[str, tuple[Callable[[], Any], float]]:
 
 
 def promises() -> Iterator[Promise]:
-    """Yield every layer with each optimiser; the memory of a side is freed before the next one is allocated."""
+    """Yield every layer with each optimiser. The memory of a case is freed before the next case allocates memory."""
     for name, (make, promised) in layers().items():
         for how in ("Adam", "SGD", "no step"):
             layer = make()

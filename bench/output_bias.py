@@ -2,11 +2,11 @@
 
     python -m bench.output_bias        about a minute; writes bench/results/output_bias.json
 
-K = 10,000 classes and D = 32. Hidden vectors and weights are as in a trained model: scores are the log of Zipf's law
-plus a spread of 3. The targets of the 64 rows are drawn from the model itself. The gradient with respect to h is
-averaged over 400 steps, each with fresh draws that all rows share. The bias is |mean - truth| / |truth| over all rows
-together, printed with the part of it that is the noise of a mean of 400. For NCE and negative sampling, theory gives no
-such limit at a fixed number of draws.
+There are K = 10,000 classes, D = 32, and 64 rows. As in a trained model, scores are the log of Zipf's law plus normal
+numbers with a standard deviation of 3. The targets are drawn from the model itself. The gradient with respect to h is
+averaged over 400 steps. In each step, all rows share new draws. The bias is |mean - truth| / |truth| over all rows. It
+is printed with the size of the noise that a mean of 400 steps has. For NCE and negative sampling, theory gives no limit
+of the bias at a fixed number of draws.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OUT = Path(__file__).parent / "results" / "output_bias.json"
 
 
 def layers(n: int, counts: Any) -> dict[str, Any]:
-    """Return every loss, with n draws."""
+    """Return every layer, with n draws."""
     uniform, zipf, power = Uniform(CLASSES), LogUniform(CLASSES), Unigram(counts)
     return {
         "sampled, uniform": nn.SampledSoftmax(DIM, uniform, samples=n, unique=False),
@@ -49,7 +49,7 @@ def gradient(layer: Any, h: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def bias(layer: Any, h: torch.Tensor, y: torch.Tensor, truth: torch.Tensor) -> tuple[float, float]:
-    """Return the distance of the mean from the truth, and its noise, both relative to the norm of the truth."""
+    """Return the distance of the mean from the truth, and the noise of the mean, both divided by the truth's norm."""
     total, squares = torch.zeros_like(truth), torch.zeros_like(truth)
     for _ in range(STEPS):
         g = gradient(layer, h, y)
@@ -62,7 +62,7 @@ def bias(layer: Any, h: torch.Tensor, y: torch.Tensor, truth: torch.Tensor) -> t
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure the bias of every layer, print the table and write the result."""
     generator = torch.Generator().manual_seed(0)
     zipf = torch.from_numpy(LogUniform(CLASSES).probabilities)
     h = torch.randn(ROWS, DIM, generator=generator)

@@ -18,6 +18,6 @@ def peak_of(call: Callable[[], Any]) -> tuple[int, int, Any]:
 
 
 def resident(name: str) -> int:
-    """Return a line of this process's status, in bytes."""
+    """Return a number of bytes from /proc/self/status, such as VmRSS or VmHWM."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))

@@ -1,4 +1,4 @@
-"""Measure cases with a promised ratio to each peer, print and compare them, and write the results."""
+"""Measure cases, print the ratio to each peer and whether it is as promised, and write the results."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ class Promise:
 def line(promise: Promise, result: Result, limits: Limits) -> str:
     """Return one line for the terminal."""
     ours = result.timings["softargmax"]
-    ratios = ", ".join(told(peer, result.ratio(peer), promise.targets.get(peer)) for peer in result.peers)
+    ratios = ", ".join(shown(peer, result.ratio(peer), promise.targets.get(peer)) for peer in result.peers)
     bounds = ", ".join(f"{name} {readable(seconds)}" for name, seconds in result.limits(limits).items())
     spread = f"[{readable(ours.low)}, {readable(ours.high)}]"
     return f"{result.name:48} {readable(ours.median):>8} {spread:22} {ratios:48} {bounds}"
 
 
-def told(peer: str, ratio: float, target: float | None) -> str:
+def shown(peer: str, ratio: float, target: float | None) -> str:
     """Format a ratio, with the promised ratio if there is one."""
     verdict = "" if target is None else f" (>= {target:g})" + ("" if ratio >= target else " MISSED")
     return f"{peer} {ratio:.2f}{verdict}"
 
 
 def run(promises: Iterable[Promise], words: list[str], rounds: int) -> tuple[list[dict[str, Any]], Limits]:
-    """Measure the cases whose names contain every word."""
+    """Measure the cases whose names contain every word. Return the records, and the limits of the machine."""
     torch.set_num_threads(THREADS)
     sa.set_num_threads(THREADS)
     limits = machine_limits(THREADS)
@@ -77,9 +77,12 @@ def main(
     room: str,
     more: Callable[[], tuple[dict[str, Any], bool]] = lambda: ({}, True),
 ) -> int:
-    """Run from the command line; `more` returns further entries of the record, and True if they keep the promises."""
+    """Run the cases that the command line selects. Return the exit code, which is 1 if a promise is missed.
+
+    `more` returns further entries of the record, and True if they keep the promises.
+    """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", help="only the cases whose names hold all of these")
+    parser.add_argument("words", nargs="*", help="only the cases whose names contain all of these words")
     parser.add_argument("--rounds", type=int, default=21)
     options = parser.parse_args()
     records, limits = run(promises, options.words, options.rounds)

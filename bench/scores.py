@@ -1,4 +1,4 @@
-"""Score rows for the accuracy table and its quick version in the tests: ordinary spreads, and hard rows."""
+"""Rows of scores for the accuracy table and its quick version in the tests: ordinary spreads, and hard rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SUBNORMAL = {"float16": (-17.4, -9.7), "bfloat16": (-93, -87), "float32": (-104,
 
 
 class Case(NamedTuple):
-    """One row of the table."""
+    """A row of the accuracy table: a kind of scores, and the options of the call."""
 
     dtype: str
     name: str
@@ -34,13 +34,13 @@ def spread(s: float) -> Scores:
 
 
 def offset(rng: np.random.Generator, shape: tuple[int, int], _: str) -> NDArray[np.float64]:
-    """Draw rows with a common offset of 1e3 to 1e7, either sign."""
+    """Draw rows with a common offset of 1e3 to 1e7 in magnitude, of either sign."""
     c = rng.choice([-1.0, 1.0], (shape[0], 1)) * 10 ** rng.uniform(3, 7, (shape[0], 1))
     return c + 10 * rng.standard_normal(shape)
 
 
 def confident(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Draw rows with one score far above the rest, so that the loss is tiny, down to the subnormal range."""
+    """Draw rows with one score far above the others, so that the loss is tiny, down to the subnormal range."""
     z = rng.uniform(SUBNORMAL[dtype][0], -10, shape)
     z[np.arange(shape[0]), rng.integers(0, shape[1], shape[0])] = 0
     return z
@@ -52,7 +52,7 @@ def ties(rng: np.random.Generator, shape: tuple[int, int], _: str) -> NDArray[np
 
 
 def repeated(rng: np.random.Generator, shape: tuple[int, int], _: str) -> NDArray[np.float64]:
-    """Draw rows of a few values repeated: the errors of equal terms add up instead of averaging out."""
+    """Draw rows with four distinct values. The rounding errors of equal terms add up instead of averaging out."""
     values = rng.uniform(-12, 12, (shape[0], 4))
     return np.take_along_axis(values, rng.choice(4, shape, p=[0.001, 0.009, 0.19, 0.8]), axis=1)
 
@@ -64,7 +64,7 @@ def near_ties(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> N
 
 
 def subnormal_results(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Draw rows whose probabilities, or the loss of the largest, are subnormal."""
+    """Draw rows with one large score. The other probabilities, or the loss of the large score, are subnormal."""
     z = rng.uniform(*SUBNORMAL[dtype], shape)
     z[:, 0] = 0
     return z
@@ -125,7 +125,7 @@ ADVERSARIAL: dict[str, Scores] = {
 
 
 def mixed(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Draw rows of every spread; a quarter of them have an offset."""
+    """Draw rows of every spread. A quarter of the rows have an offset."""
     s = rng.choice(SPREADS, (shape[0], 1))
     c = np.where(rng.random((shape[0], 1)) < 0.25, 10 ** rng.uniform(0, 4, (shape[0], 1)), 0)
     return (

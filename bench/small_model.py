@@ -1,4 +1,4 @@
-"""A small language model of the words in the source of Python's standard library, trained by the last layer's loss.
+"""A small language model of the source of Python's standard library, trained with `linear_cross_entropy`.
 
 The scores of a trained model differ from noise: most words have tiny probabilities, and largely the same words in every
 row.
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import softargmax as sa
 
-CONTEXT = 4  # words before
+CONTEXT = 4  # the number of preceding words that the model uses
 
 
 def words(count: int, least: int = 3_000_000) -> Tensor:
@@ -32,7 +32,7 @@ def words(count: int, least: int = 3_000_000) -> Tensor:
 
 
 class Words(nn.Module):
-    """A model with hidden vectors of size D, from the preceding words, and output weights (K, D)."""
+    """A model that computes hidden vectors of size D from the preceding words. Its output weights are (K, D)."""
 
     def __init__(self, classes: int, size: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Words(nn.Module):
 
 
 def trained(rows: int, size: int, classes: int, steps: int = 120) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Train for some steps; return h and y of a batch, W, and the batch's loss."""
+    """Train a model for some steps. Return h and y of a batch, W, and the loss of the batch."""
     torch.manual_seed(0)
     text, model = words(classes), Words(classes, size)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, betas=(0.9, 0.95))

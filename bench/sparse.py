@@ -31,7 +31,7 @@ SHORT = ((262_144, 8), (32_768, 64))
 
 
 def scores() -> Iterator[tuple[str, Tensor]]:
-    """Yield the three kinds of rows."""
+    """Yield the names and scores of three kinds of rows."""
     generator = torch.Generator().manual_seed(7)
     yield "normal", torch.randn(ROWS, CLASSES, generator=generator)
     yield "heavy-tailed", torch.empty(ROWS, CLASSES).cauchy_(generator=generator)
@@ -39,12 +39,12 @@ def scores() -> Iterator[tuple[str, Tensor]]:
 
 
 def both(function: Map, leaf: Tensor, g: Tensor) -> Callable[[], object]:
-    """Return a forward pass with its backward pass."""
+    """Return a call that computes a forward and a backward pass."""
     return lambda: torch.autograd.grad(function(leaf), leaf, g)
 
 
 def of_map(name: str, ours: Map, theirs: Map, hinted: Map, z: Tensor) -> Iterator[Promise]:
-    """Yield two cases of a map: forward with our softmax as a further peer, and forward with backward."""
+    """Yield three cases of a map: against the package, against our softmax, and with a backward pass."""
     read, out, leaf, g = z.nbytes, torch.empty_like(z), z.clone().requires_grad_(), torch.randn(z.shape)
     sides = {"softargmax": lambda: ours(z), "entmax": lambda: theirs(z), "entmax, k": lambda: hinted(z)}
     yield Promise(name, sides, {"entmax": 30, "entmax, k": 6}, 2 * read, rounds=7)
@@ -85,7 +85,7 @@ def of_short_rows(shape: tuple[int, int]) -> Iterator[Promise]:
 
 
 def promises() -> Iterator[Promise]:
-    """Yield every case; one kind of rows is freed before the next is allocated."""
+    """Yield every case. Each kind of rows is freed before the next kind is allocated."""
     for shape in SHORT:
         yield from of_short_rows(shape)
     for kind, z in scores():

@@ -2,9 +2,9 @@
 
     python -m bench.sparse_accuracy         about a minute; writes bench/results/sparse_accuracy.json
 
-The truth comes from a bisection and Newton's method in longdouble, which tests/sparse/test_truth.py checks against
+True values come from bisection and Newton's method in longdouble, which tests/sparse/test_truth.py compares with
 mpmath. Rows are float32, with 7 to 100,000 normal scores and spreads of 1 to 10,000. Only p of at least 1e-30 count. Up
-to order 2 the error is in ulp of p. Above order 2 it is in ulp of the row's largest p, because the derivative of a
+to order 2 the error is in ulp of p. Above order 2 it is in ulp of the largest p of the row, because the derivative of a
 small p with respect to its score has no bound.
 """
 
@@ -44,7 +44,7 @@ def rows() -> Iterator[NDArray[np.float32]]:
 
 
 def theirs(z: NDArray[np.float32], alpha: float) -> NDArray[np.float32]:
-    """Return p from the package's function for this order."""
+    """Return p of the entmax package, from its function for this order."""
     maps = {1.5: peer.entmax15, 2.0: peer.sparsemax}
     function = maps.get(alpha, lambda z, dim: peer.entmax_bisect(z, alpha, dim=dim))
     return function(torch.from_numpy(z), dim=-1).numpy()
@@ -59,7 +59,7 @@ def off(p: NDArray[np.float32], true: NDArray[np.longdouble], alpha: float) -> t
 
 
 def main() -> int:
-    """Measure every order and write the file. Return 0 if the promise holds, else 1."""
+    """Measure every order and write the result. Return 1 if an error exceeds the bound or a support is wrong."""
     found = []
     for alpha in ORDERS:
         worst = {"softargmax": [0.0, 0], "entmax": [0.0, 0]}

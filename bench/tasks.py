@@ -1,10 +1,10 @@
-"""Measure the promises of docs/tasks: peak memory against the plain form, and the sizes where a last layer is faster.
+"""Measure the promises of docs/tasks: memory and time against plain torch, and times of last layers by size.
 
     python -m bench.tasks              5 minutes on one core; writes bench/results/tasks.json
 
 Each side of a task runs in its own process, on one thread. Its memory is the peak resident memory minus the memory
 before the call, which includes the inputs. Its CPU time is the smallest of three further runs. Both sides must give the
-same numbers. The times of small last layers are medians of CPU time; their sides take turns in one process.
+same loss. The times of last layers are medians of CPU time, from sides that take turns in one process.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 RESULT = Path(__file__).parent / "results" / "tasks.json"
 PLAIN = "plain"
-TOKENS, WIDTH, CLASSES = 2048, 512, 32_768  # 256 MiB of scores, as in every other task
+TOKENS, WIDTH, CLASSES = 2048, 512, 32_768  # 256 MiB of scores, like all other tasks
 PAIRS, HEADS, LENGTH, WINDOW = 8192, 4, 4096, 255
 LAYERS = ((64, 32, 500), (256, 128, 2000), (512, 256, 8000), (1024, 512, 8000), (1024, 512, 32_768))
-SAMPLES = {100_000_000: 41, 10_000_000_000: 15}  # timed runs of products up to this size; larger products get 7
+SAMPLES = {100_000_000: 41, 10_000_000_000: 15}  # number of timed runs by the largest N D K; larger layers get 7
 
 
 def layer(tokens: int = TOKENS, width: int = WIDTH, classes: int = CLASSES) -> tuple[torch.Tensor, ...]:
@@ -48,14 +48,14 @@ def layer(tokens: int = TOKENS, width: int = WIDTH, classes: int = CLASSES) -> t
 
 
 def last_layer(side: str, small: bool) -> Run:
-    """A step of training: the loss and its gradients."""
+    """Return a training step that computes the loss and its gradients."""
     h, w, y = layer(*([4, 8, 16] if small else []))
     loss = sa.linear_cross_entropy if side == OURS else lambda h, w, y: functional.cross_entropy(h @ w.T, y)
     return lambda: with_gradients(loss(h, w, y), h, w)
 
 
 def preference(side: str, small: bool) -> Run:
-    """A step of DPO: log-probabilities of 16 answers by a policy and by a reference, and the gradients."""
+    """Return a step of DPO: log-probabilities of 16 answers under a policy and a reference, and the gradients."""
     h, w, y = layer(*([16, 8, 16] if small else []))
     h_ref, w_ref = (h + 0.01).detach(), w.detach()
     plain = lambda h, w: (h @ w.T).log_softmax(-1).gather(-1, y[:, None])[:, 0]  # noqa: E731
@@ -72,7 +72,10 @@ def preference(side: str, small: bool) -> Run:
 
 
 def policy(side: str, small: bool) -> Run:
-    """A step of GRPO with an entropy bonus. Our side takes 256 tokens at a time and recomputes their scores."""
+    """Return a step of GRPO with an entropy bonus.
+
+    Our side processes 256 tokens at a time, and recomputes their scores in the backward pass.
+    """
     h, w, y = layer(*([16, 8, 16] if small else []))
     old = torch.full(y.shape, -11.0)
     advantage = torch.linspace(-1, 1, y.numel())
@@ -100,7 +103,7 @@ def policy(side: str, small: bool) -> Run:
 
 
 def contrastive(side: str, small: bool) -> Run:
-    """A step of CLIP: both directions, with a learned scale."""
+    """Return a step of CLIP in both directions, with a learned scale."""
     torch.manual_seed(0)
     one, two = (functional.normalize(torch.randn(16 if small else PAIRS, 256)).requires_grad_() for _ in range(2))
     log_scale, y = torch.tensor(2.66, requires_grad=True), torch.arange(len(one))
@@ -118,7 +121,7 @@ def contrastive(side: str, small: bool) -> Run:
 
 
 def attention(side: str, small: bool) -> Run:
-    """Attention with a window and a sink, and its gradients. The plain form computes all scores."""
+    """Return a step of attention with a window and a sink, and its gradients. The plain side computes all scores."""
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, HEADS, 16 if small else LENGTH, 64, requires_grad=True) for _ in range(3))
     sink = torch.zeros(HEADS, requires_grad=True)
@@ -135,7 +138,7 @@ def attention(side: str, small: bool) -> Run:
 
 
 def file(side: str, small: bool) -> Run:
-    """A softmax from one file to another."""
+    """Return a step that writes the softmax of a file to another file."""
     from scipy import special
 
     folder = tempfile.TemporaryDirectory()  # removed at the end of the process
@@ -200,8 +203,8 @@ def tasks() -> dict[str, dict[str, Any]]:
         sides = {}
         for side in (PLAIN, OURS):
             command = [sys.executable, "-m", "bench.tasks", task, side]
-            told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            one = sides[side] = json.loads(told)
+            printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            one = sides[side] = json.loads(printed)
             print(f"{task}, {side}: {one['beyond'] / 2**20:.0f} MiB, {one['cpu_seconds']:.2f} s", flush=True)
         plain, ours = (side["value"] for side in sides.values())
         if abs(plain - ours) > 1e-5 * abs(plain):
@@ -211,7 +214,7 @@ def tasks() -> dict[str, dict[str, Any]]:
 
 
 def layers() -> list[dict[str, Any]]:
-    """Time a step of small and of large last layers, side by side."""
+    """Return the times of a step of small and large last layers, whose sides take turns."""
     torch.set_num_threads(1)
     sa.set_num_threads(1)
     found = []
@@ -230,7 +233,7 @@ def layers() -> list[dict[str, Any]]:
             for side in sorted(sides, reverse=bool(turn % 2)):
                 step = sides[side]
                 spent = cpu_time(lambda step=step, n=repeats: [step() for _ in range(n)]) / repeats
-                samples[side] += [spent] if turn else []  # the first is a warm-up
+                samples[side] += [spent] if turn else []  # the first turn is a warm-up
         medians = {side: statistics.median(times) for side, times in samples.items()}
         print(f"{'x'.join(map(str, shape))}:", *(f"{side} {1e3 * median:.2f} ms" for side, median in medians.items()))
         found.append({"shape": shape, "cpu_seconds": medians, "samples": count})
@@ -238,7 +241,7 @@ def layers() -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Run from the command line: everything, or one side of a task as JSON."""
+    """Measure everything, or one side of a task if the command line names it. Return the exit code."""
     if sys.argv[1:]:
         print(json.dumps(one_side(*sys.argv[1:])))
         return 0

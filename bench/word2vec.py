@@ -3,14 +3,16 @@
     python -m bench.word2vec                all cases, about 10 minutes on 2 cores; writes bench/results/word2vec.json
     python -m bench.word2vec negative       only the cases whose names contain these words; writes nothing
 
-The text is the source of Python's standard library, as in `softargmax train-words`: its first TOKENS tokens that occur
-5 times or more. Vectors have 100 numbers. Windows are 5 words, with 5 negatives. Frequent words are subsampled at 1e-3.
-Each side trains one epoch at rates from 0.025 to 0.0001, with 2 threads or workers. "softargmax" is
-`softargmax.output.WordVectors`; "our modules" is an `Embedding` and the layers of `softargmax.nn` with SparseAdam.
+The text is the source of Python's standard library, as in `softargmax train-words`. It consists of the first 1,000,000
+tokens, without words that occur less than 5 times. Vectors have 100 numbers. Windows are 5 words, with 5 negatives.
+Frequent words are subsampled with threshold 1e-3. Each side trains one epoch at rates from 0.025 to 0.0001, with 2
+threads or workers. "softargmax" is `softargmax.output.WordVectors`. "our modules" is an `Embedding` and a layer of
+`softargmax.nn`, trained with SparseAdam.
 
-Two numbers show that a fast side learns as well. One is the mean loss of its vectors on held-out files after one epoch.
-The other is the share of the 10 nearest neighbours of 500 frequent words that gensim finds too. Another seed of gensim
-shows how much agreement to expect. The exit code is 1 if gensim is faster, or if its loss is lower by more than 2%.
+Two numbers measure what a side has learned after one epoch. The first is the mean loss of its vectors on held-out
+files. The second is the share of the 10 nearest neighbours of 500 frequent words that gensim also finds. A run of
+gensim with another seed shows how much agreement to expect. The exit code is 1 if gensim is faster, or if its loss is
+lower by more than 2%.
 """
 
 from __future__ import annotations
@@ -65,19 +67,19 @@ class Text:
 
     @cached_property
     def sentences(self) -> list[list[str]]:
-        """Return sentences of at most 10,000 words; gensim would cut longer ones."""
+        """Return sentences of at most 10,000 words, because gensim would cut longer sentences."""
         files = [part[part >= 0] for part in np.split(self.tokens, np.flatnonzero(self.tokens < 0))]
         return [[str(word) for word in file[at : at + 10_000]] for file in files for at in range(0, len(file), 10_000)]
 
 
 @cache
 def text() -> Text:
-    """Read the text once."""
+    """Return the text, which is read only once."""
     return Text()
 
 
 def pairs(tokens: np.ndarray, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs: words, and the words near them."""
+    """Return all pairs of a word and a word in its window, as two arrays. `windows` has the window of each token."""
     sentence = np.cumsum(tokens < 0)
     found = []
     for far in range(1, WINDOW + 1):
@@ -96,7 +98,7 @@ def pairs(tokens: np.ndarray, windows: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def ours(*, on_tree: bool) -> tuple[Callable[[], object], Callable[[], Vectors]]:
-    """Train `WordVectors`."""
+    """Return calls that train `WordVectors` for an epoch and that return its vectors and weight."""
     tree = text().tree if on_tree else None
     model = WordVectors(text().counts, DIM, tree=tree, window=WINDOW, samples=SAMPLES, threshold=THRESHOLD)
     return lambda: model.train(text().tokens, rate=FIRST_RATE, last_rate=LAST_RATE), lambda: (
@@ -106,7 +108,7 @@ def ours(*, on_tree: bool) -> tuple[Callable[[], object], Callable[[], Vectors]]
 
 
 def modules(*, on_tree: bool) -> tuple[Callable[[], object], Callable[[], Vectors]]:
-    """Train an embedding and a layer."""
+    """Return calls that train an embedding and a layer for an epoch and that return their weights."""
     classes = len(text().counts)
     embedding = torch.nn.Embedding(classes, DIM, sparse=True)
     torch.nn.init.uniform_(embedding.weight, -0.5 / DIM, 0.5 / DIM)
@@ -134,7 +136,7 @@ def modules(*, on_tree: bool) -> tuple[Callable[[], object], Callable[[], Vector
 
 
 def gensims(*, on_tree: bool, seed: int = 1) -> tuple[Callable[[], object], Callable[[], Vectors], Any]:
-    """Train gensim's vectors, and return the paths of its tree."""
+    """Return calls that train gensim for an epoch and that return its vectors and weight, and the paths of its tree."""
     model = Word2Vec(
         vector_size=DIM, window=WINDOW, sample=THRESHOLD, min_count=1, sg=1, workers=2, seed=seed, epochs=1,
         hs=int(on_tree), negative=0 if on_tree else SAMPLES, alpha=FIRST_RATE, min_alpha=LAST_RATE,
@@ -154,11 +156,11 @@ def gensims(*, on_tree: bool, seed: int = 1) -> tuple[Callable[[], object], Call
     )
 
 
-# --- what they learn --------------------------------------------------------------------------------------------------
+# --- quality ----------------------------------------------------------------------------------------------------------
 
 
 def held_out_loss(found: Vectors, paths: Any) -> float:
-    """Return the mean loss of a pair of words, against noise words or along tree paths."""
+    """Return the mean loss of the held-out pairs of words, with noise words or along tree paths."""
     vectors, weight = (torch.from_numpy(np.ascontiguousarray(x)) for x in found)
     words, beside = pairs(text().held_out, np.full(len(text().held_out), 2))
     if paths is None:
@@ -178,7 +180,7 @@ def held_out_loss(found: Vectors, paths: Any) -> float:
 
 
 def neighbours(vectors: np.ndarray) -> np.ndarray:
-    """Return the 10 nearest words of each of 500 words, without the 50 most frequent."""
+    """Return the 10 nearest words of each of 500 words. These are the most frequent words after the first 50."""
     v = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     frequent = np.argsort(-text().counts)[50:550]
     found: np.ndarray = np.argsort(-(v[frequent] @ v.T), axis=1)[:, 1:11]
@@ -186,7 +188,7 @@ def neighbours(vectors: np.ndarray) -> np.ndarray:
 
 
 def learned() -> tuple[dict[str, Any], bool]:
-    """Train each side once from the start; return losses and neighbours."""
+    """Train each side once from the start. Return the losses and agreements, and True if our losses are low enough."""
     record: dict[str, Any] = {"tokens": len(text().tokens), "words": len(text().counts), "quality": {}}
     kept = True
     for name, on_tree in KINDS.items():
@@ -213,7 +215,7 @@ KINDS = {"negative sampling": False, "hierarchical": True}
 
 
 def promises() -> Iterator[Promise]:
-    """Yield the cases of both kinds."""
+    """Yield the cases of negative sampling and of the tree."""
     for name, on_tree in KINDS.items():
         sides = {"softargmax": ours(on_tree=on_tree)[0], "gensim": gensims(on_tree=on_tree)[0]}
         sides["our modules"] = modules(on_tree=on_tree)[0]

@@ -1,4 +1,4 @@
-"""Sphinx: pages in MyST, the API from numpydoc docstrings. Warnings are errors (`make docs`)."""
+"""Configuration of Sphinx: pages in MyST, and the API from numpydoc docstrings. `make docs` fails on warnings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 autosummary_generate = True
-autodoc_typehints = "none"  # the docstrings say it, with shapes
+autodoc_typehints = "none"  # the docstrings list the types, with shapes
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 add_module_names = False
@@ -27,8 +27,8 @@ html_theme_options = {
     "page_width": "1100px",
 }
 
-# A public function that no page shows is a mistake of the pages.
+# Every public name must be listed in api.rst.
 _api = (Path(__file__).parent / "api.rst").read_text(encoding="utf-8")
 _listed = set(re.findall(r"^ {3}([\w.]+)$", _api, re.MULTILINE))
 if _missing := {name for name in softargmax.__all__ if not name.startswith("_")} - _listed:
-    raise RuntimeError(f"docs/api.rst does not list {sorted(_missing)}")
+    raise RuntimeError(f"docs/api.rst: expected every public name, got none of {sorted(_missing)}")

@@ -1,4 +1,4 @@
-"""Fixtures for all tests, with the backends, and the selection of tests for `--quick`."""
+"""Backend fixtures for all tests, and the selection of tests for `--quick`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.oracle.backends import BACKENDS, DIFFERENTIATING, Backend
 settings.register_profile("house", deadline=None, derandomize=True)  # every run draws the same cases
 settings.load_profile("house")
 
-# The environment of the sanitizers has no frameworks. Folders in which every test needs a framework are not collected
-# there.
+# The sanitizers run in an environment without frameworks. pytest does not collect a folder there if every test of the
+# folder needs a framework.
 NEEDS = {"classify": "sklearn", "cli": "typer"}
 collect_ignore_glob = [f"{folder}/*" for folder, framework in NEEDS.items() if not find_spec(framework)]
 collect_ignore_glob += ["types/*"]  # programs for type checkers, one with deliberate errors
@@ -26,7 +26,7 @@ SANITIZED = [Path(__file__).parent / room for room in ("core", "native", "normal
 
 @pytest.fixture(params=BACKENDS, ids=str)
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """Each backend in turn; its implementation is requested by name."""
+    """Yield each backend in turn, inside `backend.using()`."""
     request.param.array([0.0])  # skips the test if the library is not installed
     with request.param.using():
         yield request.param
@@ -34,7 +34,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.fixture(params=[backend for backend in BACKENDS if backend.library != "jax"], ids=str)
 def quick(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """Each backend except JAX, which would compile every operation for every shape."""
+    """Yield each backend except JAX, because JAX would compile every operation for every shape."""
     request.param.array([0.0])
     with request.param.using():
         yield request.param
@@ -42,7 +42,7 @@ def quick(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.fixture(params=DIFFERENTIATING, ids=str)
 def differentiating(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """Each backend whose library computes derivatives."""
+    """Yield each backend whose library computes derivatives."""
     request.param.array([0.0])
     with request.param.using():
         yield request.param
@@ -63,9 +63,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Select the tests of `--quick`: one in 25 cases of each test, at least one, and all of `test_architecture.py`.
 
-    The first case depends on a hash of the test's name. So all backends get cases, and a new test does not change the
-    cases of other tests. If a test has cases without JAX, its JAX cases are skipped, because JAX compiles each case for
-    seconds.
+    A hash of the test's name selects the first case. Therefore the selected cases cover all backends, and a new test
+    does not change the cases of other tests. The JAX cases of a test are skipped if the test has other cases, because
+    JAX takes seconds to compile a case.
     """
     if not config.getoption("--quick"):
         return

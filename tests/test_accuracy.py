@@ -1,8 +1,7 @@
 """The promised accuracy, tested on a few 10^5 values. `python -m bench.accuracy` tests 10^7 values per line.
 
-The bounds are those of the design, section 7: 3 ulp in float32, 4 ulp in float64, and 2 ulp for the tiny loss of a
-confident row. Below the normal range, the bound is 1 subnormal. Results in float16 and bfloat16 are the float32 results
-rounded once.
+The promised bounds are 3 ulp in float32, 4 ulp in float64, and 2 ulp for the tiny loss of a confident row. Below the
+normal range, the bound is 1 subnormal. Results in float16 and bfloat16 are the float32 results, rounded once.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def test_within_the_bound(case: Case) -> None:
 @pytest.mark.parametrize("name", ["spread 10", "a few values repeated", "near-ties", "a crowd of small terms"])
 @pytest.mark.parametrize("dtype", list(BOUND))
 def test_long_rows(dtype: str, name: str) -> None:
-    """In rows of many blocks, the rounding errors of equal terms and of merges do not add up."""
+    """Rows of many blocks keep the bound, so the rounding errors of equal terms and of merges do not add up."""
     (case,) = (c for c in cases(dtype) if c.name == name)
     z = rounded(case.scores(np.random.default_rng(8), (1, 1_000_003), dtype), dtype)
     truth = family_truth(z)
@@ -80,7 +79,7 @@ def test_tiny_loss(implementation: str, dtype: str, row: list[float], temperatur
     assert ulp_error(lse, *truth.logsumexp, at=truth.largest).max() <= 2
 
 
-def test_the_tiny_loss_of_the_issue() -> None:
+def test_the_loss_of_a_score_that_is_larger_by_40() -> None:
     for dtype in ("float32", "float64"):
         assert softargmax.log_softmax(np.array([40, 0], dtype))[0] == pytest.approx(-4.248354255291589e-18, rel=3e-7)
         assert softargmax.logsumexp(np.array([0, -40], dtype)) == pytest.approx(4.248354255291589e-18, rel=3e-7)
@@ -98,7 +97,7 @@ def test_confident_rows(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_below_the_normal_range(dtype: str) -> None:
-    """Probabilities are right within 1 subnormal. Losses have the bound of any tiny loss, 2 ulp."""
+    """Subnormal probabilities are within 1 subnormal of the true value. Subnormal losses are within 2 ulp."""
     (case,) = (c for c in cases(dtype) if c.name == "subnormal results")
     tiny = float(np.finfo(dtype).tiny)
     checked = 0
@@ -132,13 +131,13 @@ def test_tiny_loss_through_merged_states(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_merged_states(dtype: str) -> None:
-    """States of arbitrary pieces of a row, merged in any order, keep the bound of logsumexp."""
+    """States of any parts of a row, merged in any order, keep the bound of logsumexp."""
     rng = np.random.default_rng(6)
     for s in (1, 10, 40, 1e3):
         z = (s * rng.standard_normal((50, 257))).astype(dtype)
         cuts = np.sort(rng.choice(np.arange(1, 257), 6, replace=False))
         empty = softargmax.State.empty(50, like=z)
-        states = [empty.fold(piece) for piece in np.split(z, cuts, axis=1)]
+        states = [empty.fold(part) for part in np.split(z, cuts, axis=1)]
         while len(states) > 1:
             first = states.pop(int(rng.integers(len(states))))
             at = int(rng.integers(len(states)))

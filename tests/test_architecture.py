@@ -1,4 +1,4 @@
-"""The source follows the house rules for imports, the merge of states, public names and tidiness."""
+"""The source follows the project's rules for imports, the merge of states, public names and tidiness."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OPTIONAL = (*SERVES, "ml_dtypes", "click")
 
 
 def name(path: Path) -> str:
-    """Return a source file's name in the rules, which is its path inside the package."""
+    """Return the name of a source file in the rules below: its path inside the package."""
     return path.relative_to(SOURCE).as_posix()
 
 
@@ -115,7 +115,7 @@ MERGE = re.compile(r"\bmerge\s*\((?:[^()]|\([^()]*\))*\)\s*(?:const\s*)?\{")
 
 
 def argument(code: str, start: int) -> str:
-    """Return the text from `start` to the closing parenthesis of the one that opens just before `start`."""
+    """Return the arguments of a call: the text from `start`, just after a parenthesis, to the closing parenthesis."""
     depth, end = 1, start
     while depth and end < len(code):
         depth += {"(": 1, ")": -1}.get(code[end], 0)
@@ -124,7 +124,7 @@ def argument(code: str, start: int) -> str:
 
 
 def weights(text: str) -> list[str]:
-    """Return the calls in C++ code that compute the weight of a merge, with their lines."""
+    """Return the calls in C++ code that compute the weight of a merge, with their line numbers."""
     code = re.sub(r"//[^\n]*", "", text)
     found = []
     for call in EXPONENTIAL.finditer(code):
@@ -178,7 +178,7 @@ def test_native_files_open_only_the_namespaces_of_their_room(path: Path) -> None
     opened = re.findall(
         r"^\s*(?:inline\s+)?namespace\b\s*([\w:]*)[^;=]*?\{", path.read_text(encoding="utf-8"), re.MULTILINE
     )
-    assert opened, f"{name(path)}: in no namespace"
+    assert opened, f"{name(path)} opens no namespace"
     assert set(opened) <= own, f"{name(path)} opens {sorted(set(opened) - own)}"
 
 
@@ -197,7 +197,7 @@ def is_type_checking(node: ast.AST) -> bool:
 
 
 def imports(path: Path, *, top_level: bool) -> list[tuple[int, str, list[str]]]:
-    """Return (line, module, names) of every import; with `top_level`, only of imports that run at import time."""
+    """Return (line, module, names) of every import. With `top_level`, return only imports that run at import time."""
     package = ["softargmax", *path.relative_to(SOURCE).parent.parts]
     found: list[tuple[int, str, list[str]]] = []
     pending: list[ast.AST] = [tree(path)]
@@ -244,14 +244,14 @@ REACH_INSIDE_A_ROOM: set[str] = set()
 
 def only_shrinks(path: Path, wrong: list[str], listed: set[str], complaint: str) -> None:
     if name(path) in listed:
-        assert wrong, f"{name(path)} keeps the rule now: take it off the list"
+        assert wrong, f"{name(path)} now follows the rule: remove it from the list"
     else:
         assert not wrong, f"{name(path)} {complaint}: {wrong}"
 
 
 def test_the_lists_name_existing_files() -> None:
     gone = (IMPORT_THE_TOP_PACKAGE | REACH_INSIDE_A_ROOM) - {name(path) for path in PYTHON}
-    assert not gone, f"take them off the lists: {sorted(gone)}"
+    assert not gone, f"these files no longer exist, remove them from the lists: {sorted(gone)}"
 
 
 @every([p for p in PYTHON if not name(p).startswith("cli/")])  # the command uses the package like a user
@@ -262,7 +262,7 @@ def test_only_the_command_imports_the_top_package(path: Path) -> None:
 
 
 def public_names(module: str) -> set[str]:
-    """Return a room's public names that this module of the room also has, for the same objects."""
+    """Return the public names of a room that this module of the room has, too, for the same objects."""
     found = importlib.import_module(module)
     room = importlib.import_module(".".join(module.split(".")[:2]))
     return {n for n in room.__all__ if getattr(found, n, None) is getattr(room, n)}
@@ -288,7 +288,8 @@ def reached(path: Path) -> list[str]:
 
 @every([p for p in PYTHON if name(p) not in TABLES_OF_NAMES])
 def test_imports_point_down_and_use_no_private_names_of_rooms(path: Path) -> None:
-    only_shrinks(path, reached(path), REACH_INSIDE_A_ROOM, "imports from above, or the inside of another room")
+    message = "imports from a higher level, or imports private names of another room"
+    only_shrinks(path, reached(path), REACH_INSIDE_A_ROOM, message)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +312,7 @@ def test_every_record_has_a_definition_and_uses_its_arguments(path: Path) -> Non
 
     module = importlib.import_module(module_of(path))
     mine = [operation for operation in vars(module).values() if isinstance(operation, Operation)]
-    assert mine, f"{name(path)} holds no record"
+    assert mine, f"{name(path)} defines no operation"
     for operation in mine:
         named = {*parameters(operation.definition)}
         leaves = {leaf.name for leaf in operation.leaves}
@@ -321,7 +322,7 @@ def test_every_record_has_a_definition_and_uses_its_arguments(path: Path) -> Non
             named |= {leaf.name for leaf in one.leaves} if isinstance(one, Branch) and one.name in named else set()
         for kernel in operation.kernels.values():
             named |= leaves if not callable(kernel) or "i" in parameters(kernel) else {*parameters(kernel)}
-        assert leaves <= named | {"dtype"}, f"{operation.name} has no use for {leaves - named}"
+        assert leaves <= named | {"dtype"}, f"{operation.name} does not use its arguments {leaves - named}"
 
 
 @pytest.mark.parametrize("depth", [2, None], ids=["rooms", "modules"])
@@ -359,7 +360,7 @@ print(*[name for name in {OPTIONAL!r} if name in sys.modules])
 
 def test_import_is_quick_and_loads_no_framework() -> None:
     seconds = []
-    for _ in range(3):  # three runs, since one may compile or wait for a core
+    for _ in range(3):  # three runs, because one may compile bytecode or wait for a core
         out = subprocess.run([sys.executable, "-c", IMPORT_SCRIPT], check=True, capture_output=True, text=True).stdout
         elapsed, loaded = out.split("\n")[:2]
         assert loaded == "", f"`import softargmax` imported {loaded}"
@@ -396,7 +397,7 @@ def test_public_names_are_listed_by_their_room(public: str) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_room_has_a_docstring(room: str) -> None:
     module = tree(SOURCE / room / "__init__.py")
-    assert (ast.get_docstring(module) or "").strip(), f"softargmax/{room}/__init__.py does not say what the room is"
+    assert (ast.get_docstring(module) or "").strip(), f"softargmax/{room}/__init__.py has no docstring"
 
 
 # --- Tidiness -------------------------------------------------------------------------------------------------------
@@ -405,12 +406,12 @@ def test_every_room_has_a_docstring(room: str) -> None:
 @every(PYTHON)
 def test_no_assert_statements(path: Path) -> None:
     lines = [node.lineno for node in ast.walk(tree(path)) if isinstance(node, ast.Assert)]
-    assert not lines, f"{name(path)}:{lines}: user errors are exceptions with sentences, not asserts"
+    assert not lines, f"{name(path)}:{lines}: raise an exception with a sentence in place of assert"
 
 
 @every(TEXTS)
 def test_every_todo_has_an_owner(path: Path) -> None:
-    words = "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX"))  # split in halves, since this file is searched too
+    words = "|".join(("TO" + "DO", "FIX" + "ME", "X" + "XX"))  # split, because this file is searched, too
     wrong = re.findall(rf"(?:#|//).*\b(?:{words})\b(?!\(\w+\))", path.read_text(encoding="utf-8"))
     assert not wrong, wrong
 

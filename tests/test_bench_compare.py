@@ -1,4 +1,4 @@
-"""The benchmark that compares two installed versions: every line runs, every room has a line, verdicts are right."""
+"""bench.compare, which compares two installed versions: all lines run, all rooms have a line, verdicts are right."""
 
 from __future__ import annotations
 

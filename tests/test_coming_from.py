@@ -65,7 +65,7 @@ def test_every_table_was_read() -> None:
 
 
 def test_the_differences() -> None:
-    """The page describes differences to the other libraries below its tables. The test checks that they exist."""
+    """softargmax differs from other libraries in the ways that the page describes below its tables."""
     torch = pytest.importorskip("torch")
     here = names("torch")
     q, k, v, sdpa = here["q"][..., :3, :], here["k"], here["v"], torch.nn.functional.scaled_dot_product_attention

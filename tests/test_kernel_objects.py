@@ -1,9 +1,9 @@
 """Kernels compiled for a new instruction set must not leak into the rest of the program.
 
-If two objects contain the same inline function of the standard library, the linker keeps only one copy. If it keeps the
-copy that was compiled with AVX-512, baseline code calls this copy too, and an older machine stops with an illegal
-instruction. So every symbol that a kernel object defines must be in the namespace of its instruction set, or must be
-hidden from other objects.
+If two objects contain the same inline function of the standard library, the linker keeps only one copy. If this is the
+copy that was compiled with AVX-512, baseline code calls it too, and an older machine stops with an illegal instruction.
+Therefore every symbol that a kernel object defines must be in the namespace of its instruction set, or must be hidden
+from other objects.
 """
 
 from __future__ import annotations

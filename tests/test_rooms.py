@@ -1,4 +1,4 @@
-"""Each room has the files that docs/design.md lists. A file named like a public function does not hide it."""
+"""Each room has the files that docs/design.md lists. A file named like a public function does not hide the function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ sys.path.append(str(ROOT))
 
 from tools import rooms  # noqa: E402 tools is not an installed package
 
-# The files of each room that are not of a standard kind. These lists may only shrink.
+# The files of each room that have no standard kind. These lists may only shrink.
 HELPERS = {
     "normalize": set[str](),
     "sparse": {"support.py"},
@@ -38,7 +38,7 @@ def test_a_room_has_the_files_of_its_shape(room: str) -> None:
     by_kind: dict[str, set[str]] = {kind: set() for kind in rooms.KINDS}
     for path in rooms.files(room):
         by_kind[rooms.kind(path, public)].add(path.name)
-    assert by_kind["helpers"] == HELPERS[room], "a file of the room has no place in its shape, or has left the list"
+    assert by_kind["helpers"] == HELPERS[room], "the files without a standard kind are not those of HELPERS"
     assert "operations.py" in by_kind["records"]
     assert "reference.py" in by_kind["definitions"]
     assert {"args.hpp", "bind.cpp", "kernels.cpp"} <= by_kind["kernels"]

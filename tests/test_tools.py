@@ -1,6 +1,6 @@
 """The programs under tools/ still work with the library.
 
-They are run by hand, so no other test would notice a failure.
+These programs are run by hand, so no other test would find a failure.
 """
 
 from __future__ import annotations

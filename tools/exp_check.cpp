@@ -1,8 +1,8 @@
 // Checks the exp of the kernels on every float32 of its domain, of both signs. Prints one line of JSON per beta.
 //
-// The kernels compute 2^k exp(beta x), where k keeps the value within the normal numbers; softmax later undoes the
-// factor 2^k exactly. Here this value is compared with the C library's exp of beta x in double. exp_check.py
-// compiles and runs this program for each instruction set, and compares the sums of the bits.
+// The kernels compute 2^k exp(beta x), where k keeps the value within the normal numbers. softmax later removes the
+// factor 2^k exactly. This program compares 2^k exp(beta x) with the C library's exp of beta x in double. exp_check.py
+// compiles and runs the program for each instruction set, and compares the checksums of the bits.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -53,8 +53,8 @@ struct Found {
     }
 };
 
-// Checks every float32 x of one sign with |beta x| <= 104. Below -104 the result is under half the smallest subnormal;
-// above 88.73 it is beyond the largest float32.
+// Checks every float32 x of one sign with -104 <= beta x <= 88.73. Below -104, exp(beta x) is under half the smallest
+// subnormal. Above 88.73, exp(beta x) is beyond the largest float32.
 template <bool Unit> Found check(Scale beta, bool negative) {
     using V = Pack<float>;
     const int exponent = negative ? 62 : -62;

@@ -1,4 +1,4 @@
-"""Check the kernels' exp on every float32 of its domain, both signs, on every instruction set that this machine runs.
+"""Check the exp of the kernels on every float32 of its domain, on every instruction set that this machine runs.
 
     python tools/exp_check.py        about 4 minutes on 2 cores; writes bench/results/exp_check.json
 
@@ -31,7 +31,7 @@ BOUND = 1.25  # ulp
 
 
 def check(isa: str, folder: Path) -> list[dict[str, Any]]:
-    """Compile and run for one instruction set."""
+    """Compile and run exp_check.cpp for one instruction set, and return the lines that it prints."""
     program = folder / isa
     source = ROOT / "tools" / "exp_check.cpp"
     include = f"-I{ROOT / 'src' / 'softargmax'}"
@@ -47,9 +47,9 @@ def check(isa: str, folder: Path) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Check every instruction set, write the result."""
+    """Check every instruction set and write the result. Return the exit code."""
     if platform.machine() != "x86_64":
-        print("the list of instruction sets is that of x86-64", file=sys.stderr)
+        print(f"expected a machine with x86-64, got {platform.machine()}", file=sys.stderr)
         return 2
     cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     here = [isa for isa in ISAS if NEEDS.get(isa, "fpu") in cpu]

@@ -1,11 +1,11 @@
-"""Fit the polynomials of `core/cpp/math.hpp` and print them as C++ (run by hand; needs mpmath).
+"""Fit the polynomials of `core/cpp/math.hpp` and print them as C++. Run this program by hand. It needs mpmath.
 
 exp: q(r) = (e^r - 1 - r) / r^2 on |r| <= ln2 / 2, so that e^r = 1 + (r + r^2 q(r)).
 log: w(s) with log(1 + x) = 2 atanh(s), s = x / (2 + x): atanh(s) / s = 1 + s^2 w(s^2) on |s| <= 3 - 2 sqrt 2.
 
 Each polynomial is a weighted least-squares fit at Chebyshev nodes, in 60 digits. Its error is at most twice that of the
-minimax polynomial, far below one rounding. The constant term is rounded to the target type first. Then the other
-coefficients are fitted again, the next one is rounded, and so on.
+minimax polynomial, and far below one rounding error. The constant term is rounded to the target type first. Then the
+other coefficients are fitted again, the next coefficient is rounded, and so on.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ mp.mp.dps = 60
 
 
 def fit(f: Function, weight: Function, degree: int, low: mp.mpf, high: mp.mpf, kind: type) -> list[float]:
-    """Return the coefficients of the polynomial fitted to f on [low, high], constant first, rounded to `kind`."""
+    """Return the coefficients of a polynomial fitted to f on [low, high], rounded to `kind`, constant term first."""
     count = 4 * degree + 9
     nodes = [(low + high) / 2 + (high - low) / 2 * mp.cos(mp.pi * (2 * i + 1) / (2 * count)) for i in range(count)]
     fixed: list[float] = []

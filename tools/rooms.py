@@ -3,7 +3,7 @@
     python tools/rooms.py            write
     python tools/rooms.py --check    exit with 1 if the page and the files differ
 
-All rooms have the same kinds of files; `kind` returns the kind of a file. tests/test_rooms.py refuses a file of no
+All rooms have the same kinds of files. `kind` returns the kind of a file. tests/test_rooms.py refuses files without a
 kind.
 """
 
@@ -31,7 +31,10 @@ KINDS = {
     "torch modules": r"modules\.py|torch_\w+\.py",
     "helpers": r"\w+\.py",
 }
-"""The shape of a room: a file is of the first kind that it fits."""
+"""The kinds of files in a room, with patterns of their names.
+
+A file has the kind of the first pattern that fits. If none fits, a file that defines a public name has the first kind.
+"""
 
 
 def files(room: str) -> list[Path]:
@@ -52,7 +55,7 @@ def public_names(room: str) -> set[str]:
 
 
 def kind(path: Path, public: set[str]) -> str:
-    """Return the kind of a file, as every room has it."""
+    """Return the kind of a file, a key of KINDS."""
     for name, pattern in list(KINDS.items())[1:-1]:
         if re.fullmatch(pattern, path.name):
             return name
@@ -86,7 +89,7 @@ def side_by_side() -> list[str]:
 
 
 def listed(room: str) -> list[str]:
-    """Return the table of one room's files, in the order of its shape."""
+    """Return the table of the files of one room, in the order of KINDS."""
     public, order = public_names(room), list(KINDS)
     lines = [f"### {room}", "", "| file | content |", "|---|---|"]
     for path in sorted(files(room), key=lambda p: (order.index(kind(p, public)), p.name)):
@@ -96,7 +99,7 @@ def listed(room: str) -> list[str]:
 
 
 def written() -> str:
-    """Return the section of the page."""
+    """Return the generated section of docs/design.md."""
     parts = [*side_by_side(), ""]
     for room in (*FAMILIES, *OTHERS):
         parts += [*listed(room), ""]
@@ -104,14 +107,14 @@ def written() -> str:
 
 
 def main() -> int:
-    """Write the section; with --check compare it."""
+    """Write the section, or compare it with the page if --check is given. Return the exit code."""
     page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(BEGIN)
     after = rest.partition(END)[2]
     new = before + BEGIN + written() + END + after
     if "--check" in sys.argv[1:]:
         if new != page:
-            print("docs/design.md: its lists of files are not those of the rooms; run python tools/rooms.py")
+            print("docs/design.md: the lists of files differ from the files of the rooms; run python tools/rooms.py")
         return int(new != page)
     PAGE.write_text(new, encoding="utf-8")
     return 0

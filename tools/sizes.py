@@ -14,13 +14,13 @@ SOURCE = {".py", ".pyi", ".cpp", ".hpp", ".h"}
 
 
 def complaints(path: Path) -> list[str]:
-    """Return the reason why `path` is too large."""
+    """Return the reasons why `path` is too large."""
     data = path.read_bytes()
     found = []
     if len(data) > MAX_BYTES:
-        found.append(f"{path}: {len(data)} bytes, at most {MAX_BYTES}")
+        found.append(f"{path}: expected at most {MAX_BYTES} bytes, got {len(data)}")
     if path.suffix in SOURCE and (lines := data.count(b"\n")) > MAX_LINES:
-        found.append(f"{path}: {lines} lines, at most {MAX_LINES}: split it by meaning")
+        found.append(f"{path}: expected at most {MAX_LINES} lines, got {lines}; split it by meaning")
     return found
 
 

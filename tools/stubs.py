@@ -3,9 +3,9 @@
     python tools/stubs.py            write
     python tools/stubs.py --check    exit with 1 if a file and the rooms differ
 
-The rooms' `__all__` and signatures give two files. src/softargmax/_names.py has the module of each public name.
-src/softargmax/__init__.pyi has the signatures, one for each kind of array: NumPy arrays in give NumPy arrays out.
-`softargmax.nn` gives src/softargmax/nn.pyi.
+The `__all__` and the signatures of the rooms determine two files. src/softargmax/_names.py has the module of each
+public name. src/softargmax/__init__.pyi has the signatures, one for each kind of array, so that the type of the
+arguments determines the type of the result. A third file, src/softargmax/nn.pyi, has the names of `softargmax.nn`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ WIDTH = 120
 
 HEAD = f'''"""{WRITTEN} Docstrings are in the rooms.
 
-Arrays of NumPy, lists and numbers give arrays of NumPy, tensors tensors, and any other array of the array-API standard
-(JAX's say) its own type. What reduces a single row to one number gives a NumPy scalar in place of an array.
+For NumPy arrays, lists and numbers, results are NumPy arrays. For tensors they are tensors. For other arrays of the
+array-API standard (such as those of JAX) they are arrays of the same type. A function that reduces a single row to one
+number returns a NumPy scalar in place of a NumPy array.
 """
 
 from collections.abc import Sequence
@@ -52,13 +53,13 @@ __all__ = [
 {{names}}
 ]
 
-class _ArrayAPI(Protocol):  # as the standard has it; NumPy's takes only some strings, and so is none of these
+class _ArrayAPI(Protocol):  # NumPy arrays do not match: their method accepts only some strings as `api_version`
     def __array_namespace__(self, *, api_version: str | None = None) -> Any: ...
 
 A = TypeVar("A")
 _X = TypeVar("_X", bound=_ArrayAPI)
 
-# Lists, of up to four axes: one alias that holds itself would let strings in.
+# Lists with up to four axes. A recursive alias would accept strings, too.
 _Real: TypeAlias = float | np.number[Any] | np.bool_
 _Bool: TypeAlias = bool | np.bool_
 _Int: TypeAlias = int | np.integer[Any]
@@ -68,7 +69,7 @@ _Bools: TypeAlias = _Bool | Sequence[_Bool] | Sequence[Sequence[_Bool]] | Sequen
 _Ints: TypeAlias = _Int | Sequence[_Int] | Sequence[Sequence[_Int]] | Sequence[Sequence[Sequence[_Int]]]
 _ArrayLike: TypeAlias = NDArray[Any] | _Reals | complex | Sequence[complex]
 
-# What may stand beside an array of A: another of its kind, or what can be brought to it.
+# Arguments in addition to an array of type A: an array of the same type, or values that can be converted to it.
 _PerRow: TypeAlias = A | NDArray[Any] | _Reals
 _Numbers: TypeAlias = A | NDArray[Any] | _Reals
 _Target: TypeAlias = A | NDArray[Any] | _Reals
@@ -92,7 +93,7 @@ def entropy_invariant_scale(n: _Integers[Tensor], d: int, /, kappa: Tensor) -> T
 def entropy_invariant_scale(n: _X, d: int, /, kappa: _Numbers[_X] = 1.0) -> _X: ...
 @overload
 def entropy_invariant_scale(n: _Integers[_X], d: int, /, kappa: _X) -> _X: ...'''
-"""A number of two numbers, else of the kind that either argument is."""
+"""The overloads of entropy_invariant_scale. Two numbers give a number. An array argument gives an array of its kind."""
 
 
 class Kind(NamedTuple):
@@ -106,8 +107,8 @@ class Kind(NamedTuple):
 NUMPY = Kind("NDArray[Any]", "_ArrayLike", "DTypeLike")
 KINDS = (NUMPY, Kind("Tensor", "Tensor", "torch.dtype | str"), Kind("_X", "_X", "object"))
 OF_A = Kind("A", "_Numbers[A]", "object")
-"""In a class of arrays of A."""
-BESIDE = ("PerRow", "Mask", "Target", "Numbers", "Integers")
+"""The kind of the arrays in a class that is generic in the array type A."""
+OTHER_ARGUMENTS = ("PerRow", "Mask", "Target", "Numbers", "Integers")
 
 
 def homes() -> dict[str, str]:
@@ -129,7 +130,7 @@ def spelled(annotation: Any, kind: Kind, results: dict[str, str]) -> str:
         "DType": kind.dtype,
         "Generator": "_Generator",
         "Iterator": "AbstractContextManager",
-        **{name: f"_{name}[{kind.array}]" for name in BESIDE},
+        **{name: f"_{name}[{kind.array}]" for name in OTHER_ARGUMENTS},
         **{name: f"{stub}[{kind.array}]" for name, stub in results.items()},
     }
     text = "None" if annotation is None else re.sub(r"\btypes\.", "", str(annotation))
@@ -150,7 +151,7 @@ def declared(name: str, function: Any, kind: Kind, results: dict[str, str], doc:
         before = x.kind
         star = "*" if x.kind is x.VAR_POSITIONAL else ""
         hint, default = x.annotation, "" if x.default is x.empty else f" = {literal(x.default)}"
-        if str(hint).startswith("Like") and kind not in (NUMPY, OF_A):  # required, because it alone decides the kind
+        if str(hint).startswith("Like") and kind not in (NUMPY, OF_A):  # required: it alone determines the result type
             hint, default = "Like", ""
             given += ["*"] * ("*" not in given)
         given.append(star + x.name + ("" if hint is x.empty else f": {spelled(hint, kind, results)}{default}"))
@@ -173,7 +174,7 @@ def laid_out(head: str, given: list[str], tail: str) -> list[str]:
 
 
 def literal(default: Any) -> str:
-    """Return a default as the formatter writes it."""
+    """Return the source text of a default value."""
     return f'"{default}"' if isinstance(default, str) else repr(default)
 
 
@@ -247,7 +248,7 @@ def stub(names: dict[str, str]) -> str:
 def table(names: dict[str, str]) -> str:
     """Return the text of `_names.py`."""
     rows = "\n".join(f'    "{name}": "{home}",' for name, home in names.items())
-    return f'''"""The module that each public name is in. {WRITTEN}"""
+    return f'''"""The module of each public name. {WRITTEN}"""
 
 HOME = {{
 {rows}
@@ -264,7 +265,7 @@ def nn_stub() -> str:
 
 
 def main() -> int:
-    """Write the files; with --check compare them."""
+    """Write the files, or compare them with the rooms if --check is given. Return the exit code."""
     names = homes()
     texts = {"_names.py": table(names), "__init__.pyi": stub(names), "nn.pyi": nn_stub()}
     files = {name: PACKAGE / name for name in texts}

@@ -3,8 +3,8 @@
     python tools/tables.py            write
     python tools/tables.py --check    exit with 1 if a page and its measurements differ
 
-The measurements are the JSON files in bench/results. A table stands between `<!-- table: NAME -->` and
-`<!-- end table -->`; docs/speed.md is written as a whole.
+The measurements are the JSON files in bench/results. A table is placed between `<!-- table: NAME -->` and
+`<!-- end table -->`. The whole text of docs/speed.md is written.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def measured_on(record: dict[str, Any], *, packages: bool = True) -> str:
     """Return a sentence that names the machine and, if `packages` is True, the package versions."""
     machine = record.get("machine", {})
     versions = ", ".join(f"{name} {version}" for name, version in machine.get("packages", {}).items())
-    told = f" with {versions}" if packages else ""
-    return f"Measured{told} on {machine.get('cpu', 'an unnamed machine')}, {machine.get('cores', '?')} cores."
+    used = f" with {versions}" if packages else ""
+    return f"Measured{used} on {machine.get('cpu', 'an unnamed machine')}, {machine.get('cores', '?')} cores."
 
 
 # --- accuracy ------------------------------------------------------------------------------------------------------
 
 
 def accuracy() -> str:
-    """Return a table of the worst error of each function and format over all kinds of rows, for us and the peers."""
+    """Return a table of the largest error of each function and format over all kinds of rows, for us and the peers."""
     record = load(RESULTS / "accuracy.json")
     if record is None:
         return NOT_YET
@@ -71,14 +71,14 @@ def accuracy() -> str:
 
 
 def ulps(value: float | None) -> str:
-    """Format an error in ulp. Blank if the peer does not have the function."""
+    """Format an error in ulp. Return an empty text if the peer does not have the function."""
     if value is None:
         return ""
     return "inf" if value == float("inf") else f"{value:.2f}" if value < 100 else f"{value:.2g}"
 
 
 def sparse_accuracy() -> str:
-    """Return a table of the worst error of the sparse maps at each order, for us and the peer."""
+    """Return a table of the largest error of the sparse maps at each order, for us and the peer."""
     record = load(RESULTS / "sparse_accuracy.json")
     if record is None:
         return NOT_YET
@@ -107,7 +107,10 @@ def output_bias() -> str:
 
 
 def words() -> str:
-    """Return the results of `softargmax train-words --layer all`, and the time to the full layer's last perplexity."""
+    """Return a table of the results of `softargmax train-words --layer all`.
+
+    The last column is the time in which a layer reaches the last perplexity of the full layer.
+    """
     record = load(RESULTS / "words.json")
     if record is None:
         return NOT_YET
@@ -118,12 +121,12 @@ def words() -> str:
         good = "" if layer["perplexity"] is None else f"{layer['perplexity']:.4g}"
         rows.append([layer["layer"], f"{layer['steps']:,}", *per, good, f"{min(there):.0f}" if there else ""])
     head = ["layer", "steps", "steps/s", "s/epoch", "peak, MiB", "perplexity", "seconds to the full layer's last"]
-    told = f"seed {record['settings']['seed']}, {record['layers'][0]['held_out_tokens']:,} held-out tokens"
-    return f"{table(head, rows)}\n\n{measured_on(record)} `{record['command']}`, {told}."
+    run = f"seed {record['settings']['seed']}, {record['layers'][0]['held_out_tokens']:,} held-out tokens"
+    return f"{table(head, rows)}\n\n{measured_on(record)} `{record['command']}`, {run}."
 
 
 def task(name: str) -> str:
-    """Return a table of the memory and time of a task of docs/tasks, in its plain form and in ours."""
+    """Return a table of the memory and time of a task of docs/tasks, for plain torch and for softargmax."""
     record = load(RESULTS / "tasks.json")
     if record is None:
         return NOT_YET
@@ -164,7 +167,7 @@ def seconds(value: float) -> str:
 
 
 def benches() -> list[tuple[str, dict[str, Any]]]:
-    """Return the names and records of the result files that hold timings."""
+    """Return the names and records of the result files that contain timings."""
     found = [(path.stem, load(path)) for path in sorted(RESULTS.glob("*.json"))]
     return [(name, record) for name, record in found if record and "results" in record]
 
@@ -175,7 +178,7 @@ def ratios(found: dict[str, float]) -> str:
 
 
 def memory() -> str:
-    """Return a sentence on the time and memory of converting a large file; empty if not measured."""
+    """Return a sentence on the time and memory of converting a large file, or an empty text if not measured."""
     record = load(RESULTS / "memory.json")
     if record is None:
         return ""
@@ -187,7 +190,7 @@ def memory() -> str:
 
 
 def extra_memory(record: dict[str, Any]) -> str:
-    """Return a table of the memory of a last layer's loss; empty if the bench has not measured it."""
+    """Return a table of memory beside the size of the scores, or an empty text if not measured."""
     found = record.get("memory", [])
     mib = [{key: f"{case[key] / 2**20:,.0f}" for key in ("scores", "beyond", "peak")} for case in found]
     rows = [
@@ -198,7 +201,7 @@ def extra_memory(record: dict[str, Any]) -> str:
 
 
 def extra_words(record: dict[str, Any]) -> str:
-    """Return a table of the training speed and quality of word vectors; empty if not measured."""
+    """Return a table of the training speed and quality of word vectors, or an empty text if not measured."""
     quality, rows = record.get("quality", {}), []
     for result in record["results"] if quality else []:
         kind = result["name"].split(",")[0]
@@ -213,7 +216,7 @@ def extra_words(record: dict[str, Any]) -> str:
 
 
 def extra_fits(record: dict[str, Any]) -> str:
-    """Return a table of the objective and memory of each fit; empty if not measured."""
+    """Return a table of the objective and memory of each fit, or an empty text if not measured."""
     rows = [
         [
             f"{case}, {side}",
@@ -262,11 +265,11 @@ SUMMARY = {
     ),
     "SoftmaxRegression, 20000 x 784, 10 classes": ("classify", "20000 x 784, 10 classes"),
 }
-"""The lines of README's table: what they are called there, the result file, the name of the result."""
+"""The lines of the table in README.md: their labels, each with a result file and the name of a result in it."""
 
 
 def summary() -> str:
-    """Return README's table: one line or two per family, including the worst case."""
+    """Return the table of README.md: a few lines per family, including the worst case."""
     records = {name: load(RESULTS / f"{name}.json") for name, _ in SUMMARY.values()}
     rows = []
     for label, (name, line) in SUMMARY.items():
@@ -289,36 +292,37 @@ TITLES = {
     "sparse": "Sparse maps: rows x scores",
     "word2vec": "`WordVectors`: one epoch",
 }
-"""What the tables of docs/speed.md are called, by result file."""
+"""The titles of the tables in docs/speed.md, by result file."""
 
 SPEED = """# Speed
 
-`python tools/tables.py` writes this page from `bench/results/`; do not edit it. softargmax and its peers took turns
-in one run. The ratio is the peer's median time divided by ours, so above 1 ours is faster. Absolute times of a shared
-machine drift by a factor of two, ratios much less.
+`python tools/tables.py` writes this page from `bench/results/`. Do not edit it. softargmax and its peers took turns in
+one run. A ratio is the median time of the peer, divided by the median time of softargmax. If it is above 1, softargmax
+is faster. Absolute times of a shared machine drift by a factor of two, ratios much less.
 
 "Limit of the machine" is a lower bound measured in the same run. "Memory" is the time to read the inputs and write
 the outputs once, at the speed of a large copy. "Arithmetic" is the time of the multiplications (16 floats each, with
 or without an addition) in a loop on registers. The other instructions of our kernels (comparisons, additions, shifts,
-stores) come on top: a loop of all of them takes 1.4 times as long as its multiplications. "Products alone" is no
-peer: it is the time of the same number of operations in torch's products of 1024 x 1024 matrices.
+stores) take additional time. A loop of all instructions takes 1.4 times as long as its multiplications. "Products
+alone" is not a peer. It is the time of the same number of operations in torch's products of 1024 x 1024 matrices.
 
-`softargmax bench` measures on your machine, `make bench` with every peer installed.
+`softargmax bench` measures the speed on your machine. `make bench` also measures every peer.
 
 ## Memory of results
 
-Page faults of new memory cost more than a softmax: 64 MiB take 20 ms in pages of 4 KiB. So results of 12 MiB and more
-use huge pages, and up to 256 MiB of freed results are kept for later ones of the same size, which then have no page
-faults. The operating system may reclaim the kept memory at any time (`MADV_FREE`); until then it counts as resident.
-The environment variable `SOFTARGMAX_POOL_MIB` sets another limit, 0 for none. Such results cannot grow in place
-(`resize`, `resize_`).
+Page faults of new memory cost more than a softmax: 64 MiB take 20 ms in pages of 4 KiB. Therefore results of 12 MiB and
+more use huge pages. Up to 256 MiB of freed results are kept for later results of the same size, which then have no page
+faults. The operating system may reclaim the kept memory at any time (`MADV_FREE`). Until then it counts as resident.
+The environment variable `SOFTARGMAX_POOL_MIB` sets another limit than 256. With the limit 0, no memory is kept. Results
+of 12 MiB and more cannot grow in place (`resize`, `resize_`).
 
 ## Threads
 
-Large calls use several threads; small ones stay on the calling thread. The default number is that of OpenMP, as in
-torch: `OMP_NUM_THREADS`, else the processors that this process may run on (`os.sched_getaffinity`), or what
-`torch.set_num_threads` has set. A CPU quota of a container lowers it: with a quota of 1.5 processors at most 2
-threads run. torch does not read quotas. `OMP_NUM_THREADS` and `softargmax.set_num_threads` override the quota.
+Large calls use several threads. Small calls stay on the calling thread. The default number of threads is that of
+OpenMP, as in torch. It is `OMP_NUM_THREADS` if set, and otherwise the number of processors that this process may run on
+(`os.sched_getaffinity`). `torch.set_num_threads` changes it. The CPU quota of a container lowers it. For example, at
+most 2 threads run with a quota of 1.5 processors. torch does not read quotas. `OMP_NUM_THREADS` and
+`softargmax.set_num_threads` override the quota.
 """
 
 
@@ -342,7 +346,7 @@ def insert(page: str, name: str, text: str) -> str:
     """Replace the text between the markers of a table."""
     pattern = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end table -->)", re.DOTALL)
     if not pattern.search(page):
-        raise SystemExit(f"no table {name!r} to fill")
+        raise SystemExit(f"table {name!r}: expected its markers in the page, got none")
     return pattern.sub(lambda found: f"{found[1]}{text}\n{found[2]}", page)
 
 
@@ -376,7 +380,7 @@ def pages() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write, or check."""
+    """Write the pages that differ, or only name them if --check is given. Return the exit code."""
     wrong = [p for p, text in pages().items() if not p.exists() or p.read_text(encoding="utf-8") != text]
     for path in wrong:
         if "--check" in sys.argv[1:]:

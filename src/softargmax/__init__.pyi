@@ -1,7 +1,8 @@
 """Written by tools/stubs.py from the rooms. Docstrings are in the rooms.
 
-Arrays of NumPy, lists and numbers give arrays of NumPy, tensors tensors, and any other array of the array-API standard
-(JAX's say) its own type. What reduces a single row to one number gives a NumPy scalar in place of an array.
+For NumPy arrays, lists and numbers, results are NumPy arrays. For tensors they are tensors. For other arrays of the
+array-API standard (such as those of JAX) they are arrays of the same type. A function that reduces a single row to one
+number returns a NumPy scalar in place of a NumPy array.
 """
 
 from collections.abc import Sequence
@@ -89,13 +90,13 @@ __all__ = [
     "using",
 ]
 
-class _ArrayAPI(Protocol):  # as the standard has it; NumPy's takes only some strings, and so is none of these
+class _ArrayAPI(Protocol):  # NumPy arrays do not match: their method accepts only some strings as `api_version`
     def __array_namespace__(self, *, api_version: str | None = None) -> Any: ...
 
 A = TypeVar("A")
 _X = TypeVar("_X", bound=_ArrayAPI)
 
-# Lists, of up to four axes: one alias that holds itself would let strings in.
+# Lists with up to four axes. A recursive alias would accept strings, too.
 _Real: TypeAlias = float | np.number[Any] | np.bool_
 _Bool: TypeAlias = bool | np.bool_
 _Int: TypeAlias = int | np.integer[Any]
@@ -105,7 +106,7 @@ _Bools: TypeAlias = _Bool | Sequence[_Bool] | Sequence[Sequence[_Bool]] | Sequen
 _Ints: TypeAlias = _Int | Sequence[_Int] | Sequence[Sequence[_Int]] | Sequence[Sequence[Sequence[_Int]]]
 _ArrayLike: TypeAlias = NDArray[Any] | _Reals | complex | Sequence[complex]
 
-# What may stand beside an array of A: another of its kind, or what can be brought to it.
+# Arguments in addition to an array of type A: an array of the same type, or values that can be converted to it.
 _PerRow: TypeAlias = A | NDArray[Any] | _Reals
 _Numbers: TypeAlias = A | NDArray[Any] | _Reals
 _Target: TypeAlias = A | NDArray[Any] | _Reals

@@ -1,4 +1,4 @@
-"""The module that each public name is in. Written by tools/stubs.py from the rooms."""
+"""The module of each public name. Written by tools/stubs.py from the rooms."""
 
 HOME = {
     "AttentionGradients": "softargmax.attend",

@@ -1,6 +1,6 @@
-// Prints one line per test case: a hash of the bits of the states and lse of many kinds of rows. It is compiled for
-// every instruction set, including ARM (test_arm.py), and the lines must be equal. Rows are computed from integers, so
-// they do not depend on a library's exp or random numbers.
+// Prints one line per test case: a hash of the bits of the states and lse of many kinds of rows. test_arm.py compiles
+// this program for each instruction set and compares the lines. Rows are computed from integers, so they do not depend
+// on a library's exp or random numbers.
 #include <cstdint>
 #include <cstdio>
 #include <vector>

@@ -1,5 +1,5 @@
-// Prints one line per test case: a hash of the bits that the kernels of normalize write. It is linked with
-// normalize/kernels.cpp, compiled for one instruction set. test_arm.py compares the lines of all instruction sets.
+// Prints one line per test case: a hash of the bits that the kernels of normalize write. This program is linked with
+// normalize/kernels.cpp, compiled for one instruction set. test_arm.py compares the lines of two instruction sets.
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -22,8 +22,7 @@ struct Numbers {  // xorshift64*
     }
 };
 
-// The upper bits of a float are used as the bits of half-precision numbers. Any finite half-precision numbers are
-// suitable.
+// Returns the bits of a half-precision number, made from the upper bits of a float. Any finite numbers are suitable.
 std::uint16_t half_bits(double x) {
     const float f = static_cast<float>(x < -60000 ? -60000 : x > 60000 ? 60000 : x);
     std::uint32_t u;

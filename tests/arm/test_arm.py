@@ -42,7 +42,10 @@ def here(isa: str) -> bool:
 
 
 def compiled(source: Path, isa: str) -> Path:
-    """Return the object file of an editable build if it is up to date, else the source (27 CPU seconds to compile)."""
+    """Return the object file of an editable build if it is up to date, and otherwise the source.
+
+    Compiling the source takes 27 s of CPU time.
+    """
     made = BUILD / f"softargmax_kernels_{isa}.dir" / "src" / "softargmax" / source.parent.name / f"{source.name}.o"
     newest = max(path.stat().st_mtime for path in SOURCE.rglob("*.[ch]pp"))
     return made if source.name == "kernels.cpp" and made.exists() and made.stat().st_mtime > newest else source
@@ -83,5 +86,6 @@ def expected(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.slow
 def test_neon_gives_the_same_bits(expected: tuple[str, list[str]], tmp_path: Path) -> None:
     program, bits = expected
-    compiler = [str(CROSS), "-static", "-D_Float16=__fp16"]  # as CMakeLists.txt does for compilers that need it
+    # CMakeLists.txt defines _Float16 in the same way for compilers that need it.
+    compiler = [str(CROSS), "-static", "-D_Float16=__fp16"]
     assert lines(compiler, "neon", program, tmp_path / "neon", [str(QEMU)]) == bits

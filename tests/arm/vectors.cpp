@@ -1,6 +1,6 @@
-// Prints one line per test case: a hash of the scores, sums, losses, steps and draws of src/softargmax/output. It is
-// linked with output/kernels.cpp, compiled for one instruction set. test_arm.py compares the lines of all instruction
-// sets.
+// Prints one line per test case: a hash of the scores, sums, losses, steps and draws of src/softargmax/output. This
+// program is linked with output/kernels.cpp, compiled for one instruction set. test_arm.py compares the lines of two
+// instruction sets.
 #include <cstdio>
 #include <string>
 #include <vector>

@@ -54,7 +54,7 @@ def test_a_query_alone_has_the_same_bits(arrays: tuple[np.ndarray, ...], options
         for x, y in zip(back[:3], gradients[:3], strict=True):
             np.testing.assert_array_equal(x, y[entry])
     if "causal" in options or "window" in options:
-        return  # a single query would have a different position
+        return  # a query that is passed alone would be at another position
     for i in (0, 11, 12, L - 1):
         row = {key: x[..., i, :] if np.ndim(x) > 2 else x for key, x in options.items()}
         np.testing.assert_array_equal(s.attention(q[:, :, i : i + 1], k, v, **row), whole.output[:, :, i : i + 1])
@@ -89,7 +89,7 @@ def test_decoding_at_other_orders_has_the_same_bits(alpha: float, window: Any) -
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 300), (2, 4, 5), (5, 1, 200)])
 def test_bits_do_not_depend_on_the_number_of_threads(shape: tuple[int, int, int]) -> None:
-    """Both ways to use threads are tested.
+    """Any number of threads gives the same bits, for few heads and for many heads.
 
     With few heads, threads share the queries or keys of a head. With many heads, each thread processes whole heads.
     """
@@ -145,7 +145,7 @@ def worker(isa: str) -> dict[str, Any]:
 def test_every_instruction_set_stays_within_its_buffers(isa: str) -> None:
     """All instruction sets give the same bits, and no kernel accesses memory outside its buffers.
 
-    The buffers end or begin at a protected page.
+    Each buffer ends or begins at a protected page, so an access outside the buffer would crash the worker.
     """
     best, forced = worker(HERE[0]), worker(isa)
     assert forced["isa"] == isa

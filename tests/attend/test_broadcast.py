@@ -1,4 +1,4 @@
-"""Axes before length and width broadcast, as in torch's scaled_dot_product_attention."""
+"""The axes before length and width broadcast as in torch's scaled_dot_product_attention."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def drawn(*shapes: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
 
 
 def full(q: Any, k: Any, v: Any) -> list[np.ndarray[Any, Any]]:
-    """Return q, k and v broadcast to all axes."""
+    """Return copies of q, k and v, broadcast to common leading axes."""
     front = np.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     groups = max(k.shape[-3], v.shape[-3])
     heads = groups if q.shape[-3] == 1 else q.shape[-3]
     return [np.broadcast_to(x, (*front, n, *x.shape[-2:])).copy() for x, n in ((q, heads), (k, groups), (v, groups))]
 
 
-def folded(gradient: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Sum over the axes that were broadcast."""
+def reduced(gradient: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Return the gradient summed over the axes along which an array of this shape was broadcast."""
     sizes = (1,) * (gradient.ndim - len(shape)) + shape
     axes = tuple(i for i, n in enumerate(sizes) if n != gradient.shape[i])
     return gradient.sum(axis=axes).reshape(shape)
@@ -60,9 +60,9 @@ def test_gradients_have_the_shapes_of_the_arguments(shapes: Any) -> None:
     tensors = [torch.tensor(x, requires_grad=True) for x in given]
     learned = torch.autograd.grad(s.attention(*tensors), tensors, torch.tensor(g))
     for found, tensor, wanted, own in zip(s.attention_vjp(*given, g)[:3], learned, expected[:3], given, strict=True):
-        bound = 32 * np.finfo(float).eps * folded(abs(wanted), own.shape)
+        bound = 32 * np.finfo(float).eps * reduced(abs(wanted), own.shape)
         assert found.shape == tuple(tensor.shape) == own.shape
-        assert (abs(found - folded(wanted, own.shape)) <= bound).all()
+        assert (abs(found - reduced(wanted, own.shape)) <= bound).all()
         assert (abs(tensor.numpy() - found) <= bound).all()
 
 

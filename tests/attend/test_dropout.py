@@ -1,4 +1,4 @@
-"""Dropout depends only on (seed, stream, head, query, key), drops the right share, and is the same in gradients."""
+"""Dropout depends only on (seed, stream, head, query, key), has the given rate, and is the same in gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def kept(backend: Backend, keys: int = K, **options: object) -> np.ndarray:
-    """Return the factors of p: the output with unit vectors as values, divided by the output without dropout."""
+    """Return the factor by which dropout multiplies each p: 0 or 1 / (1 - rate).
+
+    With unit vectors as values, the output of attention is p. The factor is p with dropout, divided by p without it.
+    """
     q, k = draw(B, H, L, D), draw(B, H, K, D, seed=1)[:, :, :keys]
     v = np.broadcast_to(np.eye(keys, dtype=np.float32), (B, H, keys, keys)).copy()
     with backend.using():
@@ -43,9 +46,9 @@ def test_every_backend_drops_the_same_entries() -> None:
     np.testing.assert_allclose(s.attention(q, k, v, dropout=0.5, seed=3), wanted, atol=1e-5)
 
 
-@pytest.mark.no_sanitize  # this tests only statistics; the other tests run the same code
+@pytest.mark.no_sanitize  # the other tests run the same code under the sanitizers
 def test_the_share_of_dropped_entries() -> None:
-    """The share of dropped entries is within four standard errors of the rate, over all heads and for each head."""
+    """The fraction of dropped entries is within four standard errors of the rate, over all heads and in each head."""
     for rate in (0.1, 0.5, 0.9):
         dropped = kept(BACKENDS[0], dropout=rate, seed=11) == 0
         for share, count in ((dropped.mean(), dropped.size), *((x.mean(), x.size) for x in dropped[0])):
@@ -66,7 +69,10 @@ def test_seed_and_stream_change_the_mask() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_gradients(backend: Backend) -> None:
-    """All calls use the same dropout mask: <g, output> is linear in v, and finite differences confirm q's gradient."""
+    """The gradients use the dropout mask of the output.
+
+    The output is linear in v, so <g, output> equals <dv, v>. Finite differences confirm the gradients of q and k.
+    """
     q, k, v, g = (draw(2, 2, n, D, seed=i).astype(float) for i, n in enumerate((5, 9, 9, 5)))
     options = {"dropout": 0.5, "seed": 2, "sink": 0.3, "softcap": 3.0}
     with backend.using():
@@ -97,9 +103,9 @@ def test_torch_differentiates_with_the_same_mask() -> None:
     assert not torch.equal(first, second)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # torch raises it in forward mode
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # torch's forward mode warns
 def test_forward_mode_has_the_digits_of_the_dtype() -> None:
-    """The tangent along v equals the output, so the definition does not round 1 / (1 - rate) to float32."""
+    """The tangent along v equals the output in float64: the definition does not round 1 / (1 - rate) to float32."""
     torch = pytest.importorskip("torch")
     q, k, v = (torch.tensor(draw(1, 2, n, 4, seed=i), dtype=torch.float64) for i, n in enumerate((3, 5, 5)))
     output, tangent = torch.func.jvp(lambda v: s.attention(q, k, v, dropout=0.3, seed=1), (v,), (v,))

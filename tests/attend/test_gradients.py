@@ -25,15 +25,15 @@ def incoming() -> tuple[np.ndarray, np.ndarray]:
 
 
 def truth(options: dict[str, Any]) -> list[np.ndarray]:
-    """Return the gradients with respect to q, k and v, followed by those with respect to the tracked options."""
+    """Return the gradients with respect to q, k and v, and then to the options that TRACKED names."""
     qkv = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in inputs()]
     own = {key: torch.tensor(x) if isinstance(x, np.ndarray) else x for key, x in options.items()}
     leaves = [own[key].requires_grad_() for key in TRACKED if key in own]
     with s.using("reference"):
         found = s.attention_with_lse(*qkv, **own)
     g, g_lse = map(torch.tensor, incoming())
-    seen = found.lse > -torch.inf
-    ((found.output * g).sum() + (torch.where(seen, found.lse, 0.0) * g_lse).sum()).backward()
+    has_keys = found.lse > -torch.inf
+    ((found.output * g).sum() + (torch.where(has_keys, found.lse, 0.0) * g_lse).sum()).backward()
     return [x.grad.numpy() for x in (*qkv, *leaves)]
 
 
@@ -99,12 +99,16 @@ def test_errors(name: str, value: Any, words: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_halves(dtype: str) -> None:
-    """Output and gradients for half-precision inputs are close to those of the same numbers in float32."""
+    """Gradients for half-precision inputs are close to the gradients for the same numbers in float32.
+
+    The output and the gradient of q have the dtype of the inputs.
+    """
     narrow = [torch.tensor(x).to(getattr(torch, dtype)) for x in (*inputs(), incoming()[0])]
     found, wanted = (s.attention_vjp(*x, causal=True) for x in (narrow, [x.float() for x in narrow]))
     step = torch.finfo(narrow[0].dtype).eps
     assert s.attention(*narrow[:3]).dtype == found.q.dtype == narrow[0].dtype
-    for x, y in zip(found[:3], wanted[:3], strict=True):  # delta is computed from the rounded output
+    # The backward pass computes delta = <g, output> from the rounded output, which costs a few units of rounding.
+    for x, y in zip(found[:3], wanted[:3], strict=True):
         assert (x.float() - y).abs().max() <= 4 * step * y.abs().max()
 
 

@@ -23,7 +23,7 @@ def draw(*shape: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
 @pytest.mark.parametrize("odd", ["q", "k", "v", "large"])
 def test_other_queries_keep_their_bits(backend: Backend, odd: str) -> None:
-    """Numbers that are not finite, or too large for the kernel, change only the bits of their own entry or query."""
+    """A NaN, or a number too large for the kernel, changes no bit of the queries that do not depend on it."""
     q, k, v = draw(2, 4, 30, 8), draw(2, 2, 600, 8, seed=1), draw(2, 2, 600, 5, seed=2)
     options: dict[str, Any] = {"causal": True, "softcap": 30.0, "sink": np.arange(4.0), "bias": draw(30, 600, seed=3)}
     own = {key: backend.array(x) if isinstance(x, np.ndarray) else x for key, x in options.items()}
@@ -42,7 +42,7 @@ def test_other_queries_keep_their_bits(backend: Backend, odd: str) -> None:
             same[0, 7] = False
             np.testing.assert_array_equal(x[1][same], y[1][same])
         else:
-            np.testing.assert_array_equal(x[1, 2:], y[1, 2:])  # heads that have different keys
+            np.testing.assert_array_equal(x[1, 2:], y[1, 2:])  # heads of the other group of keys
             np.testing.assert_array_equal(x[1, :2, :12], y[1, :2, :12])
     if odd != "large":
         assert np.isnan(backend.back(found.output)[1]).any()
@@ -140,7 +140,7 @@ def test_empty_arrays_have_results(backend: Backend, alpha: float) -> None:
         assert (backend.back(gradients.v) == 0).all()
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # torch raises it in forward mode
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # torch's forward mode warns
 def test_jacobians() -> None:
     torch = pytest.importorskip("torch")
     q, k, v, bias = (

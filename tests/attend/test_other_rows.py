@@ -17,8 +17,8 @@ INF, NAN = math.inf, math.nan
 NATIVE = [Backend("numpy", "native"), Backend("torch", "native")]
 PAIRS = [(), *((x,) for x in OPTIONS), *itertools.combinations(OPTIONS, 2)]
 KEYS, LENGTH = 7, 5
-ALONE = 2
-"""A key that some queries do not see under any of the options."""
+HIDDEN = 2
+"""The key that the mask of `test_every_pair_of_options` hides from every second query."""
 
 
 def draw(*shape: int, seed: int = 0) -> np.ndarray:
@@ -26,7 +26,7 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def results(backend: Backend, arrays: list[np.ndarray], options: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Return the output, the gradients to q, k and v, and lse for order 1."""
+    """Return the output and the gradients with respect to q, k and v. For order 1, also return lse."""
     q, k, v, g = map(backend.array, arrays)
     own = {key: backend.array(x) if isinstance(x, np.ndarray) else x for key, x in options.items()}
     with backend.using():
@@ -53,11 +53,14 @@ def same(x: np.ndarray, y: np.ndarray, kept: np.ndarray, name: str) -> None:
 
 @pytest.mark.parametrize(("backend", "bad", "pairs"), [(NATIVE[0], NAN, PAIRS), (NATIVE[1], INF, PAIRS[:11])], ids=str)
 def test_every_pair_of_options(backend: Backend, bad: float, pairs: list[tuple[str, ...]]) -> None:
-    """The NaN or inf is in one query, incoming gradient, key or value. The mask hides this key from some queries."""
+    """A NaN or inf in one query, incoming gradient, key or value changes no bit of the rows that do not see it.
+
+    A mask hides the changed key from every second query.
+    """
     shapes = ((2, 4, LENGTH, 6), (2, 2, KEYS, 6), (2, 2, KEYS, 3), (2, 4, LENGTH, 3))
     clean = [draw(*shape, seed=i) for i, shape in enumerate(shapes)]
     mask = np.ones((2, 1, LENGTH, KEYS), bool)
-    mask[..., ::2, ALONE] = False
+    mask[..., ::2, HIDDEN] = False
     sees = np.zeros((2, 4, LENGTH), bool)  # True for rows that see the changed entry
     x: dict[str, np.ndarray] = {}
     for names, changed in itertools.product(pairs, "qkvg"):
@@ -69,7 +72,7 @@ def test_every_pair_of_options(backend: Backend, bad: float, pairs: list[tuple[s
             arrays["qkvg".index(changed)][0, 1, 2] = bad
             sees[0, 1, 2] = True
         else:
-            arrays["qkvg".index(changed)][0, 1, ALONE, 1] = bad
+            arrays["qkvg".index(changed)][0, 1, HIDDEN, 1] = bad
             sees[0, 2:, 1::2] = True
         x = results(backend, clean, options) if changed == "q" else x
         y = results(backend, arrays, options)
@@ -85,7 +88,10 @@ def test_every_pair_of_options(backend: Backend, bad: float, pairs: list[tuple[s
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
 @pytest.mark.parametrize("changed", ["q", "k", "v", "g", "large", "overflown"])
 def test_more_than_one_block_and_part(backend: Backend, changed: str) -> None:
-    """There are more than 100 queries and more than two blocks of keys, with few heads (shared by threads) and many."""
+    """Rows that do not see a changed entry keep their bits with 130 queries and more than two blocks of keys.
+
+    With one head, threads share the head's queries or keys. With 8 heads, each thread processes whole heads.
+    """
     for heads in (1, 8):
         shapes = ((heads, 130, 8), (heads, 600, 8), (heads, 600, 5), (heads, 130, 5))
         clean = [draw(*shape, seed=i) for i, shape in enumerate(shapes)]
@@ -99,7 +105,7 @@ def test_more_than_one_block_and_part(backend: Backend, changed: str) -> None:
             options.pop("softcap")
             unseen, free = queries != 101, keys == 17
         else:
-            if changed == "overflown":  # gives a score of 1e40, for a key in the second block
+            if changed == "overflown":  # a third of the scores of key 550 overflow float32
                 arrays[1][0, 550, 0], arrays[0][0, 1::3, 0], clean[0][0, 1::3, 0] = -3e38, 1e3, 1e3
             else:
                 arrays["qkv".index(changed)][0, 550] = NAN
@@ -116,9 +122,9 @@ def test_more_than_one_block_and_part(backend: Backend, changed: str) -> None:
 
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
 def test_the_definition_adds_queries_left_out(backend: Backend) -> None:
-    """Other rows keep their bits if some queries are too large for the kernel and some are NaN.
+    """Gradients agree with the definition if the kernel leaves out queries that are NaN or too large.
 
-    All learned arguments have gradients.
+    The definition then adds the gradients of these queries. The test covers the gradients of all learned arguments.
     """
     q, k, v, g = draw(2, 4, 9, 6), draw(2, 2, 11, 6, seed=1), draw(2, 2, 11, 3, seed=2), draw(2, 4, 9, 3, seed=3)
     q[0, 1, 3:5], q[1, 3, 8] = 1e8, NAN
@@ -140,9 +146,10 @@ def test_the_definition_adds_queries_left_out(backend: Backend) -> None:
 
 @pytest.mark.parametrize("alpha", [0.7, 1.5])
 def test_queries_left_out_for_other_orders(alpha: float) -> None:
+    """At other orders, gradients are NaN only where they depend on a NaN query. Others agree with the definition."""
     torch = pytest.importorskip("torch")
     arrays = [draw(4, 9, 6), draw(2, 11, 6, seed=1), draw(2, 11, 3, seed=2)]
-    arrays[0][1, 3:5] = NAN  # these queries see keys 1 to 8
+    arrays[0][1, 3:5] = NAN  # the window below lets these queries see keys 1 to 8
     learned = {"scale": np.full((4, 9), 0.3), "bias": draw(9, 11, seed=5), "sink": draw(4, seed=6)}
     learned |= {"slopes": np.linspace(0, 1, 4)}
     g, gradients = torch.from_numpy(draw(4, 9, 3, seed=7)), []

@@ -1,4 +1,4 @@
-"""entropy_invariant_scale and qk_norm."""
+"""Values, gradients and errors of entropy_invariant_scale and qk_norm."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def test_the_scale_by_the_number_of_keys() -> None:
 
 
 def test_the_entropy_grows_less_than_with_the_default_scale() -> None:
-    rng, kept, usual = np.random.default_rng(0), [], []
+    rng, invariant, default = np.random.default_rng(0), [], []
     for n in (64, 4096):
         q, k = rng.standard_normal((1, 32, 64)), rng.standard_normal((1, n, 64))
-        for found, scale in ((kept, s.entropy_invariant_scale(n, 64, 8 / math.log(64))), (usual, 1 / 8)):
+        for found, scale in ((invariant, s.entropy_invariant_scale(n, 64, 8 / math.log(64))), (default, 1 / 8)):
             found.append(float(s.entropy(scale * (q @ k.swapaxes(-1, -2))).mean()))
-    assert usual[1] - usual[0] > 1.5 * (kept[1] - kept[0])
+    assert default[1] - default[0] > 1.5 * (invariant[1] - invariant[0])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -52,7 +52,10 @@ def test_packed_sequences_have_the_bits_of_each_alone(backend: Backend, options:
 
 
 def pages(size: int, lengths: list[int], seed: int = 0) -> tuple[Any, ...]:
-    """Return k, v, their pages in random order, and the page table. Unused entries of the table are out of range."""
+    """Return k, v, the pages of k and v in random order, and the page table.
+
+    Entries of the table beyond a sequence's length are out of range.
+    """
     rng = np.random.default_rng(seed)
     each = max(-(-n // size) for n in lengths) + 1
     k, v = draw(len(lengths), 2, each * size, 8, seed=seed), draw(len(lengths), 2, each * size, 32, seed=seed + 1)
@@ -60,9 +63,9 @@ def pages(size: int, lengths: list[int], seed: int = 0) -> tuple[Any, ...]:
     in_pages = []
     for x in (k, v):
         split = x.transpose(0, 2, 1, 3).reshape(len(lengths) * each, size, 2, x.shape[-1])
-        home = np.empty_like(split)
-        home[table.ravel()] = split
-        in_pages.append(home)
+        stored = np.empty_like(split)
+        stored[table.ravel()] = split
+        in_pages.append(stored)
     for row, n in zip(table, lengths, strict=True):
         row[-(-n // size) :] = -7
     return k, v, *in_pages, table
@@ -89,7 +92,7 @@ def test_paged_sequences_have_the_bits_of_each_alone(backend: Backend, size: int
             np.testing.assert_array_equal(backend.back(sparse), backend.back(plain))
 
 
-def test_gradients_flow_through_both() -> None:
+def test_gradients_flow_through_packed_and_paged_attention() -> None:
     torch = pytest.importorskip("torch")
     *_, k_pages, v_pages, table = pages(4, [3, 9])
     q = torch.tensor(draw(2, 2, 1, 8), dtype=torch.float64, requires_grad=True)
@@ -182,10 +185,7 @@ def test_wrong_pages(backend: Backend, name: str, value: Any, error: type[Except
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
 @given(data=st.data())
 def test_arbitrary_page_tables_are_safe(backend: Backend, data: st.DataObject) -> None:
-    """Any page table and any lengths give a result or an error, never an invalid memory access.
-
-    The sanitizers check this.
-    """
+    """Any page table and any lengths give a finite result or an error. The sanitizers find invalid memory accesses."""
     table = data.draw(st.lists(st.integers(-3, 12), min_size=6, max_size=6))
     lengths = data.draw(st.lists(st.integers(-2, 14), min_size=2, max_size=2))
     with backend.using():

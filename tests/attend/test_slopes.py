@@ -21,9 +21,10 @@ DISTANCE = np.abs(np.arange(LENGTH)[:, None] + KEYS - LENGTH - np.arange(KEYS))
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_slopes_equal_a_bias_by_distance(backend: Backend, causal: bool) -> None:
-    """For causal queries, slopes equal the paper's bias m [-(i - 1), .., -1, 0].
+    """Slopes give the results of a bias of -slope times distance. The gradients agree, too.
 
-    The gradient of a slope is a weighted sum of the bias's gradient.
+    For causal queries this is the bias m [-(i - 1), .., -1, 0] of the ALiBi paper, with slope m. The gradient of a
+    slope is the sum of the bias's gradient times -distance.
     """
     g = np.random.default_rng(0).standard_normal((2, HEADS, LENGTH, VALUES))
     given = [backend.array(x, "float64") for x in (*inputs(), g)]
@@ -48,8 +49,8 @@ def test_one_slope_or_one_per_head(backend: Backend, shape: tuple[int, ...], alp
         if alpha == 1.0:
             back = s.attention_vjp(q, k, v, q[..., :VALUES], slopes=backend.array(slopes))
             assert tuple(back.slopes.shape) == shape
-    for entry, its in enumerate(np.broadcast_to(slopes, (2, HEADS))):
-        wanted, _ = attended(*(x[entry] for x in inputs()), slopes=its, alpha=alpha)
+    for entry, own in enumerate(np.broadcast_to(slopes, (2, HEADS))):
+        wanted, _ = attended(*(x[entry] for x in inputs()), slopes=own, alpha=alpha)
         np.testing.assert_allclose(found[entry], wanted, atol=1e-14)
 
 
@@ -85,7 +86,7 @@ def test_a_nan_slope_affects_only_its_head(backend: Backend) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_distances_of_more_than_a_block(backend: Backend) -> None:
-    """Values and gradients in float32 agree with the definition in float64."""
+    """For distances of up to 1500 keys, values and gradients in float32 agree with the definition in float64."""
     rng = np.random.default_rng(2)
     q, k, v, g = (rng.standard_normal((1, 2, n, w)).astype("f4") for n, w in ((3, 8), (1500, 8), (1500, 4), (3, 4)))
     slopes = np.array([0.01, 0.0])
@@ -101,7 +102,7 @@ def test_distances_of_more_than_a_block(backend: Backend) -> None:
 
 
 def test_learned_slopes_with_every_option() -> None:
-    """For both orders, the gradients of the kernels agree with those of the definition."""
+    """For orders 1 and 1.5, the kernels give the gradients of the definition."""
     torch = pytest.importorskip("torch")
     options: dict[str, Any] = {"window": (3, 2), "softcap": 2.0, "key_lengths": [4, 7], "dropout": 0.3, "seed": 5}
     for alpha in (1.0, 1.5):
@@ -114,7 +115,7 @@ def test_learned_slopes_with_every_option() -> None:
                 s.attention(*qkv, slopes=slopes, bias=bias, alpha=alpha, **options).square().sum().backward()
             found.append((slopes.grad, bias.grad))
         for x, y in zip(*found, strict=True):
-            torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-12)  # the definition rounds 1 / 0.7 to float32
+            torch.testing.assert_close(x, y, rtol=1e-7, atol=1e-12)
             assert x.abs().max() > 0
 
 
@@ -125,7 +126,7 @@ def test_a_half_precision_slope(dtype: str) -> None:
     narrow = torch.tensor(SLOPES, dtype=getattr(torch, dtype), requires_grad=True)
     wide = torch.tensor(SLOPES, requires_grad=True)
     found, wanted = (s.attention(q, k, v, slopes=x) for x in (narrow, wide))
-    assert torch.equal(found, wanted)  # powers of two
+    assert torch.equal(found, wanted)  # equal, because the slopes are powers of two and lose no bit
     torch.autograd.backward([found.sum(), wanted.sum()])
     assert narrow.grad.dtype == narrow.dtype
     torch.testing.assert_close(narrow.grad.double(), wide.grad, rtol=1e-2, atol=1e-6)

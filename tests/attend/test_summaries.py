@@ -1,4 +1,4 @@
-"""States of parts merge to the state of all keys; statistics equal those of a stored p."""
+"""States of parts of the keys merge to the state of all keys. Statistics equal the statistics of a stored p."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def draw(keys: int, width: int = 16) -> tuple[np.ndarray, ...]:
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("cuts", [(1,), (600,), (512, 1024), (7, 8, 9, 1200)])
 def test_parts_merge_to_all_keys(backend: Backend, cuts: tuple[int, ...]) -> None:
-    """Each state has a relative rounding error of 2^-24. A merge adds the errors of two states."""
+    """Merging the states of parts of the keys gives the output and lse of all keys.
+
+    Each state has a relative rounding error of 2^-24. A merge adds the errors of two states.
+    """
     q, k, v = draw(1300)
     z = np.einsum("hqd,hkd->hqk", q.astype(float), k.astype(float)) / 4
     p = s.softmax(z)
@@ -68,7 +71,10 @@ NAMES = [(), *((name,) for name in OPTIONS), ("causal", "sink", "alpha")]
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 @pytest.mark.parametrize("names", NAMES, ids="+".join)
 def test_statistics(backend: Backend, names: tuple[str, ...]) -> None:
-    """The test gets p from attention with unit vectors as values. The p of the sink is 1 minus the sum of this p."""
+    """attention_stats gives the entropy and key masses of p.
+
+    Attention with unit vectors as values returns p. The probability of the sink is 1 minus the sum of this p.
+    """
     q, k, _ = inputs()
     options: dict[str, Any] = {key: value for name in names for key, value in OPTIONS[name].items()}
     own = {key: backend.array(x) if isinstance(x, np.ndarray) else x for key, x in options.items()}

@@ -19,11 +19,11 @@ def draw(*shape: int, seed: int = 0) -> Any:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-# The arrays are small, because finite differences take one or two calls per number.
+# The arrays are small, because finite differences take one or two calls per element.
 QKV = draw(2, 4, 3, 3), draw(2, 2, 5, 3, seed=1), draw(2, 2, 5, 2, seed=2)
 NUMBERS: dict[str, Any] = {"left": 2, "right": 1, "softcap": 1.3, "dropout": 0.3}
 PLAIN = Options(scale=0.4, mask=None, bias=None, sink=None, alpha=1.0, lengths=None, seeds=None, **NUMBERS)
-BESIDE: dict[str, Any] = {
+TENSORS: dict[str, Any] = {
     "scale": draw(4, 3, 1, seed=3),
     "mask": draw(3, 5, seed=4) < 0.7,
     "bias": draw(4, 1, 5, seed=5),
@@ -33,12 +33,12 @@ BESIDE: dict[str, Any] = {
     "seeds": torch.arange(16).reshape(2, 4, 1, 2),
     "alpha": draw(1, 4, 1, 1, seed=7).abs() + 1.1,
 }
-OF_SOFTMAX = [name for name in BESIDE if name != "alpha"]
-SUBSETS: list[tuple[str, ...]] = [(), *((name,) for name in BESIDE), tuple(OF_SOFTMAX), tuple(BESIDE)]
+OF_SOFTMAX = [name for name in TENSORS if name != "alpha"]
+SUBSETS: list[tuple[str, ...]] = [(), *((name,) for name in TENSORS), tuple(OF_SOFTMAX), tuple(TENSORS)]
 
 
 def arguments(names: tuple[str, ...]) -> Attention:
-    return Attention(*QKV, PLAIN._replace(**{name: BESIDE[name] for name in names}))
+    return Attention(*QKV, PLAIN._replace(**{name: TENSORS[name] for name in names}))
 
 
 def tracked(flat: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -47,24 +47,25 @@ def tracked(flat: tuple[Any, ...]) -> tuple[Any, ...]:
     )
 
 
-# For orders other than 1, lse is NaN. opcheck's last test does not treat NaN as equal to NaN.
+# For orders other than 1, lse is NaN. opcheck's last test fails there, because it does not treat NaN as equal to NaN.
+# These are the other tests of opcheck.
 NOT_COMPARED: dict[str, Any] = {"test_utils": ("test_schema", "test_autograd_registration", "test_faketensor")}
-# With gradients, opcheck also traces the backward pass and takes 4 s per call. So it runs only twice: without options
-# and with all options. `test_derivatives` tests the options one by one.
+# With gradients, opcheck also traces the backward pass and takes 4 s per call. Therefore only two subsets are checked
+# with gradients: no options, and all options of softmax. `test_derivatives` tests the options one by one.
 CHECKED = [*((names, False) for names in SUBSETS), (SUBSETS[0], True), (SUBSETS[-2], True)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("names", "along"), CHECKED, ids=lambda x: "+".join(x) if isinstance(x, tuple) else str(x))
-def test_opcheck(names: tuple[str, ...], along: bool) -> None:
+@pytest.mark.parametrize(("names", "gradients"), CHECKED, ids=lambda x: "+".join(x) if isinstance(x, tuple) else str(x))
+def test_opcheck(names: tuple[str, ...], gradients: bool) -> None:
     i = arguments(names)
     r = o.attention(i)
     g, g_lse = (draw(*x.shape, seed=9) for x in r)
     back = AttentionVjp(g, None if "alpha" in names else g_lse, i, r.output, r.lse.nan_to_num(), "bias" in names)
     for operation, record in ((o.attention, i), (o.attention_vjp, back)):
         flat = operation.torch.flatten(record)
-        of = NOT_COMPARED if "alpha" in names and operation is o.attention else {}
-        torch.library.opcheck(operation.torch.overload, tracked(flat) if along else flat, **of)
+        tests = NOT_COMPARED if "alpha" in names and operation is o.attention else {}
+        torch.library.opcheck(operation.torch.overload, tracked(flat) if gradients else flat, **tests)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 1.5])
@@ -81,7 +82,10 @@ def test_opcheck_of_pages(alpha: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("names", SUBSETS, ids="+".join)
 def test_derivatives(names: tuple[str, ...]) -> None:
-    """First and second derivatives of both results with respect to every input, in reverse, forward and mixed mode."""
+    """First and second derivatives agree with finite differences, in reverse, forward and mixed mode.
+
+    The test covers output and lse, and every input with a floating dtype.
+    """
     rest = o.attention.torch.flatten(arguments(names))
     places = [i for i, x in enumerate(rest) if isinstance(x, torch.Tensor) and x.is_floating_point()]
     inputs = tuple(rest[i].clone().requires_grad_() for i in places)
@@ -103,7 +107,7 @@ def loss(q: Any, k: Any, v: Any, sink: Any, slopes: Any) -> Any:
 
 
 def test_transforms() -> None:
-    inputs = (*QKV, BESIDE["sink"].flatten(), BESIDE["slopes"].flatten())
+    inputs = (*QKV, TENSORS["sink"].flatten(), TENSORS["slopes"].flatten())
     with s.using("reference"):
         wanted = torch.func.grad(loss, (0, 1, 2, 3, 4))(*inputs)
     for f in (torch.func.grad(loss, (0, 1, 2, 3, 4)), torch.func.jacfwd(loss, (0, 1, 2, 3, 4))):
@@ -121,7 +125,7 @@ def test_transforms() -> None:
 
 def test_a_compiled_graph_has_the_same_bits() -> None:
     inputs = [
-        [x.float().requires_grad_() for x in (*QKV, BESIDE["sink"].flatten(), BESIDE["slopes"].flatten())]
+        [x.float().requires_grad_() for x in (*QKV, TENSORS["sink"].flatten(), TENSORS["slopes"].flatten())]
         for _ in range(2)
     ]
     torch.compile(loss, fullgraph=True, backend="aot_eager")(*inputs[0]).backward()
@@ -136,7 +140,7 @@ def test_a_compiled_graph_has_the_same_bits() -> None:
     ids="+".join,
 )
 def test_a_few_queries_at_a_time(names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Derivatives of every order and mode are the same if queries are processed in parts instead of all at once."""
+    """First and second derivatives do not depend on how many queries the definition processes at a time."""
     i = arguments(names)
 
     def hessian_row(q: Any) -> Any:

@@ -104,7 +104,7 @@ def test_a_nan_affects_only_queries_that_see_it(backend: Backend) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # torch raises it in forward mode
+@pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning")  # torch's forward mode warns
 def test_gradients_agree_with_finite_differences() -> None:
     torch = pytest.importorskip("torch")
     q, k, v = (torch.tensor(x[:1, :, :3, :2] * 0.5, dtype=torch.float64, requires_grad=True) for x in inputs())

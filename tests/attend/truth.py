@@ -13,7 +13,7 @@ INF = math.inf
 
 
 def at(array: Any, *place: int) -> float:
-    """Return the entry at `place` of an array after broadcasting."""
+    """Return the element at index `place` of the broadcast array."""
     array = np.asarray(array)
     place = place[len(place) - array.ndim :]
     return array[tuple(0 if n == 1 else i for i, n in zip(place, array.shape, strict=True))]
@@ -28,12 +28,12 @@ def attended(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> tup
         *entry, head, i = place
         source = (*entry, head // (heads // groups))
         count = int(at(options["key_lengths"], *entry)) if options.get("key_lengths") is not None else keys
-        there = [j for j in range(count) if sees(i + count - length, j, **options)]
+        visible = [j for j in range(count) if sees(i + count - length, j, **options)]
         if options.get("mask") is not None:
-            there = [j for j in there if at(options["mask"], *place, j)]
+            visible = [j for j in visible if at(options["mask"], *place, j)]
         scale = width**-0.5 if options.get("scale") is None else at(options["scale"], *place)
         scores = {}
-        for j in there:
+        for j in visible:
             s = scale * np.dot(q[place].astype(np.longdouble), k[(*source, j)].astype(np.longdouble))
             if options.get("softcap"):
                 s = options["softcap"] * np.tanh(s / options["softcap"])

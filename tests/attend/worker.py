@@ -20,7 +20,7 @@ import softargmax as s
 from softargmax.core import native
 
 _rng = np.random.default_rng(8)
-SHAPES = {  # batch, heads, groups, queries, keys, width, width of values
+SHAPES = {  # (batch, heads, groups, queries, keys, width of q and k, width of v)
     "odd": (2, 4, 2, 13, 35, 7, 5),
     "long": (1, 2, 2, 130, 1100, 16, 32),
     "decoding": (3, 8, 2, 1, 700, 64, 64),
@@ -37,7 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def options_of(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return the options, with arrays drawn for the shape."""
+    """Return the named options, with arrays that fit the shape in place of each 1."""
     batch, heads, _, queries, keys, *_ = shape
     arrays: dict[str, Any] = {
         "bias": _rng.standard_normal((heads, queries, keys)).astype(np.float32),
@@ -50,7 +50,7 @@ def options_of(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def results(fences: list[Fenced], *, end: bool) -> dict[str, Any]:
-    """Return all results that attention computes in native kernels."""
+    """Return the results of all native kernels of attention, computed on buffers at one end of the fences."""
     found: dict[str, Any] = {}
     for size, shape in SHAPES.items():
         batch, heads, groups, queries, keys, width, values = shape
@@ -77,7 +77,7 @@ def results(fences: list[Fenced], *, end: bool) -> dict[str, Any]:
 
 def main() -> None:
     """Print the instruction set and the digests as JSON."""
-    global _rng  # noqa: PLW0603 both ends see the same numbers
+    global _rng  # noqa: PLW0603 buffers at both ends get the same random numbers
     fences, digests = [Fenced(8 * 2 * 1100 * 130 * 8) for _ in range(6)], []
     with s.using("native"), np.errstate(all="ignore"):
         for end in (True, False):

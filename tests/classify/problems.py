@@ -1,4 +1,4 @@
-"""Data sets of scikit-learn, synthetic and hard ones, and an independent implementation of the objective."""
+"""Data sets for the tests of `classify`, and an independent implementation of the objective."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shipped(name: str) -> Problem:
 
 
 def synthetic(n: int, features: int, classes: int, seed: int = 0, dtype: Any = np.float32) -> Problem:
-    """Return classes drawn from a softmax of affine scores."""
+    """Return normally distributed features, and classes drawn from the softmax of linear scores."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, features), dtype=np.float32)
     z = X @ rng.standard_normal((features, classes), dtype=np.float32) * (2 / np.sqrt(features))
@@ -32,7 +32,7 @@ def synthetic(n: int, features: int, classes: int, seed: int = 0, dtype: Any = n
 
 
 def words(n: int = 5000, features: int = 2000, classes: int = 50, seed: int = 0) -> Problem:
-    """Return sparse rows of counts, of which 1% are nonzero."""
+    """Return sparse counts, of which 1% are nonzero, and classes drawn from the softmax of linear scores."""
     rng = np.random.default_rng(seed)
     X = sparse.random_array(
         (n, features),
@@ -51,13 +51,13 @@ def separable() -> Problem:
 
 
 def collinear() -> Problem:
-    """Return columns that are sums, multiples and copies of others, and a column of zeros."""
+    """Return the iris data with four more columns: a sum, a multiple and a copy of other columns, and zeros."""
     X, y = shipped("iris")
     return Problem(np.column_stack([X, X[:, 0] + X[:, 1], 1e3 * X[:, 2], X[:, 3], np.zeros(len(X))]), y)
 
 
 def scores(n: int = 400, classes: int = 5, seed: int = 0, sharp: float = 3.0) -> Problem:
-    """Return scores that are too confident: the true scores times a factor, and classes."""
+    """Return overconfident scores, and classes. The scores are `sharp` times those that the classes are drawn from."""
     rng = np.random.default_rng(seed)
     z = rng.standard_normal((n, classes)) * 2
     y = (z + rng.gumbel(size=z.shape)).argmax(axis=1)
@@ -65,7 +65,7 @@ def scores(n: int = 400, classes: int = 5, seed: int = 0, sharp: float = 3.0) ->
 
 
 def objective(model: Any, problem: Problem, l1_ratio: float = 0.0, weight: Any = None) -> float:
-    """Return C times the sum of losses, plus the penalty, for any model with coef_ and intercept_."""
+    """Return the mean loss plus the penalty divided by C n, for n rows and any model with coef_ and intercept_."""
     X, y = problem
     C, w = float(model.C), model.coef_.astype(np.float64)
     z = np.asarray(X @ w.T, np.float64) + model.intercept_

@@ -1,4 +1,4 @@
-"""Calibration reports: metrics equal those of plain loops, intervals contain the true error, labels, the figure."""
+"""Calibration reports: metrics compared with plain loops, coverage of intervals, labels, figure and errors."""
 
 from __future__ import annotations
 
@@ -36,8 +36,11 @@ def test_report_equals_loops() -> None:
     assert np.ptp(equal.counts) <= 1
 
 
-def held(rows: int, least: float, most: float, gap: float, confidence: float = 0.95) -> float:
-    """Return the share of 300 samples whose interval contains the calibration error of an overconfident classifier."""
+def coverage(rows: int, least: float, most: float, gap: float, confidence: float = 0.95) -> float:
+    """Draw 300 samples of an overconfident classifier, whose calibration error is `gap`.
+
+    Return the fraction of samples whose interval contains this error.
+    """
     rng, count = np.random.default_rng(0), 0
     for _ in range(300):
         sure = rng.uniform(least, most, rows)
@@ -51,15 +54,15 @@ def held(rows: int, least: float, most: float, gap: float, confidence: float = 0
 @pytest.mark.slow
 @pytest.mark.parametrize("gap", [0.0, 0.05, 0.2])
 def test_interval_contains_the_error(gap: float) -> None:
-    assert held(1500, 0.5, 1.0, gap) >= 0.85
-    assert held(1500, 0.5, 1.0, gap, confidence=0.5) < 0.85
+    assert coverage(1500, 0.5, 1.0, gap) >= 0.85
+    assert coverage(1500, 0.5, 1.0, gap, confidence=0.5) < 0.85
 
 
 @pytest.mark.parametrize("sure", [1.0, 1 - 1e-5, 1 - 1e-4, 0.999])
 @pytest.mark.parametrize("gap", [0.01, 0.02, 0.05])
 def test_interval_of_an_almost_certain_classifier(sure: float, gap: float) -> None:
-    """Intervals from 100 rows contain the true error, even in samples without a wrong row."""
-    assert held(100, sure, sure, gap) >= 0.84
+    """At least 84% of the intervals from 100 rows contain the true error, although many samples have no wrong row."""
+    assert coverage(100, sure, sure, gap) >= 0.84
 
 
 def test_interval_depends_on_the_seed() -> None:

@@ -136,7 +136,8 @@ def test_errors_name_the_data_frames_column() -> None:
     model = SoftmaxRegression().fit(frame[["x"]].assign(kind=0.0), Y)
     with pytest.raises(ValueError, match="X: column 'kind': could not convert string to float: 'u'"):
         model.predict(frame)
-    with pytest.raises(ValueError, match="X: column 'note': could not convert string to float: 'u'"):  # names it, too
+    # The model was fitted without this column.
+    with pytest.raises(ValueError, match="X: column 'note': could not convert string to float: 'u'"):
         model.predict(frame.assign(kind=0.0, note="u"))
     with pytest.raises(ValueError, match=r"^Input X contains NaN"):
         SoftmaxRegression().fit(frame[["x"]].assign(kind=np.nan), Y)

@@ -34,7 +34,7 @@ ESTIMATORS = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore")  # the checks fit random data in few steps, which warns
+@pytest.mark.filterwarnings("ignore")  # the checks fit random data in too few steps to converge, which gives warnings
 @parametrize_with_checks(ESTIMATORS)
 def test_checks(estimator: Any, check: Any) -> None:
     check(estimator)

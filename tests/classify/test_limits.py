@@ -15,7 +15,7 @@ from softargmax import classify
 
 
 def test_both_probabilities_of_two_linear_classes_are_accurate() -> None:
-    """Both probabilities are accurate. scikit-learn computes one as 1 - p, which is 0 at score differences above 37."""
+    """Both probabilities are accurate. scikit-learn computes one as 1 - p, which is 0 if scores differ by over 37."""
     X, y = np.array([[-1.1], [-0.9], [0.9], [1.1]]), [0, 0, 1, 1]
     model = classify.LinearDiscriminant().fit(X, y)
     new = np.array([[2.0]])
@@ -74,7 +74,7 @@ def test_a_feature_that_does_not_vary() -> None:
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
 def test_counts_of_zero_without_smoothing(kind: Any) -> None:
-    """A feature that no row of a class has excludes the class only from rows with the feature."""
+    """If no row of a class has a feature, the class gets probability 0 in rows with the feature, and only there."""
     X, y = kind([[3.0, 0.0, 1.0], [1.0, 0.0, 1.0], [0.0, 2.0, 2.0]]), ["a", "a", "b"]
     model = classify.MultinomialNaiveBayes(alpha=0.0).fit(X, y)
     p = model.predict_proba(kind([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0]]))
@@ -92,7 +92,7 @@ def test_counts_of_zero_without_smoothing(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
 def test_sums_of_weights_are_rounded(kind: Any) -> None:
-    """A feature that all rows of a class have excludes the class from rows without it, for any weights."""
+    """If all rows of a class have a feature, the class gets probability 0 in rows without it, for any weights."""
     for seed in range(50):
         rng = np.random.default_rng(seed)
         X, y, weight = rng.integers(0, 2, (1000, 2)).astype(float), np.arange(1000) % 2, rng.random(1000)
@@ -106,13 +106,13 @@ def test_sums_of_weights_are_rounded(kind: Any) -> None:
 
 
 def normal(x: Any, mean: Any, covariance: Any) -> Any:
-    """Return the log density of a normal distribution up to a constant, by mpmath."""
+    """Return the log density of a normal distribution up to a constant, computed by mpmath."""
     apart = mpmath.matrix([mpmath.mpf(float(a)) - b for a, b in zip(x, mean, strict=True)])
     return -(mpmath.log(mpmath.det(covariance)) + (apart.T * mpmath.inverse(covariance) * apart)[0]) / 2
 
 
 def moments(rows: Any, divisor: int, *, between: bool) -> tuple[Any, Any]:
-    """Return the mean and the covariance of rows by mpmath; optionally the diagonal only."""
+    """Return the mean and the covariance of rows, computed by mpmath. Without `between`, compute only the diagonal."""
     rows = [[mpmath.mpf(float(a)) for a in row] for row in rows]
     size = len(rows[0])
     mean = [mpmath.fsum(row[j] for row in rows) / len(rows) for j in range(size)]
@@ -130,7 +130,7 @@ def moments(rows: Any, divisor: int, *, between: bool) -> tuple[Any, Any]:
     ids=["independent", "correlated"],
 )
 def test_likelihoods_that_underflow(model: Any, between: bool) -> None:
-    """Ratios of class densities equal mpmath's, near the means and where all densities underflow."""
+    """Log-probabilities and log ratios equal mpmath's, near the means and where all densities underflow."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40, 3)) * [1.0, 5.0, 0.2], np.repeat([0, 1], 20)
     X[20:] += [4.0, 1.0, 0.5]
@@ -159,7 +159,7 @@ def test_counts_that_underflow() -> None:
 
 
 def test_tol_and_small_variances() -> None:
-    """LinearDiscriminant drops a direction with too little variance for `tol`; QuadraticDiscriminant raises."""
+    """LinearDiscriminant drops a direction with too little variance for `tol`. QuadraticDiscriminant raises."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((60, 2)), np.repeat([0, 1], 30)
     X = np.column_stack([X, X[:, 0] + 1e-3 * rng.standard_normal(60)])
@@ -173,7 +173,7 @@ def test_tol_and_small_variances() -> None:
 
 
 def test_fewer_rows_than_features() -> None:
-    """reg_param makes the covariance of few rows invertible."""
+    """QuadraticDiscriminant works with fewer rows than features, because reg_param makes covariances invertible."""
     rng = np.random.default_rng(0)
     X, y, share = rng.standard_normal((8, 6)) + np.repeat([[0.0], [1.0]], 4, axis=0), np.repeat([0, 1], 4), 0.3
     new, z = rng.standard_normal((5, 6)), []

@@ -1,4 +1,4 @@
-"""Softmax regression: the minima equal those of scikit-learn's solvers for all penalties; options."""
+"""Softmax regression: minima compared with scikit-learn's for all penalties, and options."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_minimum_without_a_penalty(name: str) -> None:
 
 
 def test_separable_rows_without_a_penalty() -> None:
-    """If the objective has no minimum, the loss falls to the resolution of float64 and nothing overflows."""
+    """If the objective has no minimum, the loss falls below 1e-9 and all coefficients stay finite."""
     problem = SMALL["separable"]
     model = fitted(problem, C=np.inf)
     assert np.isfinite(model.coef_).all()
@@ -86,7 +86,7 @@ def test_minimum_with_an_l1_penalty(name: str, C: float, l1_ratio: float) -> Non
 
 @pytest.mark.parametrize(("name", "C"), [("digits", 0.05), ("digits", 1.0), ("words", 1.0)])
 def test_conditions_of_a_minimum_with_an_l1_penalty(name: str, C: float) -> None:
-    """All coefficients have subgradient 0, in a problem for which scikit-learn's saga takes minutes."""
+    """The subgradients at the minimum contain 0. These problems are too slow to compare: scikit-learn takes minutes."""
     X, y = problems.words() if name == "words" else SMALL[name]
     X = X if name == "words" else StandardScaler().fit_transform(X)
     model = fitted(Problem(X, y), C=C, l1_ratio=0.7, tol=1e-7)
@@ -130,7 +130,7 @@ def test_sparse_rows_are_dense_rows() -> None:
 
 
 def test_newton_cg_uses_the_hessian(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The solver newton-cg computes Hessian products and takes fewer steps than L-BFGS, which computes none."""
+    """The solver newton-cg computes a Hessian in each step and takes less than half the steps of L-BFGS."""
     tables: list[Any] = []
     hessian_at = Objective.hessian_at
     monkeypatch.setattr(Objective, "hessian_at", lambda self, table: tables.append(table) or hessian_at(self, table))
@@ -140,7 +140,10 @@ def test_newton_cg_uses_the_hessian(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_blocks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results for many rows are accurate. With L-BFGS alone, the rounding of products would cost half of the digits."""
+    """The block size does not change the coefficients.
+
+    The solver is newton-cg, because the rounding of products would cost L-BFGS half of the digits.
+    """
     problem = problems.synthetic(500, 20, 4, dtype=np.float64)
     whole = fitted(problem, solver="newton-cg")
     monkeypatch.setattr("softargmax.classify.objective.BLOCK", 500)
@@ -153,7 +156,7 @@ def test_blocks_of_rows_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("alpha", [0.5, 1.5, 2.0])
 @pytest.mark.parametrize("name", ["iris", "breast_cancer"])
 def test_entmax_regression(name: str, alpha: float) -> None:
-    """The minimum equals SciPy's on the library's loss functions. Above order 1 some probabilities are 0."""
+    """SciPy finds no smaller minimum of the mean `entmax_loss` plus penalty. Above order 1 some probabilities are 0."""
     from scipy.optimize import minimize
 
     X, y = StandardScaler().fit_transform(SMALL[name].X), SMALL[name].y
@@ -200,7 +203,10 @@ def test_options_mean_the_same_as_in_scikit_learn(options: dict[str, Any], solve
 @pytest.mark.parametrize("solver", ["lbfgs", "newton-cg"])
 @pytest.mark.parametrize("C", [1e4, np.inf])
 def test_coefficients_of_all_classes_sum_to_0(C: float, solver: str) -> None:
-    """The mean over classes is 0, as in scikit-learn. It does not change the loss."""
+    """Coefficients and intercepts sum to 0 over the classes, as in scikit-learn.
+
+    The loss does not determine this sum, because adding a constant to the scores of all classes changes no loss.
+    """
     problem = problems.synthetic(500, 6, 4, dtype=np.float64)
     model, theirs = fitted(problem, C=C, solver=solver, tol=1e-9), peer(problem, C=C)
     np.testing.assert_allclose(model.coef_, theirs.coef_, atol=1e-6)

@@ -103,7 +103,7 @@ def test_same_as_scikit_learn(load: Any, model: Any, cv: int | None) -> None:
     ours = TemperatureScaling(frozen).fit(X[1::2], y[1::2])
     theirs = CalibratedClassifierCV(frozen, method="temperature").fit(X[1::2], y[1::2])
     np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), rtol=1e-5, atol=1e-7)
-    assert (ours.predict(X) == model.predict(X)).mean() > 0.999  # ties differ
+    assert (ours.predict(X) == model.predict(X)).mean() > 0.999  # classes may differ where probabilities are equal
 
 
 @pytest.mark.parametrize("method", ["temperature", "vector"])
@@ -171,7 +171,7 @@ def test_weights_are_repetitions() -> None:
 
 
 def test_weights_reach_the_classifier() -> None:
-    """With a classifier that is not fitted yet, rows of weight 0 change nothing."""
+    """If the classifier is not fitted yet, rows of weight 0 change neither its parameters nor the temperature."""
     X, y = load_iris(return_X_y=True)
     counted = np.arange(len(y)) % 3 > 0
     cv = [(np.flatnonzero(i % 5 != k), np.flatnonzero(i % 5 == k)) for i in [np.arange(len(y))] for k in range(5)]
@@ -179,7 +179,7 @@ def test_weights_reach_the_classifier() -> None:
     fewer = [(place[a[counted[a]]], place[b[counted[b]]]) for a, b in cv]
     weighed = TemperatureScaling(GaussianNB(), cv=cv).fit(X, y, sample_weight=counted.astype(float))
     alone = TemperatureScaling(GaussianNB(), cv=fewer).fit(X[counted], y[counted])
-    # not exact: GaussianNB's var_smoothing ignores weights
+    # The temperatures are not exactly equal, because GaussianNB's var_smoothing ignores weights.
     assert weighed.temperature_ == pytest.approx(alone.temperature_, rel=1e-3)
     np.testing.assert_allclose(weighed.estimator_.theta_, alone.estimator_.theta_, rtol=1e-12)
 

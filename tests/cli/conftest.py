@@ -13,7 +13,10 @@ from softargmax.cli import main
 
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path):
-    """Run a command line in this process, in an empty folder; return its exit code, output and errors."""
+    """Return a function that runs a command line in this process, in an empty folder.
+
+    The function returns the exit code, the output and the errors.
+    """
     monkeypatch.chdir(tmp_path)
 
     def run(*words, stdin=b""):
@@ -27,7 +30,7 @@ def run(capsys, monkeypatch, tmp_path):
 
 @pytest.fixture
 def command(tmp_path):
-    """Run a command line in a separate process, in an empty folder."""
+    """Return a function that runs a command line in a separate process, in an empty folder."""
 
     def command(*words, **options):
         line = [sys.executable, "-m", "softargmax.cli", *map(str, words)]

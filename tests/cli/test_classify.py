@@ -15,7 +15,7 @@ pytest.importorskip("skops")
 
 @pytest.fixture
 def wine(tmp_path):
-    """Write the wine data with one column of categories and one of distinct names; return the path of the file."""
+    """Return the path of a file with the wine data, a column of categories and a column of distinct names."""
     data, rng = load_wine(), np.random.default_rng(0)
     head = [*(name.replace("/", " per ") for name in data.feature_names), "colour", "id", "cultivar"]
     with (tmp_path / "wine.csv").open("w", newline="") as file:
@@ -82,7 +82,7 @@ def test_fit_and_predict(run, wine, tmp_path, model, calibrate):
     ],
 )
 def test_the_same_model_as_in_python(run, tmp_path, options, made):
-    """Every option changes the report and the probabilities."""
+    """For every option, the report and the probabilities equal those of the same model in Python."""
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -232,7 +232,7 @@ def test_warnings_are_separate_lines(run, wine, monkeypatch):
     assert found.code == 0
     assert not found.err
     found_warnings = [line for line in found.out.splitlines() if line.startswith("warning: max_iter, 3, was reached")]
-    assert len(found_warnings) == 1  # of six fits
+    assert len(found_warnings) == 1  # six fits give the same warning
     assert found.out.count("warning") == 1
     assert run("fit", wine, *FIT, "--json").json()["warnings"] == [found_warnings[0].removeprefix("warning: ")]
 

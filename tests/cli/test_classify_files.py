@@ -19,8 +19,10 @@ def written(path, text):
 
 
 def flowers(path, mark=",", **changed):
-    """Write the iris data with two numeric columns, the sepals' length and width. Functions change the cells of a
-    column."""
+    """Write the iris data with two numeric columns, the length and width of the sepals.
+
+    A keyword argument names a column. Its value is a function that changes each cell of the column.
+    """
     data = load_iris()
     columns = {"length": data.data[:, 0], "width": data.data[:, 1]}
     columns |= {name: [change(i, x) for i, x in enumerate(columns[name])] for name, change in changed.items()}
@@ -36,7 +38,7 @@ def comma(_, x):
 
 
 def thousands(_, x):
-    return f"{200 * x:,.0f}"  # some numbers are above 1,000, so they have a comma
+    return f"{200 * x:,.0f}"  # numbers of 1,000 or more have a comma
 
 
 def german(_, x):
@@ -135,7 +137,7 @@ def test_unnamed_column_of_row_numbers_is_refused(run, tmp_path, name):
 
 
 def test_files_as_other_programs_write_them(run, tmp_path):
-    """Semicolons, a byte order mark, and classes that look like numbers or booleans are preserved."""
+    """Files with semicolons and a byte order mark are read. Categories like 01 and classes like true stay text."""
     rows = [
         ("01", "true", 1.5),
         ("02", "false", 2.5),
@@ -183,7 +185,7 @@ def test_unusual_columns(run, tmp_path, rows, message):
         (b"", "bad.csv: expected a header and rows, got an empty file"),
         (b"\n\n", "bad.csv: expected a header and rows, got an empty file"),
         (b"a,b\n", "got only a header"),
-        # the number of a row does not count empty lines
+        # row numbers do not count empty lines
         (b"a,b\n1,2\n\n3\n4,5\n", "row 2 has 1 field, but the header has 2"),
         (b"a,b\n1,2\n\xe9,4,5\n", "row 2 has 3 fields, but the header has 2"),
         (b"a,a\n1,2\n", "two columns that are called 'a'"),
@@ -304,7 +306,7 @@ def test_models_with_inconsistent_parts(run, kept, change):
 
 
 def numbered(path, start, step):
-    """Write the iris data with two numeric columns (the sepals) and a column of row numbers."""
+    """Write the iris data with the numbers start, start + step, .. in place of the lengths."""
     return flowers(path, length=lambda i, _: start + step * i)
 
 
@@ -336,6 +338,6 @@ def test_file_without_a_header(run, tmp_path):
     assert "; accuracy " in run("predict", "kept", bare, "-o", "out.csv").out
     p = np.loadtxt(tmp_path / "out.csv", delimiter=",", skiprows=1, usecols=(1, 2, 3))
     assert p.shape == (150, 3)
-    path.write_bytes(b"1,2,kind\n" + rows)  # column names that are numbers, and the target's name
+    path.write_bytes(b"1,2,kind\n" + rows)  # a header in which two column names are numbers
     assert run("fit", path, "--target", "kind", "--json", "-o", "kept").json() == report
     assert run("fit", path, "--target", "3", "--header", "--json", "-o", "kept").json() == report

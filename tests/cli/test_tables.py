@@ -8,7 +8,7 @@ import pytest
 import softargmax
 
 Z = np.array([[1.5, 2.0, 3.0], [0.0, 1.0, -1.25]])
-DRESSES = {
+FORMATS = {
     "comma.csv": "name,a,b,c\nx,1.5,2,3\ny,0,1,-1.25\n",
     "semicolon.csv": "name;a;b;c\nx;1,5;2;3\ny;0;1;-1,25\n",
     "tabs.csv": "name\ta\tb\tc\nx\t1.5\t2\t3\ny\t0\t1\t-1.25\n",
@@ -18,11 +18,11 @@ DRESSES = {
 }
 
 
-@pytest.mark.parametrize("name", DRESSES)
+@pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("columns", ["a,b,c", "2,3,4", "a, 3 ,c"])
 def test_tables_in_all_text_formats(run, tmp_path, name, packed, columns):
-    data = DRESSES[name].encode()
+    data = FORMATS[name].encode()
     path = name + ".gz" * packed
     (tmp_path / path).write_bytes(gzip.compress(data) if packed else data)
     for done in (run(path, "--columns", columns, "--json"), run("-", "--columns", columns, "--json", stdin=data)):
@@ -30,7 +30,7 @@ def test_tables_in_all_text_formats(run, tmp_path, name, packed, columns):
 
 
 def test_columns_come_in_the_requested_order(run, tmp_path):
-    (tmp_path / "z.csv").write_text(DRESSES["comma.csv"])
+    (tmp_path / "z.csv").write_text(FORMATS["comma.csv"])
     assert run("z.csv", "--columns", "c,a", "--json").json()["values"] == Z[:, [2, 0]].tolist()
     assert run("entropy", "z.csv", "--columns", "b", "--json").json()["values"] == Z[:, 1].tolist()
     found = run("plot", "z.csv", "--columns", "b", "-o", "f.png", "--json").json()
@@ -38,7 +38,7 @@ def test_columns_come_in_the_requested_order(run, tmp_path):
 
 
 def test_result_has_the_header(run, tmp_path):
-    (tmp_path / "z.csv").write_text(DRESSES["semicolon.csv"])
+    (tmp_path / "z.csv").write_text(FORMATS["semicolon.csv"])
     for words in (["softmax"], ["sparsemax"]):
         assert run(*words, "z.csv", "--columns", "a,b,c", "-o", "p.csv").code == 0
         assert (tmp_path / "p.csv").read_text().startswith("a,b,c\n")
@@ -57,7 +57,7 @@ def test_space_separated_output_is_read_back(run, tmp_path, head):
 
 def test_results_of_other_shapes_have_no_header(run, tmp_path):
     (tmp_path / "z.csv").write_text("a,b\n1,2\n3,4\n")
-    assert run("sample", "z.csv", "-n", "2", "-o", "p.csv").code == 0  # two draws per row, and two columns
+    assert run("sample", "z.csv", "-n", "2", "-o", "p.csv").code == 0  # the draws have the table's shape by accident
     assert len((tmp_path / "p.csv").read_text().splitlines()) == 2
     (tmp_path / "z.csv").write_text("a\n1\n2\n")
     assert run("logsumexp", "z.csv", "-o", "p.csv").code == 0
@@ -79,7 +79,7 @@ def test_header_detection_and_option(run, tmp_path):
 
 @pytest.mark.parametrize("columns", ["d", "0", "5", "a,d"])
 def test_missing_columns(run, tmp_path, columns):
-    (tmp_path / "z.csv").write_text(DRESSES["comma.csv"])
+    (tmp_path / "z.csv").write_text(FORMATS["comma.csv"])
     done = run("z.csv", "--columns", columns)
     word = columns.rpartition(",")[2]
     assert (done.code, done.err.count("\n")) == (1, 1)
@@ -105,7 +105,7 @@ MAPS = {
 @pytest.mark.parametrize("name", MAPS)
 def test_all_functions_on_numbers_and_files(run, tmp_path, name):
     options, function = MAPS[name]
-    (tmp_path / "z.csv").write_text(DRESSES["comma.csv"])
+    (tmp_path / "z.csv").write_text(FORMATS["comma.csv"])
     np.save(tmp_path / "z.npy", Z)
     expected = np.asarray(function(Z))
     assert run(name, "z.npy", *options, "-o", "p.npy").code == 0

@@ -162,7 +162,7 @@ def waited_for(condition, seconds=100):
     """Call a function until it returns a true value, and return that value."""
     end = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, f"the condition was still false after {seconds} s"
         time.sleep(0.02)
     return found
 
@@ -174,7 +174,7 @@ saved, sync = 0, os.fsync
 def stuck(fd):
     global saved
     saved += not os.path.isdir(f"/proc/self/fd/{fd}")
-    if saved == 3:  # written completely, but not renamed
+    if saved == 3:  # the third checkpoint is written completely, but not renamed
         print("stuck", file=sys.stderr, flush=True)
         time.sleep(1000)
     sync(fd)
@@ -188,7 +188,7 @@ def test_kill_during_a_write_keeps_the_old_checkpoint(tmp_path):
     whole = run_here(job(tmp_path, until=Until(steps=30)))
     other = tmp_path / "other"
     other.mkdir()
-    work = job(other, until=Until(steps=30), save_every=1e-9)  # after every step
+    work = job(other, until=Until(steps=30), save_every=1e-9)  # saves a checkpoint after every step
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", STUCK], **pipes) as process:
         subprocess_worker.send(process.stdin, work, TEXTS)
@@ -204,7 +204,8 @@ def test_kill_during_a_write_keeps_the_old_checkpoint(tmp_path):
     assert all((one[name] == two[name]).all() for name in one)
 
 
-# A server process that imports all modules once, even those of the first optimiser. Each job runs in a forked child.
+# A server process that imports all modules once, also those that the first optimiser imports. Each job runs in a forked
+# child.
 SERVING = """
 import os, sys
 import torch._dynamo
@@ -237,7 +238,7 @@ def test_kills_at_any_time_leave_a_complete_checkpoint(tmp_path):
                 time.sleep(pause)
                 os.kill(child, signal.SIGKILL)
                 assert int(server.stdout.readline()) == -signal.SIGKILL
-            # left if the kill came after the file was complete but before its rename
+            # A temporary file remains if the kill came after the file was complete and before it was renamed.
             for left in folder.glob(".*.part"):
                 assert load_file(left)
                 left.unlink()
@@ -248,12 +249,12 @@ def test_kills_at_any_time_leave_a_complete_checkpoint(tmp_path):
 
 
 def child_of(process):
-    """Return a list of the process ids of a process's children."""
+    """Return the ids of the children of a process."""
     return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
 
 
-def heeding_interrupts():
-    """Restore the default handling of SIGINT. Processes started in the background, and their children, ignore it."""
+def restore_sigint():
+    """Restore the default handling of SIGINT. Background processes of a shell, and their children, ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -263,7 +264,7 @@ def test_interrupt_or_kill_saves_the_current_state(tmp_path, text, sent):
     words = ["train-words", text, "--layer", "full", "--steps", 10**6, "--save-every", 0.01, *SMALL[2:]]
     line = [sys.executable, "-m", "softargmax.cli", *map(str, words)]
     path = tmp_path / "out" / "full.safetensors"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": heeding_interrupts}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": restore_sigint}
     with subprocess.Popen(line, cwd=tmp_path, start_new_session=True, **pipes) as process:
         waited_for(path.exists)
         (child,) = child_of(process)
@@ -286,7 +287,7 @@ def test_interrupt_or_kill_saves_the_current_state(tmp_path, text, sent):
 @pytest.mark.slow
 def test_interrupt_before_training_begins(tmp_path, text):
     line = [sys.executable, "-m", "softargmax.cli", "train-words", str(text), *map(str, SMALL)]
-    options = {"cwd": tmp_path, "start_new_session": True, "preexec_fn": heeding_interrupts}
+    options = {"cwd": tmp_path, "start_new_session": True, "preexec_fn": restore_sigint}
     with subprocess.Popen(line, stderr=subprocess.PIPE, **options) as process:
         waited_for(lambda: child_of(process))
         os.killpg(process.pid, signal.SIGINT)

@@ -78,7 +78,7 @@ def test_files_are_held_out_by_their_names(tmp_path):
     assert found.facts["files"] + found.facts["held_out_files"] == 200
     assert 2 <= found.facts["held_out_files"] <= 25
     held = {source.name for source in corpus.sources_of([str(folder)]) if source.held_out}
-    for path in list(folder.iterdir())[::2]:  # the other files keep their side, training or held out
+    for path in list(folder.iterdir())[::2]:  # the remaining files stay in the training or the held-out set
         path.unlink()
     folder.rename(tmp_path / "b")
     left = {source.name: source.held_out for source in corpus.sources_of([str(tmp_path / "b")])}
@@ -107,7 +107,7 @@ def test_limited_tokens_are_a_sample_of_all_files(tmp_path):
 
 
 def test_single_file_is_split(tmp_path):
-    for name in ("a.txt", "b.txt"):  # the hash of both names belongs to training
+    for name in ("a.txt", "b.txt"):  # in a folder of files, the hashes of both names select them for training
         (tmp_path / name).write_text("one two three four five six seven eight nine ten " * 100)
         found = corpus.read([str(tmp_path / name)])
         assert (len(found.train), len(found.held_out)) == (951, 50)
@@ -175,20 +175,20 @@ def test_invalid_texts(tmp_path, monkeypatch, words, message):
         corpus.read(words)
 
 
-def again(text):
-    """Return the text that the vocabulary writes for the classes of a text."""
+def round_trip(text):
+    """Return the text that a vocabulary writes for the classes of this text."""
     vocabulary = Vocabulary([*dict.fromkeys([UNKNOWN, BEGIN, *TOKEN.findall(text)])], np.empty(0))
     return vocabulary.text(vocabulary.encoded(text))
 
 
 def test_classes_are_written_as_code():
     code = "def f(x, y):\n\nreturn [x.z(1), {y: - 1}]"
-    assert again(code) == code
+    assert round_trip(code) == code
 
 
 @given(st.text())
 def test_written_text_has_the_same_tokens(text):
-    assert TOKEN.findall(again(text)) == TOKEN.findall(text)
+    assert TOKEN.findall(round_trip(text)) == TOKEN.findall(text)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from softargmax.cli.words.torch_models import LanguageModel
 from softargmax.cli.words.torch_text import continued
 from softargmax.cli.words.torch_training import HeldOut, Training
 
-LEARNABLE = math.exp(0.98 * math.log(2) + 0.1 + 0.02 * math.log(37))  # about the perplexity of the true distribution
+LEARNABLE = math.exp(0.98 * math.log(2) + 0.1 + 0.02 * math.log(37))  # approximate perplexity of the true distribution
 
 
 def same(one, other):
@@ -47,7 +47,8 @@ def test_every_layer_learns(tmp_path, layer):
         return
     assert record["perplexity"] is None
     spans, model = done.held_out.spans, done.training.model
-    likeliest = model.layer.scores(model.body(spans[:, :-1]))[..., :WORDS].topk(2).indices  # without rare words
+    # The two most likely classes, without the rare words.
+    likeliest = model.layer.scores(model.body(spans[:, :-1]))[..., :WORDS].topk(2).indices
     assert (likeliest == model.predicted(spans)[..., None]).any(-1).float().mean() > 0.85
 
 
@@ -108,7 +109,7 @@ def test_held_out_spans_are_spread_over_the_text():
     assert held_out.spans[:, 0].tolist() == [0, 196, 392, 588, 784, 980]
     assert (held_out.spans.diff() == 1).all()
     every = HeldOut(settings, text, 10**9)
-    assert every.tokens == 992  # 62 sequences predict 16 tokens each; the last 4 tokens are not used
+    assert every.tokens == 992  # 62 sequences predict 16 tokens each, and the last 4 tokens are not used
     assert (every.spans[:, 4:].flatten().unique(return_counts=True)[1] == 1).all()
 
 
@@ -136,7 +137,8 @@ def test_an_epoch_has_every_span_once(model):
     shifts = {int(spans.min() % training.settings.length) for spans in epochs}
     assert len(shifts) > 1
     again = Training(training.settings, text, np.ones(1003, np.int64))
-    assert torch.equal(again.batch(2 * training.per_epoch), epochs[2][: training.rows])  # at any step
+    # A batch depends only on its step, not on the batches before it.
+    assert torch.equal(again.batch(2 * training.per_epoch), epochs[2][: training.rows])
 
 
 @pytest.mark.parametrize("length", [20, 21, 35, 36, 37, 52])
@@ -199,7 +201,7 @@ def test_resumed_run_has_the_bits_of_an_uninterrupted_run(tmp_path, layer, model
     for folder in ("one", "other"):
         (tmp_path / folder).mkdir()
     whole = run(job(tmp_path / "one", layer, model=model, until=Until(steps=43)))
-    # frequent checkpoints do not change the training
+    # This run saves a checkpoint after every step, which does not change the training.
     run(job(tmp_path / "other", layer, model=model, until=Until(steps=19), save_every=1e-9))
     resumed = run(job(tmp_path / "other", layer, model=model, until=Until(steps=43), resume=True))
     assert resumed.began == 19

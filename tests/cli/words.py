@@ -21,7 +21,7 @@ def written(folder, *, files=60, length=400, seed=0):
 
 
 def texts(classes=60, length=6000, seed=0):
-    """Return the same text as class numbers; the last classes are rare."""
+    """Return a text like that of `written`, as class numbers. Classes from WORDS on are rare."""
     rng = np.random.default_rng(seed)
     train, held_out = (np.cumsum(rng.integers(1, 3, n)) % WORDS for n in (length, length // 4))
     for part in (train, held_out):

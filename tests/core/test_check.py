@@ -115,7 +115,7 @@ def test_out_that_overlaps_z_in_part(shift: int) -> None:
         ValueError, match=r"^out: expected z itself or separate memory, got an array that overlaps a part of z"
     ):
         softargmax.softmax(z, out=out)
-    assert (memory == np.arange(40.0)).all(), "it was written before it was checked"
+    assert (memory == np.arange(40.0)).all(), "softmax wrote to out before checking it"
 
 
 def test_out_that_is_z_reversed() -> None:
@@ -286,9 +286,9 @@ def test_bad_calls(call: Any, error: Any, says: str) -> None:
         call()
 
 
-def test_kinds_are_not_mixed(backend: Backend) -> None:
+def test_arrays_of_two_libraries_are_not_mixed(backend: Backend) -> None:
     if backend.library == "numpy":
-        pytest.skip("for NumPy everything that is no other library's is an array")
+        pytest.skip("this test mixes NumPy arrays with those of another library")
     z = backend.array(Z)
     with pytest.raises(TypeError, match=r"^where: "):
         softargmax.softmax(Z, where=backend.array(np.ones(4, bool)))
@@ -307,7 +307,7 @@ def test_bad_weights_of_tensors_raise() -> None:
 
 
 def tensors_that_are_not_dense() -> list[Any]:
-    """Every function refuses tensors whose elements are not plain numbers in strided memory."""
+    """Return tensors whose elements are not plain numbers in strided memory."""
     torch = pytest.importorskip("torch")
     z = torch.arange(6.0).reshape(2, 3)
     tensors = [z.to_sparse(), z.to_sparse_csr(), z.to_mkldnn(), torch.quantize_per_tensor(z, 0.1, 0, torch.quint8)]

@@ -1,4 +1,4 @@
-"""Devices, libraries, byte orders and sizes of arguments other than the scores: each error names its argument."""
+"""Checks of arguments other than the scores: device, library, byte order and size. Each error names the argument."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Lazy:
     shape, ndim = (3, 4), 2
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise AssertionError("it was computed")
+        raise AssertionError("the lazy array was computed")
 
     def __dask_graph__(self) -> dict[str, Any]:
         return {}
@@ -220,7 +220,10 @@ def test_offsets_of_tensors_of_every_integer_type(dtype: str) -> None:
 
 
 def test_numpy_options_for_arrays_of_any_library(backend: Any) -> None:
-    """Masks, targets, temperatures and weights may be NumPy arrays, also read-only, strided and byte-swapped ones."""
+    """For scores of any library, masks, targets, temperatures and weights may be NumPy arrays of any layout.
+
+    The test uses read-only, strided and byte-swapped arrays.
+    """
     z = backend.array(Z, "float32")
     mask, target = np.array([[True, False, True, True]] * 3), np.array([3, 0, 2])
     mask.flags.writeable = False
@@ -303,7 +306,7 @@ def test_tangents_are_not_lost_in_out() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_torch_jit_trace_records_is_the_operation() -> None:
+def test_torch_jit_trace_records_the_operation() -> None:
     torch = pytest.importorskip("torch")
     z = torch.tensor([1.0, 2.0, 3.0])
     for name in ("softmax", "log_softmax", "logsumexp", "hardmax", "logcumsumexp"):

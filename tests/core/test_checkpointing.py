@@ -1,4 +1,4 @@
-"""Every function works under activation checkpointing, which recomputes the function in the backward."""
+"""Every function works under activation checkpointing, which recomputes the function in the backward pass."""
 
 from __future__ import annotations
 

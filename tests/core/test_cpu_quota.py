@@ -20,7 +20,7 @@ V1 = [
 
 
 def tree(root: Path, groups: list[str], mounts: list[str], files: dict[str, str]) -> Path:
-    """Write the files in which the Linux kernel describes control groups, under `root`."""
+    """Write, under `root`, the files in which the Linux kernel describes control groups. Return `root`."""
     shown = {"proc/self/cgroup": "\n".join(groups), "proc/self/mountinfo": "\n".join(mounts)}
     for name, text in {**shown, **files}.items():
         path = root / name
@@ -54,7 +54,7 @@ def test_the_smallest_of_nested_groups_counts(tmp_path: Path) -> None:
     assert v2(tmp_path, "/a/b/c", {"/a": "200000 100000", "/a/b": "300000 100000", "/a/b/c": "max 100000"}) == 2.0
 
 
-def test_groups_beside_ours_do_not_count(tmp_path: Path) -> None:
+def test_sibling_groups_do_not_count(tmp_path: Path) -> None:
     assert v2(tmp_path, "/a", {"/a": "400000 100000", "/b": "100000 100000"}) == 4.0
 
 
@@ -135,7 +135,7 @@ def test_a_quota_limits_the_default_number_of_threads(
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="not Linux")
-def test_the_default_number_of_threads_is_that_of_the_processors_we_may_use() -> None:
+def test_the_default_number_of_threads_respects_the_affinity_mask() -> None:
     given = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     script = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); import softargmax; "
     script += "print(softargmax.get_num_threads())"

@@ -98,7 +98,7 @@ def test_threads_do_not_share_using_blocks() -> None:
     assert implementations == ["native"]
 
 
-def test_what_becomes_an_array() -> None:
+def test_inputs_that_become_numpy_arrays() -> None:
     memory = np.ones(3)
     assert as_array(memory) is memory
     assert type(as_array(memory.view(np.recarray))) is np.ndarray
@@ -139,7 +139,7 @@ layer(z, y).backward()
 
 
 def test_eager_calls_import_no_compiler() -> None:
-    """Eager calls do not import torch's compiler, which would add 850 modules and 2 s of CPU to every process."""
+    """Eager calls do not import torch's compiler, which would add 850 modules and 2 s of CPU time to every process."""
     pytest.importorskip("torch")
     done = run(f"{CALLS}{LAYERS}print(len(new), 'torch._dynamo' in sys.modules)")
     new, compiler = done.stdout.split()
@@ -149,7 +149,10 @@ def test_eager_calls_import_no_compiler() -> None:
 
 @pytest.mark.slow
 def test_functions_called_before_the_compiler_is_imported_are_registered() -> None:
-    """Compiled code may call functions that become graph nodes, and methods that stay outside of graphs."""
+    """torch.compile works with functions and layers that were called before the compiler was imported.
+
+    Functions become nodes of the graph. Some methods of layers stay outside of the graph.
+    """
     pytest.importorskip("torch")
     code = (
         f"{CALLS}{LAYERS}"

@@ -1,4 +1,4 @@
-"""Exported programs contain only torch's operators after decomposition, and give the same results."""
+"""After decomposition, exported programs contain only torch's operators. They give the results of the eager model."""
 
 from __future__ import annotations
 

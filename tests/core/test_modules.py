@@ -72,7 +72,7 @@ def test_wrong_options(build: Any, error: type[Exception], says: str) -> None:
 
 
 def test_tensor_options() -> None:
-    """Temperatures per row and parameters with any value are accepted; weights may be on any device."""
+    """Modules accept temperatures per row, parameters with any value, and weights on any device."""
     rows = torch.tensor([[1.0], [2.0]])
     assert nn.Softmax(temperature=rows)(torch.zeros(2, 3)).shape == (2, 3)
     loss = nn.CrossEntropyLoss(temperature=torch.nn.Parameter(torch.tensor(2.0)))

@@ -1,4 +1,4 @@
-"""Operations made for tests: the calls, derivatives and errors that are derived from a record."""
+"""The calls, derivatives and errors that an operation derives from its record, tested on small made-up operations."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Both(NamedTuple):
 
 
 def total(z: Any, gain: Any, shift: Any, axes: tuple[int, ...], power: int) -> tuple[Any, Any]:
-    """Return sum gain z^power + shift."""
+    """Return the row sums of gain z^power + shift, and the sizes of the rows."""
     terms = gain * z**power if shift is None else gain * z**power + shift
     return row_sum(terms, axes), row_sum(namespace(z).ones_like(z), axes)
 
 
 def memory(x: Any) -> np.ndarray:
-    """The argument that a kernel receives, as a NumPy array."""
+    """Return an argument of a kernel as a NumPy array."""
     return x.detach().numpy() if isinstance(x, torch.Tensor) else x
 
 
@@ -219,7 +219,7 @@ def test_kernels_refuse_none() -> None:
                 continue
 
 
-# --- torch in processes of their own ----------------------------------------------------------------------------------
+# --- torch in separate processes --------------------------------------------------------------------------------------
 
 
 def run(code: str) -> None:
@@ -228,7 +228,7 @@ def run(code: str) -> None:
 
 
 @pytest.mark.slow
-def test_threads_that_meet_torch_at_once() -> None:
+def test_threads_that_make_the_first_torch_call_at_once() -> None:
     run("""
 import sys, threading, torch
 from softargmax import softmax

@@ -1,4 +1,6 @@
-"""The memory pool of large results keeps freed memory, never shares it, and is safe in threads and forked children."""
+"""The memory pool of large results reuses freed memory, gives no memory to two results, and is safe in threads and
+forked processes.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,7 @@ def test_the_default_device_and_subclasses_with_large_results() -> None:
 
 
 def test_memory_of_the_pool_does_not_grow_in_place() -> None:
-    """Tensors from the pool refuse to grow in place, as tensors in NumPy's memory do; smaller results can grow."""
+    """Tensors from the pool cannot grow in place, like tensors in NumPy's memory. Smaller results can grow."""
     torch = pytest.importorskip("torch")
     assert softargmax.softmax(torch.zeros(8)).resize_(16).shape == (16,)
     with pytest.raises(RuntimeError, match="resizable"):
@@ -128,9 +130,9 @@ def test_threads_allocate_and_free_concurrently() -> None:
 CHILD = """
 import os
 from softargmax.core import _native
-held, let_go = _native.memory(_native.POOLED), _native.memory(_native.POOLED)
+held, freed = _native.memory(_native.POOLED), _native.memory(_native.POOLED)
 held[:] = 7
-del let_go
+del freed
 if os.fork() == 0:
     mine, second = _native.memory(_native.POOLED), _native.memory(_native.POOLED)
     mine[:], second[:] = 9, 8
@@ -155,12 +157,12 @@ KEPT = """
 import re
 from softargmax.core import _native
 _native.memory(1)  # loads NumPy
-def resident():
+def size():
     return int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
-before = resident()
+before = size()
 held = [_native.memory(40 << 20) for _ in range(20)]
 del held
-print(resident() - before)
+print(size() - before)
 """
 
 

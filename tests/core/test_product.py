@@ -30,9 +30,8 @@ def test_against_float64(shape: tuple[int, int, int], dtype: str) -> None:
     exact = a.astype(np.longdouble) @ b.astype(np.longdouble) + bias
     size = np.abs(a).astype(float) @ np.abs(b).astype(float) + np.abs(bias)
     unit = np.finfo(bias.dtype).eps / 2
-    assert (
-        np.abs(found - exact) <= (min(k, 512) + k / 512 + 2) * unit * size
-    ).all()  # rounding errors of the chains of 512 terms and of the sum of the chains
+    # The bound adds the rounding errors of chains of 512 terms and of the sum of the chains.
+    assert (np.abs(found - exact) <= (min(k, 512) + k / 512 + 2) * unit * size).all()
     more = found.copy()
     _native.product(a, b, more, None, adds=True)
     assert np.allclose(more, 2 * exact - bias, rtol=1e-3, atol=1e-3 * (1 + k) ** 0.5)

@@ -1,4 +1,4 @@
-"""beta as a pair is accurate to twice the working precision, and has the right limits."""
+"""beta, stored as a pair of numbers, is accurate to twice the working precision and has the right limits."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_limits(temperature: float, base: float | None, hi: float) -> None:
     for scale in (scale_of_number(temperature, base), type(array)(float(array.hi[0]), float(array.lo[0]))):
         assert scale.hi == hi
         assert scale.lo == 0.0
-        assert hi != 0.0 or math.copysign(1.0, scale.hi) == 1.0, "beta = 0 has no sign"
+        assert hi != 0.0 or math.copysign(1.0, scale.hi) == 1.0, "beta = 0 must be +0.0"
 
 
 def test_signed_zeros_differ_in_any_order() -> None:
@@ -83,7 +83,7 @@ def test_unit_is_one_object() -> None:
 def test_negated() -> None:
     assert negated(Scale(2.0, 1e-17)) == (-2.0, -1e-17)
     assert negated(scale_of_number(-1.0)) is UNIT
-    assert math.copysign(1.0, negated(scale_of_number(INF)).hi) == 1.0, "beta = 0 has no sign"
+    assert math.copysign(1.0, negated(scale_of_number(INF)).hi) == 1.0, "beta = 0 must be +0.0"
     t = np.array([INF, 0.0, 2.0])
     assert (negated(scale_of_array(t, None, namespace(t))).hi == [0.0, -INF, -0.5]).all()
 

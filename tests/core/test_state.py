@@ -1,4 +1,4 @@
-"""The state: its algebra, its edge rows and its precision, on every array library of the reference."""
+"""Algebra, edge rows and precision of `State`, on every array library that has a reference implementation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def state_of(scores: Any, values: Any = None) -> State:
 
 
 def close(a: State, b: State) -> None:
-    """Check equality up to the roundings of a few merges."""
+    """Check that two states are equal up to the rounding errors of a few merges."""
     assert a.m == b.m
     assert a.r == b.r or abs(a.r - b.r) <= 16 * 2.0**-53 * (1 + a.r) or math.isnan(a.r + b.r)
     assert np.allclose(a.finalize().lse, b.finalize().lse, rtol=1e-15, atol=1e-15, equal_nan=True)
@@ -66,7 +66,7 @@ def test_l_is_zero_or_at_least_one(x: list[float]) -> None:
 
 
 @given(st.lists(st.integers(0, 7), max_size=4))
-def test_any_cutting_gives_the_same_state(cuts: list[int]) -> None:
+def test_any_split_gives_the_same_state(cuts: list[int]) -> None:
     scores = np.array([3.0, -INF, 0.5, 700.0, 699.0, -1e4, 2.0, 700.0])
     values = np.arange(16.0).reshape(8, 2)
     state = State.empty((), width=2)
@@ -308,8 +308,8 @@ def test_states_pass_through_transformations() -> None:
     assert np.allclose(each, np.log(np.exp(mapped.m) * mapped.l))
 
 
-def test_a_long_block_is_folded_in_pieces() -> None:
-    """Temporaries have the size of a piece, and the result is that of the whole up to a few roundings."""
+def test_a_long_block_is_folded_in_parts() -> None:
+    """A fold splits a long block into parts, so temporary arrays are smaller than the block. The result is accurate."""
     z = np.random.default_rng(1).standard_normal((2, 1_000_000)).astype(np.float32)
     values = np.random.default_rng(2).standard_normal((1_000_000, 2)).astype(np.float32)
     tracemalloc.start()

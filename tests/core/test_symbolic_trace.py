@@ -1,4 +1,4 @@
-"""`torch.fx.symbolic_trace` traces every module and function; the graph gives the results of the eager model."""
+"""`torch.fx.symbolic_trace` traces every module and function. The graph gives the results of the eager model."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_the_class_axis_is_chosen_when_the_graph_runs() -> None:
 
 
 def test_functions() -> None:
-    """The trace records one call, whichever argument is a proxy. Named results keep their names."""
+    """A trace records one node per call, whichever argument is traced. Fields of results keep their names."""
 
     def f(z: Any, where: Any, t: Any) -> Any:
         both = sa.softmax_with_lse(z, where=where)

@@ -1,6 +1,6 @@
-"""Cases: named calls of public functions with options, alone and in pairs, and the derivatives of such calls.
+"""Tools for the cases of the digests: named calls of public functions with options, and derivatives of these calls.
 
-The same file runs with old and new installations, so it only uses public names.
+Old and new installations run this file, so it uses only public names.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def both(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def chosen(options: Options, *labels: str) -> Options:
-    """Return the options with these labels."""
+    """Return those of the options that have these labels."""
     return {label: given for label, given in options.items() if label in labels}
 
 
 def titled(function: str, label: str) -> str:
-    """Return the name of a function with the options of a label."""
+    """Return the name of a function, followed by the label of its options."""
     return f"{function}: {label}" if label else function
 
 
@@ -87,7 +87,7 @@ def incoming(outputs: Iterable[Any]) -> list[Any]:
 
 
 def gradients(found: Any, leaves: Iterable[Any], *, create_graph: bool = False) -> Any:
-    """Return the gradients of the leaves, for fixed incoming gradients of all results that are differentiable."""
+    """Return the gradients with respect to the leaves, for fixed incoming gradients of all differentiable results."""
     import torch
 
     outputs = [x for x in flat(found) if x.requires_grad]
@@ -98,7 +98,10 @@ def gradients(found: Any, leaves: Iterable[Any], *, create_graph: bool = False) 
 
 
 def second(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    """Return the gradients of the gradients with respect to all floating tensors."""
+    """Return the names of the tensor options, the gradients, and the gradients of the gradients.
+
+    All gradients are with respect to all floating tensors among arguments and options.
+    """
     names, tensors, called = _of_tensors(function, given, options)
     leaves = [x.detach().clone().requires_grad_() for x in (*given, *tensors)]
     first = gradients(called(*leaves), leaves, create_graph=True)
@@ -106,7 +109,10 @@ def second(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
 
 
 def forward_mode(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    """Return the tangents of the results along fixed directions of all floating tensors."""
+    """Return the names of the tensor options, and the results with their tangents.
+
+    The tangents are along fixed directions of all floating tensors among arguments and options.
+    """
     import torch
 
     names, tensors, called = _of_tensors(function, given, options)
@@ -117,7 +123,10 @@ def forward_mode(function: Callable[..., Any], *given: Any, **options: Any) -> A
 def _of_tensors(
     function: Callable[..., Any], given: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[list[str], list[Any], Callable[..., Any]]:
-    """Return names and values of the options that are floating tensors, and a function of arguments and options."""
+    """Return the names and values of the options that are floating tensors, and a function.
+
+    The function calls `function` with the arguments and these options, all passed by position.
+    """
     names = [name for name, x in options.items() if hasattr(x, "is_floating_point") and x.is_floating_point()]
 
     def called(*x: Any) -> Any:
@@ -145,5 +154,5 @@ def in_manner(manner: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def variant(world: World, *words: str) -> str:
-    """Return the name of a variant: the world, and the kind of derivative."""
+    """Return the name of a variant: library, dtype, and the kind of derivative."""
     return " ".join(filter(None, (world.name, *words)))

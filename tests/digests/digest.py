@@ -14,7 +14,10 @@ JOINED = {"slopes"}
 
 
 def _host(x: Any) -> tuple[str, np.ndarray[Any, Any]]:
-    """Return type, dtype and shape as text, and the numbers. All NaN get the same bits; their bits are unspecified."""
+    """Return type, dtype and shape as text, and the numbers.
+
+    All NaN get the same bits, because the library does not specify the bits of a NaN.
+    """
     if hasattr(x, "detach"):
         kind, x = f"torch {x.dtype} {tuple(x.shape)}", x.detach().cpu().resolve_conj().resolve_neg()
         if str(x.dtype) == "torch.bfloat16":

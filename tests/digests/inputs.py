@@ -1,7 +1,7 @@
 """Inputs of the cases. They are the same on every machine and with every version of NumPy and torch.
 
-Each number is a hash of its position and a salt, by integer arithmetic and an exact division. So neither random
-generators nor libm are involved.
+Each number is a hash of its position and a salt, computed by integer arithmetic and an exact division. The numbers
+depend neither on random generators nor on libm.
 """
 
 from __future__ import annotations

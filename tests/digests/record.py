@@ -2,24 +2,26 @@
 
     PYTHONPATH=THIS_CLONE ANY_INSTALLATION/bin/python -m tests.digests.record [ROOM ...]
 
-compares that installation with `digests.json` and `changed.json`. Run it in a folder without a `softargmax` folder. It
-prints the name and the digest of each case that differs. If the change is intended, add both to `changed.json` with the
-reason. SOFTARGMAX_ISA selects the instruction set; the library promises the same bits on all of them.
+compares that installation with `digests.json` and `changed.json`. Run the command in a folder that contains no
+`softargmax` folder. The command prints the name and the digest of each case that differs. If the change is intended,
+add both to `changed.json` with the reason. SOFTARGMAX_ISA selects the instruction set. The library promises the same
+bits on all instruction sets.
 
 - `--old` ignores `changed.json`.
 - `--against FILE` compares with another record.
 - `--write FILE` writes a record.
 - `--add` records the cases that `digests.json` does not have.
-- `--kernels` skips the definition, second derivatives, forward mode and vmap. These consist of the array library's
-  operations, and of kernels that other cases call.
+- `--kernels` skips the definition, second derivatives, forward mode and vmap. These call only operations of the array
+  library, and kernels that other cases call.
 
 `digests.json` was recorded with commit f4b594a, before the operations became records:
 
     PYTHONPATH=THIS_CLONE OLD_INSTALLATION/bin/python -m tests.digests.record --write digests.json
 
-NumPy, torch and their BLAS also choose kernels by processor, and their results differ in bits. So their settings select
-kernels that every x86-64 processor has (`PINNED`); `--free` does not change their settings. Digests that differ with
-`--free` are marked by "~" in the file. They hold only for the versions of NumPy and torch of the record.
+NumPy, torch and their BLAS also choose kernels by processor, and the results of these kernels differ in bits. Therefore
+the environment variables in `PINNED` select kernels that run on every x86-64 processor. `--free` does not set these
+variables. Digests that differ with `--free` are marked by "~" in the file. Marked digests are valid only for the
+versions of NumPy and torch that are named in the file.
 """
 
 from __future__ import annotations
@@ -57,25 +59,28 @@ Digests = dict[str, dict[str, str]]
 
 
 def versions() -> dict[str, str]:
-    """Return what the kernels of NumPy and torch depend on, apart from the processor."""
+    """Return the machine type and the versions of NumPy and torch. The bits of their results depend on these."""
     return {"machine": platform.machine(), **{name: metadata.version(name) for name in ("numpy", "torch")}}
 
 
 def computed(room: str, *, kernels: bool = False) -> Digests:
-    """Return the digests of a room, or only those of kernels. Dtypes other than float32 share a digest (file size)."""
+    """Return the digests of a room, or only those of its kernels.
+
+    The dtypes other than float32 share one digest, which keeps the file small.
+    """
     import numpy as np
     import torch
     from tests.digests.digest import digest
 
     torch.set_num_threads(1)
-    torch.set_deterministic_debug_mode("error")  # as `use_deterministic_algorithms` does, whose imports take a second
+    torch.set_deterministic_debug_mode("error")  # like use_deterministic_algorithms, without its imports of 1 s
     found: Digests = {}
     names = set()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         for case in import_module(f"tests.digests.room_{room}").cases():
             if case.name in names:
-                raise ValueError(f"{case.name}: expected unique names of cases, got two of this name")
+                raise ValueError(f"{case.name}: expected a unique name, got a second case of this name")
             names.add(case.name)
             if kernels and is_composed(case.variant):
                 continue
@@ -87,12 +92,12 @@ def computed(room: str, *, kernels: bool = False) -> Digests:
 
 
 def is_composed(variant: str) -> bool:
-    """True if the variant calls no kernels that other variants do not call."""
+    """True if every kernel that the variant calls is also called by other variants."""
     return not COMPOSED.isdisjoint(variant.split())
 
 
 def of_kernels(found: Digests) -> Digests:
-    """Return the digests that `computed` returns for `kernels`."""
+    """Return only the digests that `computed` returns with `kernels=True`."""
     return {what: {v: x for v, x in cases.items() if not is_composed(v)} for what, cases in found.items()}
 
 
@@ -107,7 +112,11 @@ def differing(here: Digests, there: Digests) -> list[str]:
 
 
 def text(found: dict[str, Digests]) -> str:
-    """Return the record as JSON: all tuples of variants; for each function, the index of its tuple and its labels."""
+    """Return the record as JSON.
+
+    The record lists all tuples of variants. An entry of a room has a function, the index of its tuple of variants, and
+    the digests of each label.
+    """
     signatures = list(dict.fromkeys(tuple(cases) for digests in found.values() for cases in digests.values()))
     parts = [f'"recorded with": {json.dumps(versions())}']
     parts.append('"variants": [\n' + ",\n".join(map(json.dumps, signatures)) + "\n]")
@@ -149,9 +158,9 @@ def expected(room: str) -> Digests:
     found = read()[room]
     for cases in changed().values():
         for name, digest in cases.items():
-            its, _, rest = name.partition(": ")
-            if its == room:
-                what, _, variant = rest.rpartition(" | ")
+            own_room, _, case = name.partition(": ")
+            if own_room == room:
+                what, _, variant = case.rpartition(" | ")
                 found[what][variant] = digest
     return found
 
@@ -166,7 +175,7 @@ def compared(room: str, here: Digests, there: Digests) -> list[str]:
 
 
 def marked(found: dict[str, Digests]) -> dict[str, Digests]:
-    """Return the digests, with a mark where they differ with `--free`."""
+    """Return the digests. Those that differ with `--free` have the mark "~"."""
     with tempfile.TemporaryDirectory() as folder:
         free = Path(folder) / "free.json"
         environment = {name: value for name, value in os.environ.items() if name not in PINNED}
@@ -202,7 +211,7 @@ def main() -> int:
     parser.add_argument("--free", action="store_true")
     options = parser.parse_args()
     if not options.free:
-        os.environ.update(PINNED)  # before the libraries that read them are loaded
+        os.environ.update(PINNED)  # NumPy and torch read these variables when they are imported
 
     import softargmax
 

@@ -62,7 +62,7 @@ def of(name: str, w: World) -> Options:
 
 
 def layers() -> Iterator[Case]:
-    """Yield every option and pair, with the gradients of the vectors, the weights and the bias."""
+    """Yield cases of every option and pair, with the gradients of the vectors, the weights and the bias."""
     for name in NAMES:
         for w in (*NUMPY, *TORCH):
             given, target = of(name, w), w.plain(below(CLASSES, ROWS))
@@ -96,7 +96,7 @@ def weighted(name: str) -> Callable[..., Any]:
 
 
 def shapes(name: str, w: World, run: Callable[..., Any]) -> Iterator[Case]:
-    """Yield other sizes, leading axes, strides, classes that are masked in every row, and edge rows."""
+    """Yield cases with other sizes, leading axes, strides, classes with bias -inf, ignored rows and edge rows."""
     for rows, classes, dim in ((1, 3, 1), (70, 300, 33), (3, 5003, 16), (200, 20, 64)):
         if w.dtype == "float16" and rows > 3:
             continue

@@ -40,7 +40,10 @@ def options(w: World) -> Options:
 
 
 def into(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with `out=`. It returns `out`."""
+    """Return a function that calls `function` with a new `out`.
+
+    The returned function returns True if the result is `out`, and `out`.
+    """
 
     def run(z: Any, **given: Any) -> Any:
         out = z.clone() if hasattr(z, "clone") else z.copy()
@@ -54,7 +57,7 @@ def into(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def over_itself(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with the scores as `out`."""
+    """Return a function that calls `function` with a copy of the scores, which is also `out`."""
 
     def run(z: Any, **given: Any) -> Any:
         z = z.clone() if hasattr(z, "clone") else z.copy()
@@ -100,7 +103,7 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 
 
 def over_options() -> Iterator[Case]:
-    """Yield every option and pair, with values and gradients."""
+    """Yield cases of every option and pair, with values and gradients, and cases of edge rows."""
     for name, (function, labels) in FUNCTIONS.items():
         for w in (*NUMPY, *TORCH):
             given, z = chosen(options(w), *labels), w.array(scores(ROWS, COLUMNS))
@@ -157,7 +160,7 @@ def over_layouts() -> Iterator[Case]:
 
 
 def derivatives() -> Iterator[Case]:
-    """Yield second derivatives, forward mode and vmap for the options that affect derivatives."""
+    """Yield cases of second derivatives, forward mode and vmap, for the options that affect derivatives."""
     for name in ("softmax", "log_softmax", "softmin", "softmax_with_lse", "logsumexp", "entropy", "soft_argmax",
                  "logcumsumexp", "renyi_entropy 0.7", "renyi_entropy 2"):  # fmt: skip
         function, labels = FUNCTIONS[name]

@@ -1,4 +1,7 @@
-"""The cases of the room output: samplers, trees, cut-offs, word vectors; the layers are in `room_output_layers`."""
+"""The cases of the room output: samplers, trees, cut-offs and word vectors.
+
+The cases of the layers are in `room_output_layers`.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ SAMPLERS: dict[str, Sampler] = {
 
 
 def samplers() -> Iterator[Case]:
-    """Yield distributions, draws and expected counts of samplers."""
+    """Yield cases of the distributions, draws and expected counts of samplers."""
     for name, s in SAMPLERS.items():
         most = min(20, int(np.count_nonzero(s.probabilities)))
         index = below(s.classes, 3, 4)
@@ -73,7 +76,7 @@ def samplers() -> Iterator[Case]:
 
 
 def trees() -> Iterator[Case]:
-    """Yield trees and quantities computed from them."""
+    """Yield cases of trees, and of quantities computed from a tree."""
     weights = scores(33, 5, salt="weights")
     made = {
         "balanced 1": lambda: Tree.balanced(1),
@@ -99,7 +102,7 @@ def trees() -> Iterator[Case]:
 
 
 def plans() -> Iterator[Case]:
-    """Yield cut-offs and partitions."""
+    """Yield the cases of adaptive_cutoffs and partitions."""
     given = {
         "clusters": {"clusters": 2},
         "batch": {"batch": 32},
@@ -115,7 +118,7 @@ def plans() -> Iterator[Case]:
 
 
 def words() -> Iterator[Case]:
-    """Yield training steps of WordVectors, with noise and with a tree."""
+    """Yield cases of training WordVectors, with noise and with a tree."""
     tokens = below(41, 3000, salt="text") % (1 + below(41, 3000, salt="rarer"))
     tokens[::97] = -1
     counts = 1 + np.bincount(tokens[tokens >= 0], minlength=41)

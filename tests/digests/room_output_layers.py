@@ -89,7 +89,7 @@ def filled(make: Make, **own: Any) -> nn.OutputLayer:
 
 
 def stepped(layer: nn.OutputLayer, hidden: Any, target: Any, *extra: Any, steps: int = 2) -> Any:
-    """Return losses and gradients of some steps, and the final state of the layer."""
+    """Return the losses and gradients of some steps, the loss without gradients, and the final state of the layer."""
     found = []
     for _ in range(steps):
         leaf = hidden.clone().requires_grad_()
@@ -102,7 +102,7 @@ def stepped(layer: nn.OutputLayer, hidden: Any, target: Any, *extra: Any, steps:
 
 
 def other_methods(layer: nn.OutputLayer, hidden: Any, target: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield calls of the other methods."""
+    """Yield names and calls of the layer's methods other than `forward`."""
 
     def gradient(method: Callable[..., Any], *extra: Any) -> Any:
         leaf = hidden.clone().requires_grad_()
@@ -129,7 +129,7 @@ def other_methods(layer: nn.OutputLayer, hidden: Any, target: Any) -> Iterator[t
 
 
 def second(layer: nn.OutputLayer, hidden: Any, target: Any) -> Any:
-    """Return second derivatives."""
+    """Return the second derivatives of a layer's loss."""
     leaf = hidden.clone().requires_grad_()
     leaves = [leaf, *layer.parameters()]
     first = gradients(layer(leaf, target), leaves, create_graph=True)
@@ -157,7 +157,7 @@ def layers() -> Iterator[Case]:
 
 
 def more(name: str, make: Make, w: World) -> Iterator[Case]:
-    """Yield further cases."""
+    """Yield the cases that only float32 has."""
     hidden, target = w.array(scores(ROWS, DIM, size=1.5)), w.plain(below(CLASSES, ROWS))
     trained_alike = name.startswith("NegativeSampling:") or any(
         x in name for x in ("alone", "unique", "seed", "sparse")

@@ -14,7 +14,7 @@ from tests.digests.room_normalize import LAYOUTS, defined, into, over_itself
 import softargmax as sa
 
 ROWS, COLUMNS = 4, 37
-SQUARE = 21  # the number of rows and of classes: equal, so that arrays fit along either axis
+SQUARE = 21  # the number of rows and of classes, equal so that arrays fit along either axis
 
 
 def options(w: World) -> Options:
@@ -59,7 +59,7 @@ def of(name: str, w: World) -> Options:
 
 
 def maps() -> Iterator[Case]:
-    """Yield values, gradients and second derivatives of entmax, sparsemax and threshold."""
+    """Yield cases of values, gradients and second derivatives of entmax, sparsemax and threshold."""
     for name, function in MAPS.items():
         for w in (*NUMPY, *TORCH):
             given, z, e = of(name, w), w.array(scores(ROWS, COLUMNS, size=2.0)), w.array(edges())
@@ -114,7 +114,7 @@ def tempered(w: World, rows: int) -> Options:
 
 
 def with_orders(name: str, given: Options) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each temperature with every order that has its own formula."""
+    """Yield each temperature with the default order, and with every order that has its own formula."""
     for label, keywords in given.items():
         yield label, dict(keywords)
         for alpha in (0.5, 1.0, 1.25, 2.0, 3.0) if not name.startswith("sparsemax") else ():
@@ -122,7 +122,7 @@ def with_orders(name: str, given: Options) -> Iterator[tuple[str, dict[str, Any]
 
 
 def at_temperatures() -> Iterator[Case]:
-    """Yield the maps and their losses with temperatures."""
+    """Yield the cases of the maps with temperatures and bases."""
     for name, function in MAPS.items():
         for w in (*NUMPY, *TORCH):
             run, z, e = (
@@ -148,7 +148,7 @@ def at_temperatures() -> Iterator[Case]:
 
 
 def losses_at_temperatures() -> Iterator[Case]:
-    """Yield the cases of sparsemax_loss and entmax_loss."""
+    """Yield the cases of sparsemax_loss and entmax_loss with temperatures."""
     for name in ("sparsemax_loss", "entmax_loss"):
         for w in (*NUMPY, *TORCH):
             run, z, e = (
@@ -189,7 +189,7 @@ def topk() -> Iterator[Case]:
 
 
 def _loss(name: str) -> Any:
-    """Return the loss, which takes its target as a keyword."""
+    """Return the loss of this name as a function that takes its target as a keyword."""
     function = getattr(sa, name)
 
     def run(z: Any, *, target: Any, **given: Any) -> Any:

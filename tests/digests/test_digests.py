@@ -1,16 +1,16 @@
 """The digests of every room are those of `digests.json` and `changed.json`, on every instruction set of this machine.
 
-On the best instruction set all digests are compared, on the others only those of kernels (`--kernels` of `record.py`).
-A process takes 45 s.
+On the best instruction set all digests are compared. On the others only the digests of kernels are compared (option
+`--kernels` of `record.py`). Each instruction set runs in a process that takes 45 s.
 
-`record.py` describes how digests are computed and recorded. They show that internal changes do not change results.
+`record.py` describes how digests are computed and recorded. Digests show that internal changes do not change results.
 
 The following has no digests, for these reasons:
 
 - jit, `torch.compile` and JAX: they take minutes, and their bits depend on the compiler. Other tests compare them with
   eager results.
-- The rooms stream and classify: stream promises the bits of the functions in memory, which its own tests check. The
-  estimators of classify use SciPy's solvers.
+- The rooms stream and classify: stream promises the bits of the functions in memory, and the tests of stream check
+  this. The estimators of classify use SciPy's solvers.
 - CUDA and other devices: there were no kernels for them when the digests were recorded.
 - Draws without a seed, `nn.Attention` with dropout in training, and initial parameters of layers: they depend on the
   generators of NumPy and torch.
@@ -19,8 +19,9 @@ The following has no digests, for these reasons:
 - `qk_norm` of tensors other than float32: it uses torch's mean, whose bits depend on the processor.
 - The definitions (`using("reference")`) of the rooms sample (except draws) and attend.
 
-No result is left out because its bits differ between instruction sets: none do. Results that depend on a product or a
-function of torch or NumPy are marked in the file. They are only compared for the recorded versions of torch and NumPy.
+The bits of every result are the same on all instruction sets, so no result is left out for this reason. Results that
+depend on a product or a function of torch or NumPy are marked in the file. Marked results are compared only if torch
+and NumPy have the recorded versions.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def test_digests_are_unchanged(isa: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert not done.stdout, f"other digests:\n{done.stdout}"
+    assert not done.stdout, f"digests that differ:\n{done.stdout}"
     assert done.returncode == 0, done.stderr
     assert softargmax.__file__ in done.stderr
 

@@ -1,7 +1,8 @@
 """One digest for each room, computed from rows of several blocks.
 
-A row of more than 4096 scores is folded block by block. A merge of two states that is off by one ulp changes each of
-these digests, also in the rooms that use states through another room. Error bounds do not see one ulp.
+A row of more than 4096 scores is folded block by block. If the merge of two states is off by one ulp, each of these
+digests changes, also in the rooms that use states through another room. The error bounds of other tests are too wide to
+detect an error of one ulp.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ def test_names_import_and_accept_the_same_parameters(module: str) -> None:
         if before is not None:
             assert now is not None, name
             for parameter, kind in before.items():
-                if kind != "variadic keyword":  # options of the old **options may be listed by name now
+                if kind != "variadic keyword":  # the signature may now list the options of an old **options by name
                     may = {kind, kind.replace("positional-only", "positional or keyword")}
                     found = now.get(parameter, "")
-                    if " = " not in kind:  # a required parameter may have a default now
+                    if " = " not in kind:  # a parameter that was required may now have a default
                         found = found.partition(" = ")[0]
                     assert found in may, (name, parameter)
 

@@ -1,4 +1,4 @@
-"""Run every operation on buffers next to a protected page; an access outside a buffer ends this process.
+"""Run every operation on buffers next to a protected page. An access outside a buffer ends this process.
 
 python tests/native/guard_worker.py            prints the number of calls
 python tests/native/guard_worker.py --beyond   reads one element beyond a buffer on purpose and is killed
@@ -24,7 +24,8 @@ import softargmax
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# All lengths of the last vector of sixteen lanes, and lengths around two, four and eight vectors and around a block.
+# A vector has 16 lanes. Lengths 1 to 18 use every number of lanes in the last vector. The other lengths are near two,
+# four and eight vectors, and near a block.
 LENGTHS = [*range(1, 19), 23, 31, 32, 33, 47, 63, 64, 65, 127, 128, 129, 1000, 4095, 4096, 4097, 4111, 8193]
 PAGE = mmap.PAGESIZE
 
@@ -45,15 +46,15 @@ class Fenced:
     def place(self, a: NDArray[Any], *, end: bool) -> NDArray[Any]:
         """Copy an array to the end of the memory, or to its start, without a gap."""
         offset = PAGE + (self.size - a.nbytes if end else 0)
-        home = np.frombuffer(self.memory, a.dtype, a.size, offset).reshape(a.shape)
-        home[...] = a
-        return home
+        copy = np.frombuffer(self.memory, a.dtype, a.size, offset).reshape(a.shape)
+        copy[...] = a
+        return copy
 
 
 def calls(dtype: str, n: int, fences: list[Fenced]) -> int:
-    """Make every call for rows of n scores; return the number of calls."""
+    """Make every call for rows of n scores, and return the number of calls."""
     count = 0
-    rows = 19 if n <= 65 else 3  # short rows are processed sixteen at a time
+    rows = 19 if n <= 65 else 3  # kernels process 16 short rows at a time
     z0 = scores((rows, n), dtype)
     padded = np.concatenate([np.zeros((rows, 5), dtype), z0], axis=1)
     for end in (True, False):
@@ -94,7 +95,7 @@ def calls(dtype: str, n: int, fences: list[Fenced]) -> int:
 
 
 def bfloat16_calls(n: int, fences: list[Fenced]) -> int:
-    """Make the calls on bfloat16 tensors in fenced memory."""
+    """Make the calls on bfloat16 tensors in fenced memory, and return the number of calls."""
     import torch
 
     for end in (True, False):
@@ -108,7 +109,10 @@ def bfloat16_calls(n: int, fences: list[Fenced]) -> int:
 
 
 def large_calls() -> int:
-    """Make calls with results so large that some processors (Zen 5) write them by non-temporal stores."""
+    """Make calls with large results, and return the number of calls.
+
+    The results are so large that kernels write them by non-temporal stores on some processors (Zen 5).
+    """
     fences = [Fenced(36 << 20) for _ in range(2)]
     for end in (True, False):
         z = fences[0].place(scores((9, 1 << 20), "float32"), end=end)
@@ -119,7 +123,7 @@ def large_calls() -> int:
 
 
 def vector_calls(fences: list[Fenced]) -> int:
-    """Make the calls of softargmax.output, with its arrays in each fenced memory in turn."""
+    """Make the calls of softargmax.output, and return the number of calls. Each array is in the next fenced memory."""
     count = 0
     for end in (True, False):
         turn = itertools.cycle(fences)
@@ -129,7 +133,7 @@ def vector_calls(fences: list[Fenced]) -> int:
 
 
 def beyond() -> None:
-    """Read one element beyond the buffer."""
+    """Read one byte beyond the buffer, which ends the process."""
     fence = Fenced(100)
     sys.stdout.write(str(ctypes.string_at(fence.start + PAGE + fence.size, 1)))
 

@@ -25,7 +25,7 @@ DTYPES = ("float16", "float32", "float64")
 
 
 def digest(a: Any) -> str:
-    """Return a digest of bytes, dtype and shape; NaNs count as equal, as the compiler chooses their sign."""
+    """Return a digest of bytes, dtype and shape. All NaNs count as equal, because the compiler chooses their sign."""
     a = np.ascontiguousarray(a)
     if np.issubdtype(a.dtype, np.floating):
         a = np.where(np.isnan(a), np.array(np.nan, a.dtype), a)

@@ -1,7 +1,7 @@
 """The row-wise operations of the native kernels, as functions of a matrix (rows, length), for the tests of this folder.
 
-The result of a row depends on its scores and its column indices, never on the row's index. So tests can reorder, split
-and batch the rows in any way. The first axis of a result runs over the rows.
+The result of a row depends on its scores and on column indices, but not on the index of the row. Therefore tests can
+reorder, split and batch the rows in any way. The first axis of a result is the axis of the rows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def _threshold(z: Array) -> Array:
 
 
 def _draws(z: Array, **options: Any) -> Array:
-    """Return draws from the rows, all with one stream, and their log-probabilities; -1 for rows without a draw."""
+    """Return draws, their log-probabilities and the sizes of the supports. Rows that cannot be drawn from give -1.
+
+    All rows use the same stream.
+    """
     stream = np.full(z.shape[0], 7)
     good = ~np.isnan(z).any(axis=1) & (z > -np.inf).any(axis=1)
     found = softargmax.categorical_with_logprob(
@@ -130,7 +133,10 @@ ROW_OPERATIONS: dict[str, RowOperation] = {
 
 
 def gradient(operation: str, seed: int = 11, **options: Any) -> RowOperation:
-    """Return a function that computes an operation's vjp with torch, for a cotangent that depends on the column."""
+    """Return a function that computes the vjp of an operation with torch.
+
+    The incoming gradient is a random number per column, the same for every row.
+    """
 
     def vjp(z: Array) -> Array:
         import torch
@@ -158,7 +164,7 @@ GRADIENTS: dict[str, RowOperation] = {
 
 
 def have_torch() -> bool:
-    """True if torch is installed (the sanitizer run has none)."""
+    """True if torch is installed. The environment of the sanitizers does not have it."""
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -172,7 +178,7 @@ def row_operations() -> dict[str, RowOperation]:
 
 
 def scores(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Array:
-    """Return scores with several spreads; some rows are confident, and some have infinities or NaN."""
+    """Return scores with several spreads. Some rows are confident, and some have infinities or NaN."""
     rng = np.random.default_rng([seed, *shape])
     z = rng.standard_normal(shape) * rng.choice([1.0, 10.0, 40.0, 300.0], (*shape[:-1], 1))
     flat = z.reshape(-1, shape[-1])
@@ -186,7 +192,7 @@ def scores(shape: tuple[int, ...], dtype: str, seed: int = 0) -> Array:
 
 
 def same_bits(a: Array, b: Array) -> bool:
-    """True if both have the same bytes: NaN equals NaN, and -0.0 differs from 0.0."""
+    """True if two arrays have the same dtype, shape and bytes. So NaN equals NaN, and -0.0 differs from 0.0."""
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
@@ -195,7 +201,7 @@ def segments(z: Array) -> dict[str, Array]:
     """Return the results of the segment operations on a vector with fixed offsets."""
     n = z.shape[0]
     offsets = np.unique(np.concatenate([[0, n], np.random.default_rng(n).integers(0, n + 1, 1 + n // 20)]))
-    offsets = np.insert(offsets, 1, [0, 0])  # empty segments too
+    offsets = np.insert(offsets, 1, [0, 0])  # adds two empty segments
     return {
         "segment_softmax": softargmax.segment_softmax(z, offsets),
         "segment_log_softmax temperature 2": softargmax.segment_log_softmax(z, offsets, temperature=2.0),

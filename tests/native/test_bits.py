@@ -1,4 +1,4 @@
-"""The bits of a row's result depend on the row and the options alone, not on batch, layout, threads or streaming."""
+"""The bits of a row's result depend only on the row and the options, not on batch, layout, threads or streaming."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def threads() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_batch_size_and_position(name: str, dtype: str) -> None:
-    """Rows have the same bits in batches of 1100 or 2100, 7 and 1 and in another order, even if lanes hold 16 rows.
+    """A row has the same bits alone, in batches of 7, 1100 or 2100 rows, and in a batch with another order.
 
-    Rows of up to 64 scores are processed sixteen at a time. There are just enough rows that rows of 16 scores or more
-    use threads (2^15 scores in all). More rows would take 25 s longer under the sanitizers.
+    Kernels process 16 rows of up to 64 scores at a time, one row per lane. Batches with rows of 16 scores or more have
+    just over 2^15 scores, so that kernels use threads. More rows would take 25 s longer under the sanitizers.
     """
     operation = OPERATIONS[name]
     for n in (1, 7, 16, 20, 33, 49, 64, 65, 200) if dtype == "float32" else (1, 7, 33, 200):
@@ -55,7 +55,7 @@ def test_batch_size_and_position(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_batch_of_long_rows(name: str, dtype: str) -> None:
-    """Rows around and above a block (4096 scores) have the same bits alone and in a batch."""
+    """Rows with about one block of scores (4096) and with more have the same bits alone and in a batch."""
     operation = OPERATIONS[name]
     for n in (4095, 4096, 4097, 20_001):
         z = scores((9, n), dtype)
@@ -101,7 +101,10 @@ def test_strides(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "sparsemax"])
 def test_bfloat16_of_numpy_is_read_and_written_in_place(name: str) -> None:
-    """The buffer protocol has no bfloat16, so kernels use its bits."""
+    """Results of bfloat16 arrays of any layout are those of float32, rounded. Only elements of `out` are written.
+
+    The buffer protocol has no bfloat16, so kernels receive the bits of the array.
+    """
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
     operation = getattr(softargmax, name)
     for shape in ((5, 7), (40, 100), (3, 9001)):
@@ -126,7 +129,10 @@ def test_bfloat16_of_numpy_is_read_and_written_in_place(name: str) -> None:
 
 
 def test_the_comparison_can_fail() -> None:
-    """The naive formula depends on the layout: NumPy sums along and across a contiguous axis in different orders."""
+    """The comparison detects that the bits of a naive softmax depend on the layout.
+
+    NumPy sums along a contiguous axis in another order than across it.
+    """
 
     def naive(z: np.ndarray) -> np.ndarray:
         e = np.exp(z - z.max(-1, keepdims=True))
@@ -175,8 +181,10 @@ def test_out(dtype: str) -> None:
 @pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.usefixtures("threads")
 def test_threads(name: str, dtype: str) -> None:
-    """One, two and three threads give the same bits for few long rows (split by blocks), many short rows, and axis
-    0."""
+    """One, two and three threads give the same bits.
+
+    The test uses few long rows, which threads split by blocks, many short rows, and axis 0.
+    """
     operation = OPERATIONS[name]
     for shape in ((2, 50_001), (1100, 64), (1100, 65)):
         z = scores(shape, dtype)
@@ -210,12 +218,12 @@ def test_segments(dtype: str) -> None:
         assert same_bits(found[:, h], softargmax.segment_softmax(heads[:, h].copy(), [0, 9, 700]))
 
 
-LUKEWARM = [(name, {"temperature": 0.3}) for name in ("softmax", "log_softmax", "logsumexp")]
+WITH_TEMPERATURE = [(name, {"temperature": 0.3}) for name in ("softmax", "log_softmax", "logsumexp")]
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e20, 1e35])
 def test_short_segments_of_every_kind(scale: float) -> None:
-    """Similar segments are processed sixteen at a time, in another order; each has the bits of a row alone."""
+    """Each short segment has the bits of a row alone, although kernels process 16 similar segments at a time."""
     rng = np.random.default_rng(3)
     lengths = rng.integers(0, 80, 900)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -223,7 +231,7 @@ def test_short_segments_of_every_kind(scale: float) -> None:
     z = (z * np.repeat(rng.choice([1, scale], 900), lengths)).astype(np.float32)
     for special in (np.inf, -np.inf, np.nan, 40.0):
         z[rng.integers(0, len(z), 40)] = special
-    for name, options in (("softmax", {}), ("log_softmax", {}), ("logsumexp", {}), *LUKEWARM):
+    for name, options in (("softmax", {}), ("log_softmax", {}), ("logsumexp", {}), *WITH_TEMPERATURE):
         found = getattr(softargmax, f"segment_{name}")(z, offsets, **options)
         for i, (a, b) in enumerate(itertools.pairwise(offsets)):
             alone = getattr(softargmax, name)(z[a:b], **options)
@@ -245,7 +253,7 @@ def test_torch_and_numpy_share_the_bits() -> None:
 
 
 def test_flushing_subnormals_in_torch_changes_nothing() -> None:
-    """torch.set_flush_denormal changes the rounding of the calling thread, but not that of the kernels."""
+    """torch.set_flush_denormal flushes subnormals in the calling thread, but does not change results of the kernels."""
     torch = pytest.importorskip("torch")
     z = np.tile(np.linspace(-110, 0, 10_000, dtype=np.float32), (4, 1))
     expected = softargmax.softmax(z)
@@ -262,7 +270,7 @@ def test_flushing_subnormals_in_torch_changes_nothing() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
 def test_streams(name: str, dtype: str, tmp_path: Path) -> None:
-    """A file read in windows, and a sequence or iterator of uneven pieces, give the bits of the in-memory result."""
+    """A file that is read in windows, and a sequence or iterator of blocks of any sizes, give the bits of one array."""
     stream, path, target = getattr(softargmax.stream, name), tmp_path / "z.npy", tmp_path / "p.npy"
     for shape in ((3, 300_001), (150_001, 4)):
         z = scores(shape, dtype)

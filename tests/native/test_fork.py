@@ -1,4 +1,4 @@
-"""A child forked after a call does not hang and gives the same results (torch's softmax hangs)."""
+"""A process that is forked after a call does not hang and gives the same results. (torch's softmax hangs.)"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.native.operations import same_bits
 import softargmax
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-SHAPE = (64, 20_000)  # enough work for threads
+SHAPE = (64, 20_000)  # large enough for several threads
 
 
 def _answer(_: int = 0) -> np.ndarray:
@@ -25,7 +25,7 @@ def _answer(_: int = 0) -> np.ndarray:
 
 
 def _wait(pid: int, seconds: float) -> int:
-    """Return the child's status, or kill it and fail."""
+    """Return the child's exit status. If the child does not end in time, kill it and fail."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -86,7 +86,8 @@ def test_multiprocessing_fork_after_use() -> None:
     assert all(same_bits(a, before) for a in answers)
 
 
-# With GCC 12's sanitizers a child waits for the allocator's lock, which another thread held at the fork.
+# With the sanitizers of GCC 12, a child would wait forever for a lock of the allocator that another thread held at the
+# fork.
 @pytest.mark.no_sanitize
 def test_fork_while_another_thread_computes() -> None:
     """A child works even if the parent's thread pool is busy at the moment of the fork."""

@@ -1,4 +1,4 @@
-"""1000 calls with random shapes, strides, dtypes, masks and options; NumPy only, to run under sanitizers.
+"""1000 calls with random shapes, strides, dtypes, masks and options. They need only NumPy, and run under sanitizers.
 
 Each result must have the bits of the same call on contiguous copies, and agree with the reference. Wrong arguments must
 raise and leave `out` unchanged.
@@ -29,7 +29,10 @@ def _shape(rng: Rng) -> tuple[int, ...]:
 
 
 def _view(rng: Rng, base: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a view of base with random strides: negative, zero, overlapping, in any order of the axes."""
+    """Return a view of `base` with random strides, in any order of the axes.
+
+    Strides may be negative or zero, and elements may overlap.
+    """
     room = base.size - 1
     strides, first = [], 0
     for n in rng.permutation(len(shape)):
@@ -131,7 +134,7 @@ def test_random_calls(block: int) -> None:
 
 
 def test_random_out() -> None:
-    """An `out` with any strides that do not overlap, in the memory of the input or elsewhere."""
+    """An `out` with any strides that do not overlap gets the same bits. No element outside `out` is written."""
     rng = np.random.default_rng(SEED)
     for number in range(200):
         dtype = ("float16", "float32", "float64")[number % 3]

@@ -1,4 +1,4 @@
-"""Every instruction set gives the same bits; SOFTARGMAX_ISA selects one or raises."""
+"""Every instruction set gives the same bits. SOFTARGMAX_ISA selects an instruction set or raises an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 import softargmax
 from softargmax.core import native
 
-# Other tests run these kernels under sanitizers. This test would find nothing more and take five times as long.
+# Other tests run these kernels under sanitizers. This test would find no other errors there, and take five times as
+# long.
 pytestmark = pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="slow under sanitizers")
 KNOWN = ("x86-64-v4", "x86-64-v3", "baseline", "neon")
 HERE = [isa for isa, runs in native.info()["isas"].items() if runs]

@@ -75,7 +75,7 @@ def test_set_num_threads() -> None:
         with pytest.raises(TypeError):
             softargmax.set_num_threads(wrong)
     assert softargmax.get_num_threads() == 3
-    softargmax.set_num_threads(0)  # the default again
+    softargmax.set_num_threads(0)  # restores the default
     assert softargmax.get_num_threads() >= 1
 
 
@@ -97,7 +97,7 @@ print(len(os.listdir("/proc/self/task")))
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
 def test_small_inputs_stay_on_the_calling_thread() -> None:
-    """A process that computes only small softmaxes starts no threads; a large softmax starts them."""
+    """A process that computes only small softmaxes starts no threads. A large softmax starts threads."""
 
     def threads(shape: tuple[int, ...]) -> int:
         # NumPy's BLAS threads must not be counted.

@@ -13,7 +13,7 @@ from softargmax.output import Tree, Unigram, philox_stream
 
 Array = NDArray[Any]
 Place = Callable[[Array], Array]
-ROOM = 64  # number of pairs of a row that update their nodes together (steps.hpp)
+GROUP = 64  # number of pairs of a row whose nodes are updated together, as in steps.hpp
 
 
 class Problem(NamedTuple):
@@ -36,7 +36,7 @@ class Problem(NamedTuple):
 def problem(
     counts: list[int], width: int, nodes: int, dtype: str, weights: str | None = None, spread: float = 1.0
 ) -> Problem:
-    """A problem with the given number of pairs for each row."""
+    """Return a random problem in which row i has counts[i] pairs."""
     rng = np.random.default_rng([len(counts), width, nodes])
     starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     n = int(starts[-1])
@@ -67,7 +67,7 @@ def dots(p: Problem, place: Place = as_is) -> Array:
 
 
 def row_sums(p: Problem, place: Place = as_is) -> Array:
-    """The gradient of h: sum factors w."""
+    """Return the gradient of h: for each row, the sum of factor times weight over its pairs."""
     out = place(np.empty(p.h.shape, p.h.dtype))
     given = {"index": place(p.nodes), "factors": place(p.factors), "starts": place(p.starts)}
     _native.sums(table=place(p.weight), sums=out, order=None, totals=None, **given)
@@ -81,7 +81,10 @@ def places(index: Array, place: Place = as_is) -> tuple[Array, Array, Array]:
 
 
 def node_sums(p: Problem, place: Place = as_is) -> tuple[Array, Array]:
-    """The gradients of all nodes that occur in pairs: sum factors h, and sum factors."""
+    """Return the gradients of the weight and bias of all nodes that occur in pairs.
+
+    For each node they are the sum of factor times h over its pairs, and the sum of the factors.
+    """
     order, rows, starts = places(p.nodes, place)
     out, totals = place(np.empty((len(rows), p.h.shape[1]), p.h.dtype)), place(np.empty(len(rows), p.h.dtype))
     given = {"index": place(p.rows), "factors": place(p.factors), "starts": place(starts), "order": place(order)}
@@ -89,8 +92,8 @@ def node_sums(p: Problem, place: Place = as_is) -> tuple[Array, Array]:
     return out, totals
 
 
-def coins(p: Problem, place: Place = as_is) -> tuple[Array, Array, Array]:
-    """Losses, slopes, gradients of h."""
+def logistic_losses(p: Problem, place: Place = as_is) -> tuple[Array, Array, Array]:
+    """Return the binary logistic losses of the rows, the slopes of the pairs, and the gradient of h."""
     loss, slopes, dh = (
         place(np.empty_like(x)) for x in (p.h[:, :1].reshape(-1) if p.h.size else p.h.sum(1), p.shift, p.h)
     )
@@ -124,7 +127,7 @@ def text(rows: int, width: int, classes: int, dtype: str, *, tree: bool, samples
 
 
 def descend(t: Text, rate: float, last: float, batch: int, place: Place = as_is) -> tuple[Array, Array, float]:
-    """Copies of the tables after the steps, and the total loss."""
+    """Return copies of the tables after the steps, and the total loss."""
     vectors, weight = place(t.vectors.copy()), place(t.weight.copy())
     paths = (None,) * 3 if t.paths is None else tuple(map(place, t.paths))
     loss = _native.descend(
@@ -157,12 +160,12 @@ def random_blocks(n: int, first: int = 0, place: Place = as_is) -> Array:
 
 
 def everything(dtype: str, place: Place = as_is) -> dict[str, Array]:
-    """The results of all operations for several shapes, by name."""
+    """Return the results of all operations for several shapes, by name."""
     found: dict[str, Array] = {}
     for width in (1, 7, 16, 33, 64, 100, 257):
         for weights in {"float16", dtype}:
             p = problem([3, 0, 17, 70, 1, 1200, 0], width, 40, dtype, weights)
-            named = {"dots": dots, "row sums": row_sums, "node sums": node_sums, "coins": coins}
+            named = {"dots": dots, "row sums": row_sums, "node sums": node_sums, "logistic losses": logistic_losses}
             for name, call in named.items():
                 each = call(p, place)
                 for i, array in enumerate(each if isinstance(each, tuple) else (each,)):
@@ -190,7 +193,7 @@ def true_dots(p: Problem) -> Array:
     return (h[p.rows] * w[p.nodes]).sum(1) + p.bias.astype(np.float64)[p.nodes]
 
 
-def true_coins(p: Problem, x: Array | None = None) -> tuple[Array, Array, Array]:
+def true_logistic_losses(p: Problem, x: Array | None = None) -> tuple[Array, Array, Array]:
     s, x = p.signs.astype(np.float64), true_dots(p) + p.shift if x is None else x
     terms, slopes = np.where(s == 0, 0, -log_sigma(s * x)), -s * np.exp(log_sigma(-s * x))
     loss, dh = np.zeros(len(p.h)), np.zeros(p.h.shape)
@@ -200,14 +203,17 @@ def true_coins(p: Problem, x: Array | None = None) -> tuple[Array, Array, Array]
 
 
 def true_descent(t: Text, rate: float, last: float, batch: int) -> tuple[Array, Array, float]:
-    """Descend row by row. Nodes are updated after every ROOM pairs, the input vectors after each batch."""
+    """Return the tables and the loss after gradient descent, row by row in float64.
+
+    Nodes are updated after every GROUP pairs of a row, and the input vectors after each batch.
+    """
     v, w, total, n = t.vectors.astype(np.float64), t.weight.astype(np.float64), 0.0, len(t.inputs)
     for first in range(0, n, batch):
         step, change = rate + (last - rate) * first / n, np.zeros_like(v)
         for row in range(first, min(n, first + batch)):
             h, pairs = v[t.inputs[row]], pairs_of(t, row)
-            for at in range(0, len(pairs), ROOM):
-                together = pairs[at : at + ROOM]
+            for at in range(0, len(pairs), GROUP):
+                together = pairs[at : at + GROUP]
                 for (k, s), x in zip(together, [s * (w[k] @ h) for k, s in together], strict=True):
                     total -= log_sigma(x) if s else 0.0
                     slope = step * s * np.exp(log_sigma(-x))
@@ -218,7 +224,7 @@ def true_descent(t: Text, rate: float, last: float, batch: int) -> tuple[Array, 
 
 
 def pairs_of(t: Text, row: int) -> list[tuple[int, int]]:
-    """The nodes in the pairs of a row, and their signs."""
+    """Return the nodes in the pairs of a row, and their signs."""
     pairs: list[tuple[int, int]] = []
     for target in range(t.starts[row], t.starts[row + 1]):
         y = t.target[target]

@@ -1,4 +1,4 @@
-"""The backends that every operation is tested on: an array library and the implementation that serves it."""
+"""The backends on which every operation is tested. A backend is an array library with one of its implementations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ import softargmax
 
 @dataclass(frozen=True)
 class Backend:
-    """A library and an implementation; `array` converts NumPy values to its arrays, `back` converts results back."""
+    """A library and an implementation.
+
+    `array` converts NumPy values to arrays of the library, and `back` converts results to NumPy arrays.
+    """
 
     library: str
     implementation: str
@@ -29,7 +32,10 @@ class Backend:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The floating dtypes to test. (JAX compiles for each dtype, and has no float64 outside its 64-bit mode.)"""
+        """Return the floating dtypes to test.
+
+        For JAX this is only float32, because JAX compiles for each dtype, and has float64 only in its 64-bit mode.
+        """
         return {
             "numpy": ("float16", "float32", "float64"),
             "array_api_strict": ("float32", "float64"),
@@ -59,7 +65,7 @@ class Backend:
         return out.astype(np.float32) if out.dtype.name == "bfloat16" else out
 
     def gradient(self, function: Callable[[Any], Any], z: Any, g: Any) -> np.ndarray:
-        """The gradient of <g, function(z)>."""
+        """Return the gradient of <g, function(z)> with respect to z."""
         if self.library == "torch":
             z = z.clone().requires_grad_()
             function(z).backward(g)

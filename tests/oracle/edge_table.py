@@ -1,13 +1,14 @@
 """The edge table: results and gradients that every backend must return for rows that the formula does not cover.
 
-Each row lists its scores, the softmax p and logsumexp. log p is listed if it is not log(p). The expected gradients, of
-<g, f(z)>, are
+Each row lists its scores, the softmax p and logsumexp. log p is listed only if it differs from the logarithm of the
+listed p. The expected gradients of <g, f(z)> are
 
-    softmax        beta p (g - <p, g>)              0 where the softmax is constant (`constant`)
-    log_softmax    beta (g - p sum g), over the support      the same
+    softmax        beta p (g - <p, g>)
+    log_softmax    beta (g - p sum g), with the sum over the support
     logsumexp      g p
 
-They are 0 outside the support. Inside the support they are NaN if the row has a NaN.
+The gradients of softmax and log_softmax are 0 in rows marked `constant`. All gradients are 0 outside the support.
+Inside the support they are NaN if the row has a NaN.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class Row(NamedTuple):
     lse: float  # the result of logsumexp, lse / beta
     options: dict[str, Any] = {}  # noqa: RUF012 never changed
     log_p: list[float] | None = None  # defaults to log(p)
-    constant: bool = False  # the softmax is constant here: derivative 0
+    constant: bool = False  # the softmax is constant near these scores, so its derivative is 0
     ulp: float = 3.0
     float64_only: bool = False
-    overflows: bool = False  # log p overflows: no derivative is promised
+    overflows: bool = False  # log p overflows, so the derivative is unspecified
 
 
 LOG2, LOG3 = math.log(2), math.log(3)
@@ -142,7 +143,10 @@ ROWS = (
 
 
 def served(row: Row, backend: Backend, dtype: str) -> bool:
-    """True if this dtype can represent the row: half precision does not reach 1e38, and XLA has no subnormals."""
+    """True if the backend can represent the row in this dtype.
+
+    Half precision does not reach 1e38, and XLA has no subnormals.
+    """
     largest = max((abs(x) for x in row.z if math.isfinite(x)), default=0.0)
     smallest = min((abs(x) for x in (*row.z, row.options.get("temperature", 1.0)) if x), default=1.0)
     if dtype in ("float16", "bfloat16"):
@@ -173,7 +177,7 @@ def check(row: Row, backend: Backend, dtype: str) -> None:
         error = ulp_error(result[1], expected, dtype=width, at=at)
         assert (error <= row.ulp).all(), f"{name} ({error.max()} ulp)"
         if "where" not in row.options:
-            assert not np.isnan(result[[0, 2]]).any(), f"{name}: it reached its neighbours"
+            assert not np.isnan(result[[0, 2]]).any(), f"{name}: NaN in the rows before and after it"
 
 
 def check_gradients(row: Row, backend: Backend, dtype: str) -> None:

@@ -1,6 +1,6 @@
-"""Pairs of float64 ("double-double"): about 104 bits in NumPy arrays, with exp and log.
+"""Arithmetic, exp and log of pairs of float64 ("double-double"), which have about 104 bits, in NumPy arrays.
 
-Written for the oracle only: exponentials come from a table of 2^(j/4096), logarithms from one Newton step.
+Only the oracle uses these functions. Exponentials come from a table of 2^(j/4096), logarithms from one Newton step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ F64 = NDArray[np.float64]
 Pair = tuple[F64, F64]
 
 DIGITS = 60
-CHUNK = 1 << 14  # elements computed at once: temporaries stay in the cache
+CHUNK = 1 << 14  # elements per chunk, so that temporary arrays stay in the cache
 
 
 def two_sum(a: F64, b: F64) -> Pair:
@@ -62,7 +62,7 @@ def dd_div(a: Pair, b: Pair) -> Pair:
 
 
 def dd_sum(hi: F64, lo: F64) -> Pair:
-    """Sum along the last axis by halving."""
+    """Return the sums along the last axis, by adding its two halves until one number is left."""
     while hi.shape[-1] > 1:
         half = hi.shape[-1] // 2
         s, t = dd_add((hi[..., :half], lo[..., :half]), (hi[..., half : 2 * half], lo[..., half : 2 * half]))
@@ -118,7 +118,7 @@ def dd_expm1(x: Pair) -> Pair:
 
 def dd_log1p(r: Pair, lift: int) -> Pair:
     """Return log(1 + r) 2**lift from r 2**lift, for r >= 0, by one Newton step from float64's log1p."""
-    tiny = r[0] < 2.0 ** (lift - 120)  # log(1 + r) = r to 36 digits, and r itself may be below the normal range
+    tiny = r[0] < 2.0 ** (lift - 120)  # log(1 + r) equals r to 36 digits, and r without the lift may be subnormal
     plain = np.where(tiny, 0.0, np.ldexp(r[0], -lift)), np.where(tiny, 0.0, np.ldexp(r[1], -lift))
     y = np.log1p(plain[0])
     e = dd_expm1((-y, np.zeros_like(y)))

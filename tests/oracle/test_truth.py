@@ -1,4 +1,4 @@
-"""The oracle's vectorised truths agree with mpmath on 10^4 values (Shows 2)."""
+"""The true values that the oracle computes with NumPy agree with mpmath on 10^4 values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _rows(dtype: str) -> list[np.ndarray]:
         np.array([-deep, 0, -deep], dtype),
         np.array([1, 1, 1, np.nextafter(np.array(1, dtype), np.array(2, dtype))], dtype),
         np.array([np.finfo(dtype).smallest_subnormal, 0, -0.0, np.finfo(dtype).tiny], dtype),
-        np.array([-np.log(2), -np.log(2)], dtype),  # lse near 0 without being tiny relative to m
+        np.array([-np.log(2), -np.log(2)], dtype),  # lse is near 0, but m is not
         (-0.5 * np.arange(200)).astype(dtype),
         (np.rint(rng.standard_normal(300) * 3)).astype(dtype),
         ((np.arange(-60, 1) + 0.5) * np.log(2)).astype(dtype),
@@ -36,7 +36,7 @@ OPTIONS = [(1.0, None), (3.7, None), (0.1, None), (1.0, 2.0), (10.0, 10.0), (-1.
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_truth_agrees_with_mpmath(dtype: str) -> None:
-    """The truth for float32 (in float64) is within 1e-3 ulp, the truth for float64 (in pairs) within 1e-4 ulp."""
+    """True values for float32 are float64 numbers, within 1e-3 ulp. Those for float64 are pairs, within 1e-4 ulp."""
     allowed = {"float32": 1e-3, "float64": 1e-4}[dtype]
     checked = 0
     for row in _rows(dtype):
@@ -65,7 +65,7 @@ def test_memory_order_does_not_change_the_truth(dtype: str) -> None:
 
 
 def _distance(found: Truth, exact: Truth, dtype: str, at: np.ndarray | None) -> np.ndarray:
-    """|found - exact| in ulp of dtype; both are pairs and are brought to the same lift."""
+    """Return |found - exact| in ulp of dtype, after scaling both pairs to the same lift."""
     hi = np.ldexp(np.ravel(found.hi), exact.lift - np.ravel(found.lift))
     lo = 0.0 if found.lo is None else np.ldexp(np.ravel(found.lo), exact.lift - np.ravel(found.lift))
     error = np.abs((hi - exact.hi) + (lo - exact.lo))
@@ -118,7 +118,7 @@ def test_pairs_at_the_ends() -> None:
     assert np.array_equal(dd_log1p((small, np.zeros(2)), 600)[0], small)
 
 
-# --- the measure itself -----------------------------------------------------------------------------------------------
+# --- ulp_error --------------------------------------------------------------------------------------------------------
 
 
 def test_ulp_error_counts_last_places() -> None:

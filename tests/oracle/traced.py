@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 Call = Callable[[Any, Callable[[Any], Any]], Any]
-"""A function of the scores and of a converter from NumPy arrays to the scores' library; it returns an array."""
+"""A function that returns an array. Its arguments are the scores, and a function that converts NumPy arrays to the
+library of the scores."""
 
 
 def check(call: Call, z: np.ndarray, *, mapped: bool = True) -> None:
     """Check that jit agrees with NumPy, vmap with a loop (if `mapped`), and grad with finite differences.
 
-    One traced function returns value and derivative. Compiling the value separately would take half as long again.
+    One traced function returns value and derivative. Compiling the value separately would take 50% more time.
     """
     jax = pytest.importorskip("jax")
     jnp = jax.numpy

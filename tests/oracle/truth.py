@@ -1,9 +1,9 @@
-"""The true values of softmax, log_softmax and logsumexp, and the distance of a result from them.
+"""The true values of softmax, log_softmax and logsumexp, and the distance of a result from the true value.
 
-For scores of float32 and narrower the truth is float64; for float64 it is a pair hi + lo of float64 ("double-double").
-`test_truth.py` checks both against mpmath. Nothing here uses softargmax or its algorithms: the maximum is
-subtracted (without error), exponentials come from a table of 2^(j/4096), and the maximum's own term, exactly 1, never
-enters a rounded sum.
+For scores of float32 and narrower, a true value is a float64. For float64 scores it is a pair hi + lo of float64
+("double-double"). `test_truth.py` checks both against mpmath. This file uses neither softargmax nor its algorithms. It
+subtracts the maximum without error, and takes exponentials from a table of 2^(j/4096). The term of the maximum is
+exactly 1, and is never part of a rounded sum.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from tests.oracle.pairs import DIGITS, F64, Pair, dd_add, dd_div, dd_exp, dd_log1p, dd_mul, dd_sum, two_sum
 
-LIFT = 600  # a power of two that keeps pairs of tiny values clear of the subnormal range
+LIFT = 600  # scaling by 2^600 keeps pairs of tiny values out of the subnormal range
 FORMATS = {"float16": (11, -14), "bfloat16": (8, -126), "float32": (24, -126), "float64": (53, -1022)}
 LARGEST_EXPONENT = {"float16": 15, "bfloat16": 127, "float32": 127, "float64": 1023}
 
@@ -52,9 +52,9 @@ def ulp_error(
 ) -> F64:
     """Return |actual - truth| in units of the last place of actual's format at the truth.
 
-    Below the normal range the unit is the smallest subnormal. Infinities and NaN must match exactly (otherwise inf);
-    an infinity matches a truth beyond the largest finite number. `dtype` is the format if `actual` is stored in a wider
-    one (bfloat16). The unit is that of the truth or of the magnitude `at`, whichever is larger.
+    Below the normal range the unit is the smallest subnormal. If an infinity or NaN differs from the truth, the error
+    is inf. An infinity matches a truth beyond the largest finite number. `dtype` is the format if `actual` is stored in
+    a wider one (bfloat16). The unit is that of the truth or of the magnitude `at`, whichever is larger.
     """
     a = np.asarray(actual)
     precision, smallest = FORMATS[dtype or a.dtype.name]
@@ -92,7 +92,7 @@ def beta_pair(temperature: float = 1.0, base: float | None = None) -> tuple[floa
 
 
 def _betas(temperature: ArrayLike, base: float | None) -> tuple[F64, F64, NDArray[np.int64]]:
-    """beta per row as a pair scaled to [1/2, 1), and the power of two; shapes (rows or 1, 1)."""
+    """Return beta per row as a pair scaled to [1/2, 1), and the power of two. The shapes are (rows or 1, 1)."""
     t = np.asarray(temperature, np.float64).reshape(-1, 1)
     pairs = np.array([beta_pair(float(x), base) for x in t.ravel()]).reshape(-1, 2)
     _, power = np.frexp(pairs[:, :1])
@@ -100,10 +100,10 @@ def _betas(temperature: ArrayLike, base: float | None) -> tuple[F64, F64, NDArra
 
 
 def family_truth(z: ArrayLike, temperature: ArrayLike = 1.0, base: float | None = None) -> Family:
-    """Return the true values of the three functions for z (rows, length), for finite or masked scores and finite beta
-    other than 0.
+    """Return the true values of the three functions for z of shape (rows, length).
 
-    `temperature` is a number or has one entry per row.
+    Scores are finite, or infinite and outside the support. beta is finite and not 0. `temperature` is a number or has
+    one entry per row.
     """
     scores = np.atleast_2d(np.ascontiguousarray(z))
     wide = scores.dtype == np.float64
@@ -132,7 +132,7 @@ def _natural(m: F64, log_l: Pair, beta: Beta, wide: bool) -> Truth:
     if not wide:
         return Truth(m + np.ldexp(log_l[0] / beta[0], -beta[2]))
     quotient = dd_div(log_l, (beta[0], beta[1]))
-    above = np.ldexp(quotient[0], -beta[2]), np.ldexp(quotient[1], -beta[2])  # 2^LIFT times the summand of m
+    above = np.ldexp(quotient[0], -beta[2]), np.ldexp(quotient[1], -beta[2])  # 2^LIFT times log(l) / beta
     added = np.ldexp(quotient[0], -beta[2] - LIFT), np.ldexp(quotient[1], -beta[2] - LIFT)
     tiny = (m == 0) & (np.abs(added[0]) < 2.0**-200)
     plain = dd_add((m, np.zeros_like(m)), added)
@@ -140,7 +140,7 @@ def _natural(m: F64, log_l: Pair, beta: Beta, wide: bool) -> Truth:
 
 
 def _narrow(d: Pair, beta: Beta, at: NDArray[np.int64]) -> tuple[Truth, Truth, Pair]:
-    # The relative error of d is at most 2^-53. So that of e^x is at most 1e-14 where e^x is not 0.
+    # The relative error of d is at most 2^-53. Hence the relative error of e^x is at most 1e-14 if e^x is not 0.
     x = np.ldexp(d[0] * beta[0], beta[2])
     e = np.exp(x)
     np.put_along_axis(e, at, 0.0, -1)
@@ -196,11 +196,14 @@ def _pair(values: list[Any]) -> Truth:
 
 
 def exact_family(row: ArrayLike, temperature: float = 1.0, base: float | None = None, weights: Any = None) -> Family:
-    """Return mpmath's values for one row of finite scores below 1e100 in size; beta finite and not 0; `weights` > 0."""
+    """Return mpmath's values for one row of finite scores below 1e100 in magnitude.
+
+    beta must be finite and not 0, and `weights` must be above 0.
+    """
     z = [mpmath.mpf(float(x)) for x in np.asarray(row).astype(np.float64)]
     w = [mpmath.mpf(1)] * len(z) if weights is None else [mpmath.mpf(float(x)) for x in weights]
     m = max(z) if beta_pair(temperature, base)[0] > 0 else min(z)
-    with mpmath.workdps(DIGITS + 400):  # 400 more: a confident row's 1 + 1e-350
+    with mpmath.workdps(DIGITS + 400):  # 400 more digits, because a confident row may sum to 1 + 1e-350
         beta = (mpmath.mpf(1) if base is None else mpmath.log(mpmath.mpf(base))) / mpmath.mpf(temperature)
         terms = [wi * mpmath.exp(beta * (x - m)) for x, wi in zip(z, w, strict=True)]
         total = mpmath.fsum(terms)

@@ -1,4 +1,4 @@
-"""Draws have the right distribution: chi-square on a million draws each, uniform p-values over many seeds."""
+"""Draws have the right distribution: chi-square tests of a million draws, and p-values that are uniform over rows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 def draw(z: Any, options: dict[str, Any], shape: tuple[int, int], seed: int) -> Any:
-    """Draw from `shape[0]` copies of z, `shape[1]` draws each; use `filter_scores` for typical_p, epsilon and eta."""
+    """Return `shape[1]` draws from each of `shape[0]` copies of z.
+
+    If typical_p, epsilon or eta is set, `filter_scores` applies all filters before the draw.
+    """
     if options.keys() & {"typical_p", "epsilon", "eta"}:
         z, options = softargmax.filter_scores(z, **options), {"temperature": options.get("temperature", 1.0)}
     return softargmax.categorical(np.broadcast_to(z, (shape[0], z.size)), num_samples=shape[1], seed=seed, **options)
@@ -50,7 +53,7 @@ def draw(z: Any, options: dict[str, Any], shape: tuple[int, int], seed: int) -> 
 
 @pytest.mark.parametrize("case", CASES)
 def test_chi_square(case: str) -> None:
-    """Draws fit the distribution, with many rows of one draw and with few rows of many draws, which take other code."""
+    """Draws fit the distribution, for many rows of one draw and for few rows of many draws. The two use other code."""
     classes, options = CASES[case]
     z, p = Z[classes], distribution(Z[classes], **options)
     rows, seeds = (2000, 1) if classes == 1000 else (50_000, 3)
@@ -61,7 +64,7 @@ def test_chi_square(case: str) -> None:
     assert min(found) > 1e-4, f"p = {found}"
     first, second = np.argsort(-p)[:2]
     p[[first, second]] += np.array([-0.1, 0.1]) * p[second]
-    assert p_value(draws[1], p) < 1e-9, "it can fail"
+    assert p_value(draws[1], p) < 1e-9, "the test accepts a wrong distribution"
 
 
 def test_p_values_are_uniform() -> None:
@@ -102,12 +105,12 @@ def test_the_reference(backend: Backend) -> None:
 
 
 def test_without_replacement() -> None:
-    """Each ordered pair is as frequent as if the second class were drawn from the classes other than the first."""
+    """Ordered pairs have the frequencies of two draws, the second from the classes other than the first class."""
     z = np.array([0.5, -1.0, 2.0, 0.0, -np.inf])
     p = distribution(z)
     draws = softargmax.categorical(np.broadcast_to(z, (400_000, 5)), num_samples=2, replace=False, seed=4)
     assert (draws[:, 0] != draws[:, 1]).all()
-    assert (draws < 4).all(), "a class of probability 0"
+    assert (draws < 4).all(), "a class of probability 0 was drawn"
     pairs = p[:, None] * p[None, :] / (1 - p[:, None])
     np.fill_diagonal(pairs, 0)
     pairs[4:], pairs[:, 4:] = 0, 0
@@ -122,11 +125,11 @@ def test_rare_events_happen_at_their_rate() -> None:
 
 
 def test_an_event_of_2_to_the_minus_40_has_its_rate() -> None:
-    """Count the words, out of 2^64, whose noise beats another class's noise g0 by more than 40 ln 2."""
+    """On average, 2^24 of the 2^64 words have noise that exceeds the noise of another class by more than 40 ln 2."""
     u = (np.arange(4096) + 0.5) / 4096
     wanted = -np.log(-np.log(u)) + 40 * np.log(2)
     many, g = np.zeros(u.size, np.uint64), np.empty(u.size)
-    for bit in range(63, -1, -1):  # the noise falls as the word grows
+    for bit in range(63, -1, -1):  # larger words have smaller noise
         more = many + np.uint64(1 << bit)
         _native.gumbel_of_words(more - np.uint64(1), g)
         many = np.where(g > wanted, more, many)
@@ -135,7 +138,7 @@ def test_an_event_of_2_to_the_minus_40_has_its_rate() -> None:
 
 
 def p_value_of_smallest_words() -> float:
-    """Test that the words below 2^52, out of 2^22 words, are uniform."""
+    """Return the p-value of the test that, out of 2^22 words, those below 2^52 are uniform."""
     words = np.empty(1 << 22, np.uint64)
     _native.random_words(words, 3, 0, 0, 0)
     low = words[words < np.uint64(1 << 52)].astype(float) * 2.0**-52
@@ -144,7 +147,7 @@ def p_value_of_smallest_words() -> float:
 
 
 def test_the_rarest_draws_are_not_missed() -> None:
-    """A rare class is drawn exactly if its noise plus score is above that of the other class."""
+    """A rare class is drawn if and only if its score plus noise is above that of the other class."""
     g = softargmax.gumbel(1 << 22, seed=5)
     rare = int(g.argmax())
     assert g[rare] > 14

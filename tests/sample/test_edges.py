@@ -52,7 +52,7 @@ def test_certain_draws(backend: Backend, z: list[float], options: dict[str, Any]
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_far_scores_without_replacement(quick: Backend, dtype: str, options: dict[str, Any]) -> None:
-    """If scores are 1e35 or more apart, the draws are the largest scores: noise cannot change their order."""
+    """If scores are 1e35 or more apart, the draws are the largest scores, because noise cannot change their order."""
     if quick.library == "jax":
         pytest.skip("in float32 distances end at 1e30")
     where = np.asarray(options.get("where", np.ones(1000, bool)))
@@ -103,7 +103,7 @@ def test_rows_that_cannot_be_drawn_from(quick: Backend, z: Any, options: dict[st
 
 @pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"top_k": 5}, {"num_samples": 3}], ids=str)
 def test_infinities_and_nan_in_different_blocks(options: dict[str, Any]) -> None:
-    """NaN in any block raises, even beside +inf. If a row holds +inf, only its infinities are drawn, in any block."""
+    """A NaN in any block raises an error, even in a row with +inf. A row with +inf draws only its infinities."""
     z = np.zeros(20_000)
     z[[9000, 17_000]] = INF
     drawn = [softargmax.categorical(z, seed=s, **options) for s in range(30)]
@@ -115,7 +115,7 @@ def test_infinities_and_nan_in_different_blocks(options: dict[str, Any]) -> None
             softargmax.categorical(wrong, seed=0, **options)
 
 
-def test_the_row_is_named_by_its_place() -> None:
+def test_errors_name_the_index_of_the_row() -> None:
     z = np.zeros((3, 4, 5))
     z[1, 2] = NAN
     with pytest.raises(ValueError, match=r"NaN in row \(1, 2\)"):
@@ -159,7 +159,7 @@ def test_log_probabilities(dtype: str) -> None:
 
 
 def test_parameters_per_row(quick: Backend) -> None:
-    """In a batch with one parameter per row, each row has the draws that it has in a call of its own."""
+    """In a batch with one parameter per row, each row has the same draws as in a call for this row alone."""
     z = np.random.default_rng(2).standard_normal((6, 50)).astype("float32") * 2
     options = {
         "temperature": [0.0, 0.5, 1.0, 2.0, np.inf, 1.0],
@@ -303,14 +303,14 @@ def test_libraries_without_a_default_generator() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 1}, {"top_k": 7}, {"top_p": 0.1}, {"typical_p": 0.1, "eta": 0.5}])
 def test_filters_of_no_classes(quick: Backend, options: dict[str, Any]) -> None:
-    """Scores without classes stay empty for every valid k. An invalid k still raises."""
+    """Scores without classes stay empty for every valid k. An invalid k raises an error."""
     assert tuple(softargmax.filter_scores(quick.array(np.zeros((2, 0))), **options).shape) == (2, 0)
     with pytest.raises(ValueError, match=r"top_k: expected an integer: 1 or above, or -1 or 0 for all classes, got -2"):
         softargmax.filter_scores(quick.array(np.zeros((2, 0))), top_k=-2)
 
 
 def test_every_class_by_top_k(backend: Backend) -> None:
-    """top_k of -1 (vLLM), 0 (transformers), and K or more keep all classes."""
+    """A top_k of -1 (as in vLLM), of 0 (as in transformers), or of K or more keeps all K classes."""
     z = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
     for k in (-1, 0, 4, 5, 50, np.int64(50)):
         assert np.array_equal(backend.back(softargmax.filter_scores(backend.array(z), top_k=k)), z), k
@@ -320,7 +320,7 @@ def test_every_class_by_top_k(backend: Backend) -> None:
     mixed = found
     wide = np.zeros((2, 300), np.float32)
     if backend.library == "numpy":
-        found = softargmax.filter_scores(wide, top_k=np.array([3, 0], np.uint8))  # 300 is no uint8
+        found = softargmax.filter_scores(wide, top_k=np.array([3, 0], np.uint8))  # uint8 cannot represent K = 300
         assert (found > -INF).sum(axis=1).tolist() == [3, 300]
     listed = softargmax.filter_scores(backend.array(z), top_k=[-1, 0, 50, 4, 2])
     assert np.array_equal(backend.back(listed), backend.back(mixed))

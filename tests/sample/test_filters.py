@@ -25,7 +25,7 @@ def kept(z: Any, **options: Any) -> np.ndarray:
 @pytest.mark.parametrize("order", ["top_k_first", "joint"])
 @pytest.mark.parametrize("classes", [6, 100, 129, 5000])
 def test_sets_of_brute_force(classes: int, order: str) -> None:
-    """Test every filter, every pair and all filters together, at several temperatures and spreads."""
+    """Every filter, every pair of filters, and all filters together keep the same classes as brute force."""
     combinations = [{a: VALUES[a], b: VALUES[b]} for i, a in enumerate(NAMES) for b in NAMES[i:]] + [VALUES]
     for number, filters in enumerate(combinations):
         z = RNG.standard_normal(classes) * (0.3, 1.0, 4.0, 30.0)[number % 4]
@@ -78,7 +78,7 @@ def test_ties_are_cut_by_column() -> None:
 @pytest.mark.parametrize("value", [0.0, 3.0])
 @pytest.mark.parametrize("classes", [200, 5000, 70_000])
 def test_long_ties(classes: int, value: float) -> None:
-    """Rows with one or two different values hold more equal scores than the filters collect in a list."""
+    """Filters keep the right classes of rows with more equal scores than their lists can store."""
     z = np.full((2, classes), 1.0)
     z[1, ::2] += value
     for dtype in ("float32", "float64"):
@@ -105,7 +105,7 @@ def test_scores_closer_than_a_distance_can_tell() -> None:
 
 @pytest.mark.parametrize("order", ["top_k_first", "joint"])
 def test_the_order_is_that_of_scores(backend: Backend, order: str) -> None:
-    """Filters order adjacent scores far below the maximum, although their distances round to the same number."""
+    """Filters order scores exactly, even if their distances from the maximum round to the same number."""
     for row, dtype in (([20, 1.0000001, 1.0000002], "float32"), ([1.0, 1e-17, 2e-17], "float64")):
         if dtype not in backend.dtypes:
             continue
@@ -121,8 +121,8 @@ def test_the_order_is_that_of_scores(backend: Backend, order: str) -> None:
     assert sorted(first[: found.size]) == found.tolist()
 
 
-def test_jointly_the_top_is_left_whatever_comes_near_it(backend: Backend) -> None:
-    """The top score is kept although a smaller score, at a distance that rounds to 0, comes before it."""
+def test_joint_filters_keep_the_top_score(backend: Backend) -> None:
+    """The top score is kept, even if an earlier score of the row is smaller by a distance that rounds to 0."""
     z = np.array([0.0, 5e-324, *[-1.0] * 40])
     if "float64" in backend.dtypes:
         found = softargmax.filter_scores(backend.array(z), top_k=1, typical_p=0.1, order="joint")
@@ -141,7 +141,7 @@ WARPERS = {
 
 @pytest.mark.parametrize("name", WARPERS)
 def test_sets_of_hugging_face(name: str) -> None:
-    """The rows have no ties and are float64, so that rounding cannot move a boundary."""
+    """filter_scores equals Hugging Face's warpers. Rows are float64 without ties, so rounding moves no boundary."""
     process = pytest.importorskip("transformers.generation.logits_process")
     import torch
 
@@ -169,7 +169,7 @@ def test_a_chain_of_hugging_face() -> None:
 
 
 def test_float32_against_hugging_face() -> None:
-    """At most one token per row differs, at the boundary. There our result equals the one in float64."""
+    """In float32, at most one token per row differs from Hugging Face's. Then our result equals that in float64."""
     process = pytest.importorskip("transformers.generation.logits_process")
     import torch
 
@@ -207,7 +207,7 @@ def test_order_changes_the_set() -> None:
     assert kept(z, top_k=2, top_p=0.5, order="joint").tolist() == [1, 1, 0, 0]
 
 
-def test_jointly_something_is_left() -> None:
+def test_joint_filters_keep_at_least_one_class() -> None:
     """If the typical classes and the top classes do not overlap, the top class is kept."""
     z = np.log(np.append(0.4, np.full(60, 0.01)))
     for implementation in ("native", "reference"):
@@ -233,7 +233,10 @@ def test_draws_have_every_filter(quick: Backend, order: str) -> None:
 
 @pytest.mark.parametrize("axis", [0, 1, -2])
 def test_classes_along_any_axis(quick: Backend, axis: int) -> None:
-    """Test parameters per row with and without the class axis, masks with fewer axes, and streams of the rows."""
+    """Classes along any axis give the results of classes along the last axis.
+
+    The test uses parameters per row with and without the class axis, masks with fewer axes, and streams of the rows.
+    """
     rng = np.random.default_rng(9)
     z = rng.standard_normal((6, 7, 5))
     rows = np.moveaxis(z, axis, -1)

@@ -1,4 +1,4 @@
-"""JAX: draws work under jit and vmap; relaxed draws have gradients, straight-through if `hard` is True."""
+"""JAX: draws work under jit and vmap. Relaxed draws have gradients, which are straight-through if `hard` is True."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_traced_draws_are_those_of_numpy() -> None:
 
 @pytest.mark.slow
 def test_counters_of_32_bits_are_those_of_64() -> None:
-    """Counters of 32 bits give the same words at both ends of the ranges of seeds, streams and draws."""
+    """JAX's 32-bit counters give the words of the core, at both ends of the ranges of seeds, streams and draws."""
     streams, draws = [0, 1, -1, 2**31 - 1, -(2**31)], [0, 1, 2**31 - 1]
     for dtype, ids in ((jnp.int32, streams), (jnp.uint32, [0, 2**31, 2**32 - 1])):
 
@@ -149,13 +149,13 @@ def test_straight_through() -> None:
     hard, soft = run(jnp.asarray(Z), jnp.asarray(Z[::-1].copy()))
     assert set(np.asarray(hard[0]).reshape(-1).tolist()) == {0.0, 1.0}
     assert np.array_equal(hard[0].argmax(-1), soft[0].argmax(-1))
-    for ours, its in zip(hard[1:], soft[1:], strict=True):
-        assert np.array_equal(ours, its)
-        assert float(jnp.abs(ours).max()) > 0
+    for of_hard, of_soft in zip(hard[1:], soft[1:], strict=True):
+        assert np.array_equal(of_hard, of_soft)
+        assert float(jnp.abs(of_hard).max()) > 0
 
 
 @pytest.mark.slow
-def test_gradients_have_no_nan_from_what_is_left_out() -> None:
+def test_excluded_entries_put_no_nan_in_gradients() -> None:
     z = jnp.asarray([[1.0, -np.inf, 2.0], [np.inf, 1.0, np.inf], [-np.inf] * 3])
     gradient = jax.jit(jax.grad(lambda z: (s.gumbel_softmax(z, seed=0, hard=True) * jnp.arange(3.0)).sum()))(z)
     assert np.isfinite(np.asarray(gradient)).all()

@@ -1,4 +1,4 @@
-"""A row's draw depends on its scores, its options, the seed and its stream, and on nothing else."""
+"""The draw of a row depends only on the row's scores, options and stream, and on the seed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_batches_orders_threads_strides(case: str, dtype: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_backends_draw_the_same(backend: Backend, case: str) -> None:
-    """All backends draw the same classes; JAX, in float32, draws the same in at least 97 % of the rows."""
+    """All backends draw the same classes. JAX, which computes in float32, does so in at least 97 % of the rows."""
     z, options = scores()[:100], {**CASES[case], "seed": 123}
     expected = softargmax.categorical(z, **options)
     backend.array([0.0])
@@ -105,7 +105,7 @@ def test_bfloat16_of_numpy() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("classes", [1, 2, 63, 64, 65, 1000, 4097, 9000])
-def test_it_is_the_arg_max_of_scores_and_noise(classes: int, dtype: str) -> None:
+def test_a_draw_is_the_arg_max_of_scores_and_noise(classes: int, dtype: str) -> None:
     """A draw is the arg max over all columns, blocks and chunks, although the core computes noise only where needed."""
     rng = np.random.default_rng(classes)
     z = (rng.standard_normal((200, classes)) * rng.choice([0, 0.01, 1, 8, 200], (200, 1))).astype(dtype)
@@ -120,7 +120,7 @@ def test_it_is_the_arg_max_of_scores_and_noise(classes: int, dtype: str) -> None
 
 
 def test_noise_is_that_of_its_words() -> None:
-    """The core's noise of rows with their own streams equals the noise of the words of each stream."""
+    """If each row has its own stream, the core computes the noise of a row from the random words of its stream."""
     streams = np.array([7, -1, 2**40])
     noise = np.empty((3, 130))
     _native.gumbel(noise, 11, streams[:, None], (1,))
@@ -177,7 +177,7 @@ def test_seeds_of_generators() -> None:
     assert not torch.equal(a, softargmax.categorical(t, generator=generator))
     assert torch.equal(a, softargmax.categorical(t, generator=torch.Generator().manual_seed(3)))
     assert (softargmax.categorical(z, generator=torch.Generator().manual_seed(3)) == a.numpy()).all()
-    np.random.seed(1)  # noqa: NPY002 the state that draws without a seed come from
+    np.random.seed(1)  # noqa: NPY002 draws without a seed use this state
     b = softargmax.categorical(z)
     assert not (b == softargmax.categorical(z)).all()
     np.random.seed(1)  # noqa: NPY002
@@ -188,7 +188,7 @@ def test_seeds_of_generators() -> None:
     assert torch.equal(c, softargmax.categorical(t))
 
 
-def test_the_usual_call_is_that_with_its_axis_said() -> None:
+def test_the_common_call_equals_the_call_with_an_axis() -> None:
     torch = pytest.importorskip("torch")
     z = np.random.default_rng(1).standard_normal((50, 10)).astype(np.float32)
     expected = softargmax.categorical(z, seed=3, axis=1)

@@ -18,7 +18,7 @@ CLASSES, LENGTH, COUNT = 6, 3, 200_000
 
 
 def run(target: np.ndarray, draft: np.ndarray, seed: int, **options: Any) -> softargmax.SpeculativeSample:
-    """Verify COUNT chains at once, with guesses drawn from the draft."""
+    """Return the verified tokens of COUNT chains, with guesses drawn from the draft."""
     many = [np.broadcast_to(z, (COUNT, *z.shape)) for z in (target, draft)]
     guesses = softargmax.categorical(many[1], seed=seed, **options)
     return softargmax.speculative_sample(*many, guesses, seed=seed, **options)
@@ -27,18 +27,18 @@ def run(target: np.ndarray, draft: np.ndarray, seed: int, **options: Any) -> sof
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.6, "top_k": 4, "top_p": 0.9}], ids=["plain", "filtered"])
 @pytest.mark.parametrize("apart", [0.0, 1.0, 5.0])
 def test_each_token_has_the_targets_distribution(apart: float, options: dict[str, Any]) -> None:
-    """At each position, over the chains that reach it, all tokens together have the target's distribution."""
+    """At each position, the tokens of all chains that reach the position have the target's distribution."""
     target = RNG.standard_normal((LENGTH + 1, CLASSES)) * 1.5
     draft = target[:LENGTH] + apart * RNG.standard_normal((LENGTH, CLASSES))
     found = run(target, draft, 8, **options)
     for i in range(LENGTH + 1):
-        came = found.accepted >= i
-        if came.sum() > 1000:
+        reached = found.accepted >= i
+        if reached.sum() > 1000:
             p = distribution(
                 target[i], options.get("temperature", 1.0), **{k: v for k, v in options.items() if k != "temperature"}
             )
-            assert p_value(found.tokens[came, i], p) > 1e-4
-        assert (found.tokens[~came, i] == -1).all()
+            assert p_value(found.tokens[reached, i], p) > 1e-4
+        assert (found.tokens[~reached, i] == -1).all()
     if apart == 0.0:
         assert (found.accepted == LENGTH).all()
 
@@ -55,7 +55,7 @@ def test_pairs_of_tokens_are_independent() -> None:
             assert p_value(found.tokens[chosen, 1], p) > 1e-4
 
 
-def test_a_wrong_acceptance_would_be_seen() -> None:
+def test_a_wrong_acceptance_would_be_detected() -> None:
     """The test of the distribution fails for guesses that were not verified."""
     target = np.array([[0.0, 1.0, 2.0]] * 2)
     guesses = softargmax.categorical(np.broadcast_to(target[:1, ::-1], (COUNT, 1, 3)), seed=1)
@@ -160,7 +160,7 @@ def test_policies(backend: Backend) -> None:
         assert (found[2] == 0).all()
         assert np.isnan(found[3]).all()
     for dtype in backend.dtypes:
-        if dtype.endswith("16"):  # rounded once
+        if dtype.endswith("16"):  # a half-precision policy is the float32 policy, rounded once
             half = backend.array(RNG.standard_normal((50, 7)), dtype)
             wide = backend.array(backend.back(half).astype("float32"))
             found, once = (

@@ -94,7 +94,7 @@ def test_edge_rows_of_relaxed_draws(either: str) -> None:
     assert masked.tolist() == [0, 1, 0]
 
 
-def test_its_largest_entry_is_the_draw() -> None:
+def test_the_largest_entry_of_a_relaxed_draw_is_the_draw() -> None:
     z = scores(100, 50)
     for temperature in (0.1, 1.0, 10.0):
         y = sa.gumbel_softmax(z, temperature=temperature, seed=8)
@@ -166,7 +166,10 @@ def test_a_compiled_graph_without_a_seed_draws_anew() -> None:
 
 @pytest.mark.slow
 def test_compiled_rows_that_cannot_be_drawn_from() -> None:
-    """Compiled graphs raise too, because the operator runs on CPU memory and can read values."""
+    """A compiled graph raises the error of an eager call, because the operator runs on CPU memory and reads values.
+
+    Relaxed draws give NaN for such rows.
+    """
     compiled = torch.compile(lambda z: sa.categorical(z, seed=0), fullgraph=True, backend="aot_eager")
     with pytest.raises(ValueError, match=r"NaN in row \(1,\)"):
         compiled(torch.tensor([[0.0, 1.0], [torch.nan, 0.0]]))

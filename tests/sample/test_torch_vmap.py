@@ -1,4 +1,4 @@
-"""torch.vmap: with a seed, a mapped call has the noise of an ordinary call. Without one, `randomness` decides."""
+"""Under torch.vmap, a call with a seed has the noise of an ordinary call. Without a seed, `randomness` decides."""
 
 from __future__ import annotations
 

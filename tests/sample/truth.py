@@ -11,7 +11,7 @@ Array = NDArray[Any]
 
 
 def _sets(p: Array, name: str, value: float) -> Array:
-    """Return the mask of the entries that one filter keeps. Entries are sorted in Python, one at a time."""
+    """Return the mask of the entries that one filter keeps, computed by plain Python loops."""
     support = [i for i in range(len(p)) if p[i] > 0]
     h = -sum(p[i] * np.log(p[i]) for i in support)
     top = max(p)
@@ -41,7 +41,7 @@ NAMES = ("top_k", "top_p", "min_p", "typical_p", "epsilon", "eta")
 
 
 def distribution(z: Array, temperature: float = 1.0, order: str = "top_k_first", **filters: float) -> Array:
-    """Return the probabilities of the classes of a row after the filters; removed classes have 0."""
+    """Return the probabilities of the classes of a row after the filters. Removed classes have probability 0."""
     z = np.asarray(z, np.float64)
     x = (z - z.max()) / temperature
     whole = p = np.exp(x) / np.exp(x).sum()
@@ -58,7 +58,7 @@ def distribution(z: Array, temperature: float = 1.0, order: str = "top_k_first",
 
 def p_value(draws: Array, p: Array) -> float:
     """Return the p-value of a chi-square test of counts. Cells with an expectation below 5 form one cell."""
-    from scipy import stats  # not in the sanitizers' environment
+    from scipy import stats  # the environment of the sanitizers has no SciPy
 
     draws = np.asarray(draws).reshape(-1)
     counts = np.bincount(draws, minlength=len(p)).astype(np.float64)

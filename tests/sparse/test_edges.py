@@ -1,4 +1,4 @@
-"""Edge rows of the sparse maps: values and gradients on every backend (JAX: all rows at once in test_jax.py)."""
+"""Edge rows of the sparse maps: values and gradients on every backend except JAX, which test_jax.py tests."""
 
 from __future__ import annotations
 
@@ -68,8 +68,10 @@ each = pytest.mark.parametrize("row", ROWS + HUGE, ids=lambda row: row.name)
 
 
 def orders(row: Row, alphas: tuple[float, ...]) -> list[float]:
-    """Return the orders at which a row has its listed p. At orders below 1 every finite score has p > 0, even at a
-    distance of 1e38 from the maximum."""
+    """Return the orders at which a row has its listed p.
+
+    At orders below 1 every finite score has p > 0, even at a distance of 1e38 from the maximum.
+    """
     return [alpha for alpha in alphas if alpha >= 1 or row.name not in FAR]
 
 
@@ -89,7 +91,7 @@ def masked(row: Row, backend: Backend, *, rows: bool) -> dict[str, Any]:
 
 @each
 def test_values(row: Row, quick: Backend) -> None:
-    """Every edge row gives the p of the table, and leaves its neighbours unchanged, for one alpha and for an array."""
+    """Every edge row gives the p of the table and no NaN in other rows, for a number and for an array of alphas."""
     z = np.array([np.zeros(len(row.z)), row.z, np.ones(len(row.z))])
     for dtype in quick.dtypes:
         if not serves(row, quick, dtype):
@@ -148,7 +150,7 @@ def test_gradients(row: Row, backend: Backend) -> None:
     options = masked(row, backend, rows=False)
     for dtype, alpha in itertools.product(("float32", "float64"), orders(row, ALPHAS)):
         if not serves(row, backend, dtype) or (alpha == 1 and row.name in FAR):
-            continue  # the support of softmax contains every finite score, so g there has an effect
+            continue  # the support of softmax contains every finite score, so g has an effect at each of them
         wanted = np.where(inside, np.where(inside, p, 1) ** (2 - alpha) * (g - mean), 0.0)
         wanted = np.zeros(len(g)) if row.constant else np.where(inside & np.isnan(p), NAN, wanted)
         for outside in (NAN, INF):

@@ -12,7 +12,7 @@ from tests.oracle.backends import Backend
 import softargmax as s
 
 Z = np.arange(12.0).reshape(3, 4)
-BAD: dict[str, list[tuple[Any, type[Exception], str]]] = {  # argument: value, error, words of the message
+BAD: dict[str, list[tuple[Any, type[Exception], str]]] = {  # argument: (value, error, words of the message)
     "alpha": [
         (-0.5, ValueError, "alpha: expected a finite number above 0, got -0.5"),
         (-math.ulp(0.0), ValueError, "above 0"),
@@ -82,7 +82,7 @@ def test_bad_arguments(function: Any, argument: str, value: Any, error: type[Exc
 
 
 def test_order_1_raises_the_same_errors() -> None:
-    """Order 1 calls softmax. Its errors are the same, and so are the requirements for `out`."""
+    """Order 1, for which entmax calls softmax, raises the same errors as other orders."""
     for argument, value, error, _ in CASES:
         if argument != "alpha":
             with pytest.raises(error, match=f"^{argument}: "):
@@ -110,7 +110,7 @@ def test_out_must_not_overlap_other_arguments() -> None:
     mask = np.zeros((3, 4, 8), bool)
     with pytest.raises(ValueError, match=r"^out: "):
         s.entmax(z, where=mask[..., 0], out=mask.view(np.float64)[..., 0])
-    orders = np.full((3, 4), 1.5)  # copied before p is written, so `out` may overlap it
+    orders = np.full((3, 4), 1.5)  # entmax copies the orders before it writes p, so `out` may overlap the orders
     assert (s.entmax(z.copy(), orders[:, 0], out=orders) == wanted).all()
     frozen = np.zeros((3, 4))
     frozen.flags.writeable = False
@@ -121,7 +121,7 @@ def test_out_must_not_overlap_other_arguments() -> None:
 
 
 def test_arguments_of_another_array_library(quick: Backend) -> None:
-    """Orders may be lists and NumPy arrays. `out` must have z's library, and a tensor is no order for NumPy scores."""
+    """Orders may be lists. `out` must be of z's library. A tensor of orders is refused for NumPy scores."""
     z = quick.array(Z)
     listed = s.entmax(z, [1.5, 2.0, 3.0])
     assert (quick.back(listed) == quick.back(s.entmax(z, quick.array([1.5, 2.0, 3.0])))).all()

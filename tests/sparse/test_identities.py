@@ -28,7 +28,10 @@ def both(quick: Backend, z: Any, alpha: float, **options: Any) -> np.ndarray:
 
 @each
 def test_shift_and_permutation(quick: Backend, alpha: float) -> None:
-    """A shift and a permutation of the scores. Multiples of 1/64 are shifted exactly, so sparsemax keeps its bits."""
+    """A shift of the scores changes tau but not p. A permutation of the scores permutes p.
+
+    The scores are multiples of 1/64, so that a shift is exact.
+    """
     z = np.round(MANY * 64) / 64
     p, order = both(quick, z, alpha), np.random.default_rng(1).permutation(9)
     for shift in (-64.0, 0.25, 1024.0):
@@ -41,7 +44,7 @@ def test_shift_and_permutation(quick: Backend, alpha: float) -> None:
 
 @each
 def test_order_and_ties(quick: Backend, alpha: float) -> None:
-    """A higher score has no lower p, equal scores have equal p, and raising a score never lowers its p."""
+    """A higher score has the same p or a higher one. Equal scores have equal p. Raising a score never lowers its p."""
     z = np.sort(np.round(MANY * 4) / 4, axis=-1)
     p = both(quick, z, alpha)
     assert (np.diff(p) >= 0).all()
@@ -72,8 +75,8 @@ def test_p_follows_from_tau(quick: Backend, alpha: float) -> None:
     v = np.maximum(a * MANY - tau, 0)
     wanted = np.exp(np.log(v, where=v > 0, out=np.full_like(v, -np.inf)) / a)
     slack = 2.0**-50 * (1 + np.abs(tau)) / a  # the error of log p: the rounding error of tau, multiplied by 1 / a
-    seen = p > 1e-6
-    assert (np.abs(wanted - p)[seen] <= (slack / np.where(v > 0, v, 1) * p)[seen] + 1e-15).all()
+    large = p > 1e-6
+    assert (np.abs(wanted - p)[large] <= (slack / np.where(v > 0, v, 1) * p)[large] + 1e-15).all()
 
 
 def test_order_1_is_softmax_to_the_bit_for_a_number(quick: Backend) -> None:
@@ -89,7 +92,7 @@ def test_order_1_is_softmax_to_the_bit_for_a_number(quick: Backend) -> None:
 
 @pytest.mark.parametrize("at", [1.0, 1.5, 2.0])
 def test_p_is_continuous_where_the_kernel_changes_its_formula(quick: Backend, at: float) -> None:
-    """|dp / dalpha| is below 1 here, so a small step of alpha changes p by at most that step."""
+    """A small step of alpha changes p by at most four times the step. |dp / dalpha| is below 1 for these scores."""
     p = both(quick, MANY, at)
     for step in (2.0**-52, 1e-12, 1e-9, 1e-6):
         for alpha in {at + step, max(1.0, at - step)}:
@@ -114,7 +117,7 @@ def test_sparsemax_is_the_projection(quick: Backend) -> None:
 
 
 def test_sparsemax_keeps_points_of_the_simplex(quick: Backend) -> None:
-    """sparsemax returns a point of the simplex unchanged. Weights over a power of two are exact points."""
+    """sparsemax returns a point of the simplex unchanged. These points are multiples of 1/1024, so they are exact."""
     p = np.random.default_rng(2).multinomial(1024, np.full(9, 1 / 9), 30) / 1024
     p[0] = np.eye(9)[4]
     found = both(quick, p, 2.0)
@@ -166,7 +169,7 @@ def test_every_layout_has_the_same_p(case: tuple[np.ndarray, int], alpha: float,
         p = s.entmax(z, alpha, axis=axis)
         tau, support = s.threshold(z, alpha, axis=axis)
         packed = np.ascontiguousarray(np.moveaxis(z, axis, -1))
-        if name == "native":  # NumPy's loops, and so the bits of the reference, may depend on alignment
+        if name == "native":  # the bits of the reference may depend on alignment, like those of NumPy's loops
             assert np.array_equal(np.moveaxis(p, axis, -1), s.entmax(packed, alpha))
         rows, found = packed.reshape(-1, packed.shape[-1]), np.moveaxis(p, axis, -1).reshape(-1, packed.shape[-1])
         for row, ours, t, n in zip(rows, found, np.ravel(tau), np.ravel(support), strict=True):

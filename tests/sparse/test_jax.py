@@ -29,7 +29,7 @@ def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def mapped(z: Any, alpha: Any, mask: Any, g: Any) -> list[np.ndarray]:
-    """Return p and its vjp."""
+    """Return p, and the gradients of <g, p> with respect to z and alpha."""
     z, alpha, mask, g = map(jnp.asarray, (z, alpha, mask, g))
     p, pull = jax.vjp(lambda z, a: s.entmax(z, a, where=mask), z, alpha)
     return list(map(np.asarray, (p, *pull(g))))
@@ -62,7 +62,7 @@ def test_edge_rows() -> None:
 
 @pytest.mark.slow
 def test_compiled_and_batched() -> None:
-    """Results under jit and vmap agree with the native kernel. Unchecked wrong orders make their rows NaN."""
+    """Results under jit and vmap agree with the native kernel. Invalid orders, which are not checked, give NaN rows."""
     z = (3 * np.random.default_rng(9).standard_normal((3, 7, 5))).astype(np.float32)
     orders = np.array([1.0, 1.3, 1.5, 2.5, 0.0, math.nan, math.inf], np.float32)
     batched = np.asarray(jax.jit(jax.vmap(s.entmax, (0, None)))(jnp.asarray(z), jnp.asarray(orders)))

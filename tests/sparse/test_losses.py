@@ -20,7 +20,10 @@ ULPS = {"native": 6.0, "reference": 40.0}
 
 
 def sensitivity(p: list[Any], y: int, alpha: float) -> float:
-    """Return how much an error of lambda changes the loss, by the other p: d p / d lambda = -p^(2 - alpha)."""
+    """Return the factor by which an error of lambda changes the loss.
+
+    An error of lambda changes the p of the classes other than y, with d p / d lambda = -p^(2 - alpha).
+    """
     others = [float(q) for i, q in enumerate(p) if i != y and q > 0]
     rest = sum(others)
     return rest + (1 - rest) ** (alpha - 2) * rest * sum(q ** (2 - alpha) for q in others) if rest < 1 else 1.0
@@ -42,7 +45,7 @@ def probabilities(z: list[Any], alpha: float) -> list[Any]:
 
 
 def entropy(p: list[Any], alpha: float) -> Any:
-    """Return H_alpha."""
+    """Return the Tsallis entropy H_alpha of p."""
     if alpha == 1:
         return -sum(q * mpmath.log(q) for q in p if q > 0)
     return (1 - sum(q ** mpmath.mpf(alpha) for q in p)) / (mpmath.mpf(alpha) * (mpmath.mpf(alpha) - 1))
@@ -68,7 +71,7 @@ def one_hot(y: int, k: int) -> list[float]:
     return [float(i == y) for i in range(k)]
 
 
-@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code
+@pytest.mark.no_sanitize  # other tests run the same code under the sanitizers
 @pytest.mark.parametrize("alpha", [*ORDERS, 2.5, 4.0])
 def test_loss_and_gradient_of_a_class(alpha: float, quick: Backend) -> None:
     rng = np.random.default_rng(int(alpha * 100))
@@ -142,7 +145,7 @@ def test_edge_rows(z: list[float], y: int, loss: float, alpha: float, quick: Bac
     if math.isnan(loss):
         assert np.isnan(gradient[0]).all()
     elif y == 1 and z[0] == 1.0:
-        np.testing.assert_array_equal(gradient[0], [1.0, 0.0])  # p
+        np.testing.assert_array_equal(gradient[0], [1.0, 0.0])  # the gradient is p
     else:
         np.testing.assert_array_equal(gradient[0], 0.0)
 

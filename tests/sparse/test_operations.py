@@ -1,4 +1,4 @@
-"""The gradient operations: the kernels agree with the definitions."""
+"""The kernels of the gradient operations agree with the definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entmax package (1.3): agreement on ordinary rows, and the differences."""
+"""Comparison with the entmax package (1.3): agreement on ordinary rows, and rows for which that package fails."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ def test_agreement(spread: float) -> None:
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 0.99, 0.999])
 def test_agreement_below_order_1(alpha: float) -> None:
-    """The difference is at most the error of the peer's sum, plus the rounding error of its scores minus tau."""
+    """The difference is at most the effect of the error of the peer's sum, plus that of rounding the peer's v."""
     for spread in (0.3, 1.0, 10.0):
         z = spread * cases.draw(20, 50)
         other = peer.entmax_bisect(z, alpha, n_iter=100, ensure_sum_one=False)
         a, v = alpha - 1, other ** (alpha - 1)
         missed = (other.sum(-1, keepdim=True) - 1).abs() / (other / v).sum(-1, keepdim=True)
-        rounded = 2.0**-52 * ((a * z).abs() + (v - a * z).abs()) / abs(a)  # of the peer's v = a z - tau
+        # The rounding error of the peer's v = a z - tau, divided by a.
+        rounded = 2.0**-52 * ((a * z).abs() + (v - a * z).abs()) / abs(a)
         off = (s.entmax(z, alpha) / other - 1).abs()
         assert (off <= (missed + 2 * rounded) / v + 2.0**-50).all(), spread
 

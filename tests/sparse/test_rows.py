@@ -1,4 +1,4 @@
-"""Rows of every length, layout and dtype: blocks, rows that are read again, columns, halves, axes, small shapes."""
+"""Rows of every length, layout and dtype: long rows, columns, half precision, axes, empty shapes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PER_ROW = np.array([1.0, 1 + 1e-12, 1 + 1e-6, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 5.
 
 
 def off(p: np.ndarray, true: np.ndarray, sum_error: float) -> float:
-    """Return the largest error in ulp of the p >= 1e-30, minus the effect of an error of the sum on the largest p."""
-    seen = true >= 1e-30
-    error = np.abs(p.astype(np.longdouble) - true)[seen]
-    unit = np.spacing(true[seen].astype(p.dtype)).astype(np.float64)
+    """Return the largest error in ulp over all p >= 1e-30, minus sum_error 2^-53, which an error of the sum may add."""
+    large = true >= 1e-30
+    error = np.abs(p.astype(np.longdouble) - true)[large]
+    unit = np.spacing(true[large].astype(p.dtype)).astype(np.float64)
     return float(((error - sum_error * 2.0**-53) / unit).max())
 
 
-@pytest.mark.no_sanitize  # tests accuracy only; shorter rows make the same kinds of memory accesses
+@pytest.mark.no_sanitize  # tests of shorter rows make the same kinds of memory accesses
 @pytest.mark.parametrize("alpha", [1.0001, 1.25, 1.5, 2.0, 2.5])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("k", [1000, 4097, 1_000_000])
@@ -46,7 +46,7 @@ def test_long_rows(k: int, dtype: str, alpha: float) -> None:
             assert off(p, true, 4.0) <= 4
 
 
-@pytest.mark.no_sanitize  # tests accuracy only; shorter rows make the same kinds of memory accesses
+@pytest.mark.no_sanitize  # tests of shorter rows make the same kinds of memory accesses
 def test_all_equal_and_heavy_tails() -> None:
     for k in (16, 4096, 1_000_000):
         for alpha in (1.1, 1.5, 2.0, 3.0):
@@ -59,7 +59,10 @@ def test_all_equal_and_heavy_tails() -> None:
 
 @pytest.mark.parametrize("alpha", [1.0001, 1.5, 1.75, 2.0])
 def test_rows_that_are_read_again(alpha: float) -> None:
-    """Rows with more candidates than a list holds (2^20): all equal, many ties, one large score, and strided."""
+    """p is accurate for rows with more than 2^20 candidates, which the kernel reads again because its list is full.
+
+    The test uses equal scores, many ties, one large score, and strided scores.
+    """
     k = (1 << 20) + 4099
     assert ulp_error(s.entmax(np.zeros(k, np.float32), alpha), np.full(k, 1 / k)).max() <= 1
     assert s.threshold(np.zeros(k, np.float32), alpha).support_size == k
@@ -97,7 +100,7 @@ def weighted(values: np.ndarray, counts: np.ndarray, alpha: float) -> np.ndarray
 @pytest.mark.parametrize("rows", [1, 17, 128, 129, 300])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_columns_are_rows(rows: int, dtype: str) -> None:
-    """Columns (axis 0), which are read 128 at a time, have the results of rows; each has its own order."""
+    """Columns have the results of rows. The kernel reads 128 columns at a time. Each column has its own order."""
     z = (np.random.default_rng(rows).standard_normal((70, rows)) * 2).astype(dtype)
     alpha = np.resize(PER_ROW, rows)
     found = s.entmax(z, alpha, axis=0)
@@ -190,7 +193,7 @@ def test_every_option_changes_the_result(quick: Backend) -> None:
 
 @pytest.mark.parametrize("k", [1, 5, 16, 33, 64])
 def test_short_rows_do_not_depend_on_other_lanes(k: int) -> None:
-    """A short row has the bits of the row alone, next to rows of other orders or with NaN, and its p is accurate."""
+    """A short row has the same bits alone and next to rows of other orders or with NaN. Its p is accurate."""
     rng = np.random.default_rng(k)
     z = (rng.standard_normal((90, k)) * rng.choice([0.1, 1.0, 30.0, 1e6], (90, 1))).astype(np.float32)
     z[3], z[17, 0], z[18, -1], z[40, ::2] = -np.inf, np.nan, np.inf, -np.inf

@@ -46,9 +46,12 @@ def true(row: np.ndarray, alpha: float, temperature: float, base: float | None =
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("alpha", [0.5, 1.25, 1.5, 2.0, 3.0])
 def test_p_is_accurate_to_4_ulp(alpha: float, dtype: str, implementation: str) -> None:
-    """Some rows have a large constant added. Scaling these scores before subtracting the maximum would lose digits."""
+    """p and tau are accurate with temperatures and bases.
+
+    Some rows have a large constant added. Scaling these scores before subtracting the maximum would lose digits.
+    """
     native, rng = implementation == "native", np.random.default_rng(3)
-    in_pairs = native and alpha in (1.5, 2.0)  # the sum of p
+    in_pairs = native and alpha in (1.5, 2.0)  # the kernel computes the sum of p in pairs of float64
     for n, shift, temperature, base in [(3, 0, 0.7, None), (9, 2000, 3.7, None), (17, 0, -2.3, 3.0), (5, 0, 0.03, 0.5)]:
         row = (rng.standard_normal(n) * 3 + shift).astype(dtype)
         with s.using(implementation):
@@ -73,7 +76,10 @@ def test_p_is_accurate_to_4_ulp(alpha: float, dtype: str, implementation: str) -
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
 def test_rows_together_and_alone_have_the_same_bits(alpha: float, dtype: str) -> None:
-    """p is accurate in short rows, which are solved together, and in longer rows, with and without a closed form."""
+    """A row has the same bits alone and in a batch of rows with other temperatures. p and tau are accurate.
+
+    The test uses short rows, which the kernel solves together, and longer rows.
+    """
     rng = np.random.default_rng(4)
     temperatures = np.array([1.0, -2.3, 3.0, 0.01, 1e-25, 1e25, 0.0, INF, 1.0, 1e-3, -0.0, 5.0, -1e-9, 40.0, 2.0**-64])
     for n in (1, 4, 64, 65, 600):
@@ -120,8 +126,8 @@ def test_the_threshold_at_the_limits(alpha: float) -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.7, 1.0, 1.4, 1.5, 2.0, 3.0])
-def test_it_is_the_map_of_scaled_scores(quick: Backend, alpha: float) -> None:
-    """The result is that of z ln(base) / T, for a number or one number per row, a base, an axis and a mask."""
+def test_results_are_those_of_scaled_scores(quick: Backend, alpha: float) -> None:
+    """Temperature T and a base give the results of the scores z ln(base) / T, for a number T and for one T per row."""
     mask = np.arange(15).reshape(3, 5) % 4 != 2
     z, m, t = quick.array(Z), quick.array(mask), quick.array(np.array(TEMPERATURES))
     by_row = Z / np.array(TEMPERATURES)[:, None]

@@ -14,7 +14,7 @@ INF, NAN = math.inf, math.nan
 
 
 def brute(row: np.ndarray, k: int) -> np.ndarray:
-    """Return the softmax over the k largest scores; among equal scores the first ones are kept."""
+    """Return the softmax over the k largest scores. Among equal scores the first ones are kept."""
     kept = np.argsort(-row, kind="stable")[:k]
     mask = np.zeros(row.size, bool)
     mask[kept] = True

@@ -53,14 +53,14 @@ def test_third_derivative(alpha: float) -> None:
     assert gradcheck(lambda z: second(z, g), (z,))
 
 
-# --- derivatives with respect to alpha; the kernel changes its formula at 1, 1.5 and 2 --------------------------------
+# --- derivatives with respect to alpha, also at 1, 1.5 and 2, where the kernel changes its formula --------------------
 
 ROWS = {"few": [0.3, -0.2, 1.1, 0.9], "zeros": [2.0, 1.9, -3.0, 0.5, 1.7], "tied": [1.0, 1.0, 0.25]}
 ORDERS = (1.0, 1 + 1e-12, 1 + 1e-6, 1 + 1e-4, 1.02, 1.3, 1.5, 1.9, 2.0, 2.5, 3.0)
 
 
 def by_differences(row: list[float], alpha: float) -> tuple[np.ndarray, float]:
-    """Return dp / dalpha and dtau / dalpha of mpmath's p by differences of third order (one-sided at alpha = 1)."""
+    """Return dp / dalpha and dtau / dalpha in mpmath, by one-sided differences of third order."""
     with mpmath.workdps(60):
         h = mpmath.mpf(10) ** -12
         base = mpmath.mpf(alpha)
@@ -74,7 +74,7 @@ def by_differences(row: list[float], alpha: float) -> tuple[np.ndarray, float]:
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("alpha", ORDERS)
 def test_the_gradient_to_alpha(alpha: float, name: str) -> None:
-    """The gradient is accurate near alpha = 1 and has its limit at 1. Errors are relative to the terms of its sum."""
+    """The gradients of p and tau with respect to alpha agree with differences, near alpha = 1 and at 1, too."""
     row = ROWS[name]
     dp, dtau = by_differences(row, alpha)
     for implementation in ("native", "reference"):
@@ -90,7 +90,7 @@ def test_the_gradient_to_alpha(alpha: float, name: str) -> None:
 
 
 def test_the_gradient_to_alpha_at_1_in_closed_form() -> None:
-    """dp_i / dalpha = p_i (<p, l^2> - l_i^2) / 2, l = log p."""
+    """At alpha = 1, dp_i / dalpha = p_i (<p, l^2> - l_i^2) / 2 with l = log p."""
     z = cases.draw(6)
     p = torch.softmax(z, 0)
     wanted = p * ((p * p.log() ** 2).sum() - p.log() ** 2) / 2
@@ -114,7 +114,10 @@ def test_second_derivatives_to_alpha_do_not_blow_up_towards_1() -> None:
 
 
 def of_p(p: np.ndarray, alpha: float, g: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """From p and g, return dz = s g'; the derivative with respect to alpha, -<s g', w'>; and the largest w."""
+    """Return the gradients dz = s g' and -<s g', w'> with respect to z and alpha, and the largest w.
+
+    Here s = p^(2 - alpha), and g' and w' are g and w minus their means with weights s.
+    """
     with mpmath.workdps(400):
         a = mpmath.mpf(alpha) - 1
         p, g = ([mpmath.mpf(float(x)) for x in values] for values in (p, g))
@@ -130,7 +133,10 @@ def of_p(p: np.ndarray, alpha: float, g: np.ndarray) -> tuple[np.ndarray, float,
 @pytest.mark.parametrize("implementation", ["native", "reference"])
 @pytest.mark.parametrize("alpha", [2.5, 5.0, 10.0, 20.0])
 def test_gradients_of_high_orders(alpha: float, implementation: str) -> None:
-    """All scores are near their maximum, so that several p are above 0. The largest gradients are 1e30."""
+    """Gradients are accurate at high orders. The largest gradients are 1e30.
+
+    All scores are near their maximum, so that several p are above 0.
+    """
     z = cases.draw(100, 4, seed=6) * 0.6 / alpha
     z[:, 3] = torch.where(torch.arange(100) % 4 == 0, z[:, 2], z[:, 3])  # ties, some at the threshold
     g, order = cases.draw(100, 4, seed=7), torch.full((100, 1), alpha, dtype=torch.float64)
@@ -144,7 +150,7 @@ def test_gradients_of_high_orders(alpha: float, implementation: str) -> None:
         row, up, down = (x[i].detach()[there].numpy() for x in (p, g, z.grad))
         dz, dalpha, w = of_p(row, alpha, up)
         slack = 2.0**-53 * (16 + 2 * alpha * abs(np.log(row)).max())
-        if implementation == "reference":  # it differentiates its own root instead of the rounded p, and s depends on p
+        if implementation == "reference":  # the reference computes s from its own root, not from the rounded p
             slack *= 2 * alpha
         assert np.abs(down - dz).max() <= slack * np.abs(dz).max(), i
         assert abs(order.grad[i].item() - dalpha) <= slack * w * np.abs(dz).sum() + 1e-300, i
@@ -153,7 +159,7 @@ def test_gradients_of_high_orders(alpha: float, implementation: str) -> None:
 
 
 def test_gradients_of_a_large_support_stay_finite_at_high_orders() -> None:
-    """s = p^(2 - alpha) overflows for each of these p. It is clipped so that the sum of all s does not overflow."""
+    """Gradients stay finite although s = p^(2 - alpha) overflows for each p. The sum of the clipped s is finite."""
     g = torch.arange(40_000, dtype=torch.float64) / 40_000
     for alpha in (80.0, 101.0):
         z = torch.zeros(40_000, dtype=torch.float64, requires_grad=True)
@@ -167,7 +173,10 @@ def test_gradients_of_a_large_support_stay_finite_at_high_orders() -> None:
 @pytest.mark.parametrize("alpha", [1.0, 1.25, 1.5, 2.0, 3.0])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_native_and_reference_gradients_agree(dtype: str, alpha: float) -> None:
-    """The kernel starts from the rounded p, so s = p^(2 - alpha) has |2 - alpha| times the relative error of p."""
+    """Gradients of the kernel and the reference differ only by rounding errors.
+
+    The kernel computes s = p^(2 - alpha) from the rounded p, so s has |2 - alpha| times the relative error of p.
+    """
     kind = getattr(torch, dtype)
     unit = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}[dtype]
     for spread in (0.3, 1.0, 3.0):
@@ -197,8 +206,8 @@ def test_gradients_outside_the_support_are_ignored(alpha: float) -> None:
     p = s.entmax(z, alpha, where=mask)
     clean = torch.where(p > 0, cases.draw(6, 9, seed=5), 0)
     assert (p == 0).any(-1).all()
-    for rubbish in (math.nan, math.inf, -math.inf, 1e300):
-        dirty = torch.where(p > 0, clean, rubbish)
+    for outside in (math.nan, math.inf, -math.inf, 1e300):
+        dirty = torch.where(p > 0, clean, outside)
         for f in (lambda z, _: s.entmax(z, alpha, where=mask), lambda z, a: s.entmax(z, a, where=mask)):
             (_, pull), (_, forward) = torch.func.vjp(f, z, order), torch.func.jvp(f, (z, order), (dirty, order * 0))
             wanted = torch.func.vjp(f, z, order)[1](clean)

@@ -17,8 +17,9 @@ from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 import softargmax as s  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(line) for line in IGNORED]
-# A class that is outside the support from order 1.5 on, a class inside it, and an ignored row. There are few scores,
-# because the time of the derivative checks grows with the square of their number: 24 scores took a minute.
+# The first class is outside the support from order 1.5 on, the second is inside the support, and the third row is
+# ignored. There are only 12 scores, because the time of the derivative checks grows with the square of this number.
+# With 24 scores the checks took a minute.
 TARGET = torch.tensor([0, 3, -100])
 SOFT = torch.softmax(draw(3, 4, seed=9), -1)
 
@@ -30,7 +31,10 @@ def scores() -> Tensor:
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.25, 1.5, 2.0, 3.0])
 @pytest.mark.parametrize("kind", ["classes", "smoothed", "soft"])
 def test_first_second_and_forward_derivatives(alpha: float, kind: str, differentiating: Backend) -> None:
-    """Second derivatives are checked by entry for the kernels, and along one direction for the definition."""
+    """First, second and forward derivatives agree with finite differences.
+
+    Second derivatives are checked entry by entry for the kernels, and along one direction for the definition.
+    """
     if differentiating.library != "torch":
         pytest.skip("torch's checks")
 
@@ -111,7 +115,7 @@ def test_map_modules() -> None:
 
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0, 3.0])
 def test_a_nan_incoming_gradient_affects_only_the_support(alpha: float, differentiating: Backend) -> None:
-    # JAX has one implementation for all lengths and would compile each length: 8 s.
+    # JAX has one implementation for all lengths. Compiling it for a second length would take 8 s.
     for length in (40,) if differentiating.library == "jax" else (40, 80):
         row = np.full((2, length), -math.inf, np.float32)
         row[:, :4] = 1, 0.98, 0.97, -50
@@ -121,5 +125,6 @@ def test_a_nan_incoming_gradient_affects_only_the_support(alpha: float, differen
                 lambda z, y=y: s.entmax_loss(z, y, alpha, reduction="none"), differentiating.array(row), g
             )
         assert not np.isfinite(found[:, :3]).any()
-        outside = 3 if differentiating.implementation == "native" else 4  # where p is 0, and where the score is -inf
+        # The kernel's gradient is 0 where p is 0. The definition's gradient is 0 where the score is -inf.
+        outside = 3 if differentiating.implementation == "native" else 4
         np.testing.assert_array_equal(found[:, outside:], 0)

@@ -22,7 +22,7 @@ each = pytest.mark.parametrize("case", cases.CASES, ids=[case.name for case in c
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Any:
-    """Reset dynamo before each test. It stops compiling a function that was compiled too often."""
+    """Reset dynamo before and after each test, because dynamo stops compiling a function that was compiled often."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -50,7 +50,7 @@ def test_vmap_over_the_scores_equals_a_loop(case: Any) -> None:
         assert torch.equal(found[i], case.f(batch[:, i].contiguous(), *rest))
 
 
-def test_vmap_over_everything_else() -> None:
+def test_vmap_over_other_arguments() -> None:
     z, orders = cases.draw(4), cases.PER_ROW
     assert torch.equal(vmap(lambda a: s.entmax(z, a))(orders), s.entmax(z.expand(3, 4), orders))
     assert torch.equal(vmap(lambda w: s.entmax(z, where=w))(cases.MASK), s.entmax(z.expand(3, 4), where=cases.MASK))

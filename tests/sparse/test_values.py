@@ -56,9 +56,10 @@ def off_the_sum(row: Exact, implementation: str, dtype: str) -> float:
 
 
 def of_the_logarithm(row: Exact, alpha: float) -> np.ndarray | float:
-    """Return the allowed error of y = log(v) / a in units of 2^-53. It matters below order 1, where |y| is large.
+    """Return the allowed error of y = log(v) / a in units of 2^-53.
 
-    With v = 2^k (1 + t), the terms of log(1 + t) after t - t^2 / 2 have one to three rounding errors (`log_pair`).
+    The error matters only below order 1, where |y| is large. With v = 2^k (1 + t), the terms of log(1 + t) after
+    t - t^2 / 2 have one to three rounding errors (`log_pair`).
     """
     if alpha >= 1:
         return 0.0
@@ -68,7 +69,7 @@ def of_the_logarithm(row: Exact, alpha: float) -> np.ndarray | float:
 
 
 def bound(row: Exact, alpha: float, implementation: str, dtype: str) -> np.ndarray:
-    """Return the allowed error of p: the effect of the sum's error, and the rounding of p. Subnormal p may be 0."""
+    """Return the allowed error of p, from the error of the sum and the rounding of p. Subnormal p may be 0."""
     p = np.ldexp(row.p.hi, -LIFT)
     own = 0.51 * ROUNDING["float32"] * 2
     if dtype == "float64":
@@ -101,7 +102,7 @@ def check(row: np.ndarray, alpha: float, implementation: str, dtype: str) -> Non
     assert (p[hi == 0] == 0).all(), where
 
 
-@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code
+@pytest.mark.no_sanitize  # other tests run the same code under the sanitizers
 @each
 @both
 def test_ordinary_rows(alpha: float, dtype: str, served: str) -> None:
@@ -109,7 +110,7 @@ def test_ordinary_rows(alpha: float, dtype: str, served: str) -> None:
         check(row, alpha, served, dtype)
 
 
-@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code
+@pytest.mark.no_sanitize  # other tests run the same code under the sanitizers
 @pytest.mark.parametrize("alpha", [1.1, 1.25, 1.5, 1.75, 1.9, 2.0, 2.25, 3.0, 5.0])
 @both
 def test_rows_that_end_next_to_the_threshold(alpha: float, dtype: str, served: str) -> None:
@@ -130,20 +131,20 @@ def test_sparsemax_is_the_exact_fraction_rounded(dtype: str) -> None:
             assert off <= 1.001 * ROUNDING[dtype] + (2.0**-98 / float(true) if true else 0), (row, found, true)
 
 
-@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code
+@pytest.mark.no_sanitize  # other tests run the same code under the sanitizers
 @pytest.mark.parametrize("alpha", [1.001, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3])
 def test_powers_over_the_range_of_v(alpha: float) -> None:
-    """p = v^(1/a) of a second score is accurate for v from 1 down, which uses every entry of the logarithm's table."""
+    """p = v^(1/a) of a second score is accurate for v up to 1. These v use every entry of the table of logarithms."""
     for v in np.linspace(max(0.02, 1 - 60 * (alpha - 1)), 1, 97):
         row = np.array([0.0, (v - 1) / (alpha - 1)])
         check(row, alpha, "native", "float64")
 
 
-@pytest.mark.no_sanitize  # tests accuracy; other tests run the same code
+@pytest.mark.no_sanitize  # other tests run the same code under the sanitizers
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 0.99, 0.999])
 @both
 def test_heavy_tails_keep_their_digits(alpha: float, dtype: str) -> None:
-    """Below order 1, the p of a second score, from 1/2 to 1e-30, has an error of at most four units."""
+    """Below order 1, the p of a second score has an error of at most 4 ulp, for p from 1/2 to 1e-30."""
     for y in np.linspace(0, 69, 93):
         row = np.array([0.0, -math.expm1((1 - alpha) * y) / (1 - alpha)], dtype)
         found, true = s.entmax(row, alpha), exact(row, alpha)
@@ -187,7 +188,7 @@ def test_equal_scores_share_at_any_order(alpha: float, dtype: str, served: str) 
             assert found.tau == pytest.approx(0.5 * (alpha - 1) - float(k) ** (1 - alpha), rel=1e-6), k
 
 
-@pytest.mark.no_sanitize  # tests accuracy; fewer rows touch the same memory
+@pytest.mark.no_sanitize  # other tests run the same code on fewer rows under the sanitizers
 @pytest.mark.parametrize("alpha", [1.25, 2.25, 2.5, 3.0, 5.0, 20.0])
 @both
 def test_many_rows_sum_to_one(alpha: float, dtype: str) -> None:
@@ -209,8 +210,10 @@ def test_the_smallest_normal_number_is_in_the_support(dtype: str, served: str) -
 
 
 def test_both_implementations_count_the_same_support(served: str) -> None:
-    """p = e^-95, e^-120 and e^-700 count as positive: they are below the normal range of float32, but p is computed in
-    float64."""
+    """p = e^-95, e^-120 and e^-700 count as positive for float32 scores, because p is computed in float64.
+
+    These p are below the normal range of float32.
+    """
     for z in (-50.0, -95.0, -105.0, -120.0, -700.0):
         assert s.threshold(np.array([0.0, z], np.float32), 1.0).support_size == 2, z
 
@@ -243,7 +246,7 @@ def test_a_crowd_sums_to_1_at_other_orders(alpha: float, served: str) -> None:
 
 
 def test_scores_closer_than_the_accuracy_of_the_search() -> None:
-    """Above order 2 the search stops at 1e-30. The smallest score of the support is still found among thousands."""
+    """p sums to 1 if thousands of scores differ by less than 1e-30, the accuracy of the search above order 2."""
     rng = np.random.default_rng(0)
     for scale, dtype in ((1e-60, "float64"), (1e-35, "float32")):
         row = (rng.random(20_000) * scale).astype(dtype)

@@ -103,7 +103,10 @@ def _exact(row: tuple[float, ...], alpha: float, digits: int) -> Exact:
 
 
 def sparsemax_fractions(row: ArrayLike) -> list[Fraction]:
-    """Return the exact sparsemax of one row of finite scores. Its support is where n z_i > sum_S z - 1."""
+    """Return the exact sparsemax of one row of finite scores.
+
+    z_i is in the support S, which has n scores, if n z_i > sum_S z - 1.
+    """
     z = [Fraction(float(x)) for x in np.asarray(row, np.float64)]
     ordered = sorted(z, reverse=True)
     n, sum_of = 0, Fraction(0)
@@ -166,12 +169,11 @@ def wide(z: ArrayLike, alpha: float) -> Long:
     return p
 
 
-# --- rows next to the threshold ---------------------------------------------------------------------------------------
+# --- rows with scores next to the threshold ---------------------------------------------------------------------------
 
 
 def made_of(smallest: float, k: int, alpha: float, dtype: str, seed: int = 0) -> NDArray[np.float64]:
-    """Return scores p^a / a, whose threshold is near 0. The smallest p, closest to the threshold, are about
-    `smallest`."""
+    """Return scores p^a / a, whose threshold is near 0. The smallest p is about `smallest`."""
     rng = np.random.default_rng([seed, k])
     p = np.exp(rng.uniform(math.log(smallest), 0, k))
     p[-1] = smallest
@@ -184,8 +186,10 @@ def made_of(smallest: float, k: int, alpha: float, dtype: str, seed: int = 0) ->
 
 
 def allowance(row: Exact, alpha: float, sum_error: float) -> NDArray[np.float64]:
-    """Return the error of each p due to an error of the sum. Lambda changes by sum_error / slope, and v changes by a
-    times as much."""
+    """Return the error of each p due to an error of the sum.
+
+    This error changes lambda by sum_error / slope, and v by a times as much.
+    """
     a, p = alpha - 1, np.ldexp(row.p.hi, -LIFT)
     if a == 0:
         return p * sum_error

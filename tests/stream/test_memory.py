@@ -1,4 +1,4 @@
-"""A stream holds only its windows: 256 MiB are converted with less than 32 MiB, measured in a separate process."""
+"""A stream keeps only its windows in memory: it converts 256 MiB with 32 MiB, measured in a separate process."""
 
 import json
 import subprocess
@@ -64,6 +64,5 @@ def test_memory_is_that_of_the_windows(tmp_path, name, shape, axis, dtype, how):
     z = np.random.default_rng(0).integers(-9, 9, shape, dtype="i1").astype(dtype)
     np.save(tmp_path / "z.npy", z)
     memory = 8 * MIB
-    assert (
-        growth(name, axis, memory, tmp_path / "z.npy", tmp_path / "p.npy", how) <= memory + 6 * MIB
-    )  # 6 MiB for each thread's tiles and logsumexp's values
+    # The tiles of the threads and the values of logsumexp take up to 6 MiB in addition to the windows.
+    assert growth(name, axis, memory, tmp_path / "z.npy", tmp_path / "p.npy", how) <= memory + 6 * MIB

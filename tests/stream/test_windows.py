@@ -81,7 +81,7 @@ def test_forms_of_common_files():
     assert form_of((5, 7), (1, 0), (0,)) == Form(7, 5, 1)
     assert form_of((2, 5, 7), (0, 1, 2), (1,)) == Form(2, 5, 7)
     assert form_of((2, 5, 7), (0, 1, 2), (0, 2)) is None
-    # elements of a row are in C order, those of the file in Fortran order
+    # the elements of a row are in C order, but the elements of the file are in Fortran order
     assert form_of((5, 7), (1, 0), (0, 1)) is None
     assert form_of((5, 1, 7), (0, 1, 2), (0, 2)) == Form(1, 35, 1)
 

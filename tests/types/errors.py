@@ -1,4 +1,4 @@
-"""Calls that a type checker must refuse. If it finds no error, it reports the unused comment `type: ignore`."""
+"""Calls that a type checker must refuse. If a checker accepts a call, it reports an unused comment `type: ignore`."""
 
 from __future__ import annotations
 

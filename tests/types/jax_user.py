@@ -1,4 +1,4 @@
-"""A user's program with arrays of another library: results have the type of the arguments."""
+"""A user's program with arrays of JAX: results have the type of the arguments."""
 
 from __future__ import annotations
 
