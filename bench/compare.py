@@ -34,7 +34,7 @@ RUNS = 15
 
 @dataclass(frozen=True)
 class Ratio:
-    """The result of a line: A's median in seconds, its ratio to B's, and the margin measured between A and A."""
+    """The result of a line: A's median in seconds, its ratio to B's, and the ratio of two processes of A (the margin)."""
 
     room: str
     name: str
@@ -133,7 +133,7 @@ def measured(a: str, b: str, room: str | None) -> list[Ratio]:
 
 
 def main() -> int:
-    """Run the comparison of the command line. Return the exit code."""
+    """Compare the two installs that the command line names. Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("a", help="the old install: a git revision, or the path of a Python executable")
     parser.add_argument("b", help="the new install, in the same form")

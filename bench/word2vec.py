@@ -98,7 +98,7 @@ def pairs(tokens: np.ndarray, windows: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def ours(*, on_tree: bool) -> tuple[Callable[[], object], Callable[[], Vectors]]:
-    """Return calls that train `WordVectors` for an epoch and that return its vectors and weight."""
+    """Return two functions: one trains `WordVectors` for an epoch, the other returns its vectors and weight."""
     tree = text().tree if on_tree else None
     model = WordVectors(text().counts, DIM, tree=tree, window=WINDOW, samples=SAMPLES, threshold=THRESHOLD)
     return lambda: model.train(text().tokens, rate=FIRST_RATE, last_rate=LAST_RATE), lambda: (
@@ -108,7 +108,7 @@ def ours(*, on_tree: bool) -> tuple[Callable[[], object], Callable[[], Vectors]]
 
 
 def modules(*, on_tree: bool) -> tuple[Callable[[], object], Callable[[], Vectors]]:
-    """Return calls that train an embedding and a layer for an epoch and that return their weights."""
+    """Return two functions: one trains an embedding and a layer for an epoch, the other returns their weights."""
     classes = len(text().counts)
     embedding = torch.nn.Embedding(classes, DIM, sparse=True)
     torch.nn.init.uniform_(embedding.weight, -0.5 / DIM, 0.5 / DIM)
@@ -136,7 +136,7 @@ def modules(*, on_tree: bool) -> tuple[Callable[[], object], Callable[[], Vector
 
 
 def gensims(*, on_tree: bool, seed: int = 1) -> tuple[Callable[[], object], Callable[[], Vectors], Any]:
-    """Return calls that train gensim for an epoch and that return its vectors and weight, and the paths of its tree."""
+    """Return a function that trains gensim for an epoch, one that returns its weights, and the paths of its tree."""
     model = Word2Vec(
         vector_size=DIM, window=WINDOW, sample=THRESHOLD, min_count=1, sg=1, workers=2, seed=seed, epochs=1,
         hs=int(on_tree), negative=0 if on_tree else SAMPLES, alpha=FIRST_RATE, min_alpha=LAST_RATE,

@@ -318,11 +318,17 @@ of 12 MiB and more cannot grow in place (`resize`, `resize_`).
 
 ## Threads
 
-Large calls use several threads. Small calls stay on the calling thread. The default number of threads is that of
-OpenMP, as in torch. It is `OMP_NUM_THREADS` if set, and otherwise the number of processors that this process may run on
-(`os.sched_getaffinity`). `torch.set_num_threads` changes it. The CPU quota of a container lowers it. For example, at
-most 2 threads run with a quota of 1.5 processors. torch does not read quotas. `OMP_NUM_THREADS` and
-`softargmax.set_num_threads` override the quota.
+Large calls use several threads. Small calls stay on the calling thread. The default number of threads is
+`OMP_NUM_THREADS` if set, and otherwise the number of processors that this process may run on (`os.sched_getaffinity`).
+`torch.set_num_threads` changes it. The CPU quota of a container lowers it. For example, at most 2 threads run with a
+quota of 1.5 processors. torch does not read quotas. `OMP_NUM_THREADS` and `softargmax.set_num_threads` override the
+quota.
+
+The threads take small pieces of the work whenever they are free, and the result has the same bits for any number of
+threads. In a process that uses torch, they are the threads of torch's OpenMP, which spin for some milliseconds after a
+call: threads of our own would share their cores. OpenMP's calls wait for every thread, even one that has not started,
+because another process has its core. When this happens, the next calls run on a pool of threads of our own. It waits
+only for threads that have started. Processes without torch always use this pool, and so do forked children.
 """
 
 

@@ -164,7 +164,7 @@ def policies() -> Iterator[Case]:
 
 
 def modules() -> Iterator[Case]:
-    """Yield the cases of the torch module, which has its own generator."""
+    """Yield the cases of the module `nn.GumbelSoftmax`, which draws from a torch.Generator."""
     import torch
 
     w = TORCH[0]

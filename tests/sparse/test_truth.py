@@ -30,7 +30,10 @@ def test_order_1_is_softmax() -> None:
 
 
 def test_order_1_5_equals_its_closed_form() -> None:
-    """tau = mean - sqrt((1 - variance n) / n) over the support, of z / 2 (Peters, Niculae & Martins 2019)."""
+    """tau = mean - sqrt((1 - n variance) / n), with mean and variance of the n values z / 2 in the support.
+
+    The source is Peters, Niculae & Martins (2019).
+    """
     for row in ROWS:
         found = exact(row, 1.5)
         z = sorted((mpmath.mpf(float(x)) / 2 for x in row), reverse=True)[: found.support]

@@ -23,7 +23,7 @@ struct Args {
     Learned scale;  // float64
     Operand mask, bias;  // `mask` is 0 for hidden keys, `bias` is added to the scores; each may be absent
     Learned slopes;  // slope times |i - j| is subtracted from the score; may be absent
-    Operand sink;  // one score without a value per query; may be absent
+    Operand sink;  // one more score for each query, with value 0; may be absent
     const std::int64_t* lengths = nullptr;  // number of keys of each entry of the batch; null: all keys
     // Paged keys and values (null `table`: no pages). A page has `page` rows, and `table` has `pages` page indices per
     // entry of the batch. Key j of entry e is row j % page of the page table[e * pages + j / page] in k and in v. The
@@ -34,7 +34,7 @@ struct Args {
     double softcap = 0;  // 0: none
     double* lse = nullptr;  // one per query; null: not requested
     double dropout = 0;  // the probability that an entry of p is dropped
-    // Seeds of the dropout: two words of 32 bits per entry and head, the lower word first.
+    // Seeds of the dropout. There is one per head of each batch entry: two words of 32 bits, the lower word first.
     const std::int64_t* seeds = nullptr;
     // One flag per query. Forward pass: 1 if the query's result is invalid because a number was not finite. Backward
     // pass: 1 if the query was left out of all sums, 2 if it should have been left out but was already added to dk and

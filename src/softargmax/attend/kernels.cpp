@@ -51,12 +51,12 @@ template <class T> struct Packing {
 
 // A unit of work of one thread: up to kQueries queries that share a head of keys.
 template <class T> struct Unit {
-    std::vector<Panel<T>> panels;
+    std::vector<QueryTile<T>> panels;
     Range any;
     T* spare;
-    static std::int64_t size(const Args& args) { return (kPanels + 1) * Panel<T>::size(args); }
-    Unit(const Shared& head, std::int64_t row, T* memory) : spare(memory + kPanels * Panel<T>::size(head.args)) {
-        const std::int64_t each = Panel<T>::size(head.args), end = std::min(row + kQueries, head.rows());
+    static std::int64_t size(const Args& args) { return (kPanels + 1) * QueryTile<T>::size(args); }
+    Unit(const Shared& head, std::int64_t row, T* memory) : spare(memory + kPanels * QueryTile<T>::size(head.args)) {
+        const std::int64_t each = QueryTile<T>::size(head.args), end = std::min(row + kQueries, head.rows());
         panels.reserve(kPanels);
         for (std::int64_t i = row; i < end; i += kPanelRows, memory += each) {
             panels.emplace_back(head, i, std::min<std::int64_t>(kPanelRows, end - i), memory);
@@ -65,7 +65,7 @@ template <class T> struct Unit {
     }
     std::int64_t begin() const { return any.begin / kKeys * kKeys; }
     void fold(std::int64_t first, const Block<T>& block) {
-        for (Panel<T>& panel : panels) panel.fold(first, block);
+        for (QueryTile<T>& panel : panels) panel.fold(first, block);
     }
     void add(const Unit& later) {
         for (std::size_t i = 0; i < panels.size(); ++i) panels[i].add(later.panels[i]);
@@ -75,11 +75,11 @@ template <class T> struct Unit {
     template <class BlockAt> bool finish(BlockAt block_at) {
         bool nonfinite = false;
         FiniteBlock<T> finite;
-        for (Panel<T>& panel : panels) {
+        for (QueryTile<T>& panel : panels) {
             if (!panel.finish()) continue;
             for (int i = 0; i < panel.rows; ++i) {
                 if (!panel.nonfinite[i]) continue;
-                Panel<T> alone(panel.head, panel.first + i, 1, spare);
+                QueryTile<T> alone(panel.head, panel.first + i, 1, spare);
                 for (std::int64_t b = begin(); b < any.end; b += kKeys)
                     alone.fold(b, finite.of(block_at(b), std::min(kKeys, panel.head.keys - b), panel.head.args.values));
                 nonfinite |= alone.finish();

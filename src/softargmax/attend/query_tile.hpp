@@ -289,7 +289,7 @@ template <class T> class FiniteBlock {
 };
 
 // Up to 12 queries, processed by one thread.
-template <class T> struct Panel {
+template <class T> struct QueryTile {
     static constexpr int kRows = kPanelRows;
     const Shared& head;
     std::int64_t first;
@@ -302,7 +302,7 @@ template <class T> struct Panel {
     bool nonfinite[kRows] = {};
 
     static std::int64_t size(const Args& args) { return kRows * (args.width + whole_panels<T>(args.values)) + 64; }
-    Panel(const Shared& h, std::int64_t row, std::int64_t count, T* memory)
+    QueryTile(const Shared& h, std::int64_t row, std::int64_t count, T* memory)
         : head(h),
           first(row),
           rows(static_cast<int>(count)),
@@ -390,7 +390,7 @@ template <class T> struct Panel {
     }
 
     // Merges the state of the same queries over later keys into this state.
-    void add(const Panel& later) {
+    void add(const QueryTile& later) {
         for (int i = 0; i < rows; ++i) {
             const T weight = merge_into(i, later.state[i]);
             nonfinite[i] = nonfinite[i] || later.nonfinite[i];

@@ -18,7 +18,14 @@ try:
 except ImportError:  # older versions of typer raise click's exceptions
     from click import ClickException as TyperException  # type: ignore[assignment]
 
-__all__ = ["FailedRunError", "TyperException", "UnknownOptionError", "WrongUseError", "refused_as", "require"]
+__all__ = [
+    "FailedRunError",
+    "TyperException",
+    "UnknownOptionError",
+    "WrongUseError",
+    "fail_unless_installed",
+    "refused_as",
+]
 
 
 class WrongUseError(Exception):
@@ -33,7 +40,7 @@ class FailedRunError(Exception):
     """The run failed: exit code 1."""
 
 
-def require(need: str, extra: str, **packages: str) -> None:
+def fail_unless_installed(need: str, extra: str, **packages: str) -> None:
     """Raise FailedRunError if a module is not installed.
 
     Arguments

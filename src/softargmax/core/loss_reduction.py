@@ -11,7 +11,7 @@ from softargmax.core.arrays import as_number, device_of, namespace, working_dtyp
 from softargmax.core.error_free import row_sum
 
 
-def counts(target: Any, ignore_index: int, weight: Any = None, axis: int = -1) -> Any:
+def row_weights(target: Any, ignore_index: int, weight: Any = None, axis: int = -1) -> Any:
     """The weight of each row in the mean loss: 1, or the weight w_y of its class y. An ignored row has weight 0.
 
     `weight` broadcasts with the scores, and its classes are along `axis`.
@@ -32,12 +32,12 @@ def counts(target: Any, ignore_index: int, weight: Any = None, axis: int = -1) -
     return xp.where(ignored, 0.0, xp.sum(chosen, axis=axis))
 
 
-def each_counts(rows: Any) -> Any:
+def equal_row_weights(rows: Any) -> Any:
     """A weight of 1 for every row."""
     return namespace(rows).ones(tuple(rows.shape), dtype=rows.dtype, device=device_of(rows))
 
 
-def together(count: Any, dtype: Any, kept: int = 0) -> Any:
+def total_weight(count: Any, dtype: Any, kept: int = 0) -> Any:
     """The sum of the rows' weights. A sum of 0 becomes inf, so that the mean over no rows and its gradient are 0."""
     total = _sum(count, dtype, kept)
     return namespace(total).where(total == 0.0, math.inf, total)
@@ -47,7 +47,7 @@ def together(count: Any, dtype: Any, kept: int = 0) -> Any:
 def reduced(rows: Any, count: Any, dtype: Any, *, kept: int, mean: bool) -> Any:
     """The sum or mean of the rows' losses over all but the `kept` leading dimensions, rounded once."""
     found = _sum(rows, dtype, kept)
-    found = found / together(count, dtype, kept) if mean else found
+    found = found / total_weight(count, dtype, kept) if mean else found
     return as_number(namespace(found).astype(found, dtype))
 
 

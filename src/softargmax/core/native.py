@@ -12,18 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from softargmax.core import _native
 from softargmax.core.arrays import row_shape
 from softargmax.core.signature import public
-
-try:
-    from softargmax.core import _native
-except ImportError as missing:
-    if "libgomp" not in str(missing):
-        raise
-    raise ImportError(
-        f"{missing}. softargmax runs its threads on OpenMP's libgomp.so.1, which torch includes; without torch, "
-        "install it from your system (Debian: libgomp1, Fedora: libgomp, Alpine: libgomp)"
-    ) from None
 
 BLOCK: int = _native.BLOCK
 """The number of scores per block. Rows are cut at multiples of it, whatever the number of threads and pieces."""
@@ -46,11 +37,10 @@ def set_num_threads(n: int) -> None:
 
     Notes
     -----
-    The default is OpenMP's: OMP_NUM_THREADS if it is set, and otherwise the number of processors that the process may
-    run on. `torch.set_num_threads` changes the default. If OMP_NUM_THREADS is not set, the CPU quota of a container,
-    rounded up, limits the default.
-
-    Results do not depend on n. Small inputs stay on the calling thread, and a forked child runs on one thread.
+    The default is OMP_NUM_THREADS if it is set, and otherwise the number of processors that the process may run on.
+    `torch.set_num_threads` changes the default. If OMP_NUM_THREADS is not set, the CPU quota of a container, rounded
+    up, limits the default.
+    Results do not depend on n. Small inputs use only the calling thread.
 
     Examples
     --------

@@ -306,7 +306,7 @@ def _check_rows(state: State, other: Any) -> None:
         raise TypeError(f"others: expected a State, got {type(other).__name__}")
     if namespace(other.m) is not namespace(state.m):
         kinds = type(state.m).__name__, type(other.m).__name__
-        raise TypeError("others: expected states of {}, as the first, got one of {}".format(*kinds))
+        raise TypeError("others: expected states of {} like the first state, got a state of {}".format(*kinds))
     if tuple(other.m.shape) != tuple(state.m.shape):
         raise ValueError(f"others: expected the first state's rows, {tuple(state.m.shape)}, got {tuple(other.m.shape)}")
     if (other.o is None) != (state.o is None):

@@ -38,7 +38,7 @@ from softargmax.core.torch_private import (
 )
 from softargmax.core.torch_readable import ready
 from softargmax.core.torch_rules import defined_vjp, transposed
-from softargmax.core.torch_schema import AT_ONCE, RECORDED, Slots
+from softargmax.core.torch_schema import AT_ONCE, RECORDED, SchemaSlots
 from softargmax.core.torch_vmap import along_rows, by_batch, by_definition
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class TorchOperation:
     def __init__(self, operation: Any) -> None:
         self.operation = operation
         self.many = len(operation.fields) > 1
-        self.slots = Slots(operation)
+        self.slots = SchemaSlots(operation)
         self.flatten, self.unflatten, self.stage = self.slots.flatten, self.slots.unflatten, self.slots.stage
         self.constant = [field in operation.constant for field in operation.fields]
         self.constant = self.constant if any(self.constant) else []

@@ -22,7 +22,7 @@ class Like(NamedTuple):
     dtype: Any
 
 
-class Slots:
+class SchemaSlots:
     """The slots of an operation's arguments.
 
     - `flatten(record)` returns the slots, `unflatten(*slots)` the record.

@@ -62,11 +62,11 @@ struct Layer {
         const auto bytes = static_cast<std::size_t>(rows_at_once * classes) * kTypeBytes[static_cast<int>(scores.type)];
         if (bytes >= kPooled) pooled = bytes;
         else small.reset(new char[bytes + 1]);
-        scores.data = pooled ? static_cast<char*>(Pool::instance().take(pooled)) : small.get();
+        scores.data = pooled ? static_cast<char*>(Allocator::instance().take(pooled)) : small.get();
         if (!scores.data) throw std::bad_alloc();
     }
     ~Layer() {
-        if (pooled) Pool::instance().give(scores.data, pooled);
+        if (pooled) Allocator::instance().give(scores.data, pooled);
     }
     Layer(const Layer&) = delete;
     Layer& operator=(const Layer&) = delete;

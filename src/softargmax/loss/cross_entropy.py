@@ -12,7 +12,7 @@ from softargmax.core.scale import UNIT
 from softargmax.core.types import Array, Logits, Target
 from softargmax.loss import operations, reference
 from softargmax.loss.arguments import CrossEntropy, CrossEntropyVjp, GradientOf
-from softargmax.loss.options import Keywords, checked, common_call, takes
+from softargmax.loss.options import Keywords, checked_options, common_call, takes
 from softargmax.loss.results import CrossEntropyTerms, LossAndGradient
 from softargmax.normalize import operations as normalize
 from softargmax.normalize.operations import LogSumExp, Scores
@@ -119,7 +119,7 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
 def record(z: Any, target: Any, options: Keywords) -> CrossEntropy:
     """Check the arguments and return the argument record of the operation."""
     z = check.scores(z)
-    loss_options, axis, kept, mean, dtype = checked(z, target, options, look=not is_native(z))
+    loss_options, axis, kept, mean, dtype = checked_options(z, target, options, look=not is_native(z))
     return CrossEntropy(z, loss_options, (axis,), kept, mean, dtype)
 
 

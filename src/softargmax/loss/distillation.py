@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from softargmax.core import arrays, check
 from softargmax.core.arrays import namespace, one_axis
 from softargmax.core.check import one_of
-from softargmax.core.loss_reduction import each_counts, reduced
+from softargmax.core.loss_reduction import equal_row_weights, reduced
 from softargmax.core.signature import public
 from softargmax.core.targets import REDUCTIONS, kept_of
 from softargmax.core.types import Array, DType, Logits, Mask, Numbers, PerRow, Vectors
@@ -215,6 +215,6 @@ def _rows_in_mean(where: Any, axis: int) -> Any:
 
 def _reduced(rows: Any, count: Any, reduction: str, dtype: Any) -> Any:
     """Return the sum or the mean of the divergences of the rows, or the divergences themselves for "none"."""
-    every = each_counts(rows)
+    every = equal_row_weights(rows)
     count = every if count is None else every * namespace(rows).astype(count, rows.dtype)
     return reduced(rows, count, dtype, kept=kept_of(reduction, rows.ndim), mean=reduction == "mean")

@@ -130,7 +130,7 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
             for (int g = 0; g < this->count; ++g) {
                 double* row_bent = bent + g * pitch;
                 cap.bend(row_bent, e - b);
-                // At beta = 0 the soft-cap also applies to infinite scores.
+                // At beta = 0 every score counts as 0. This includes +-inf, which the soft-cap has made finite.
                 for (std::int64_t i = 0; i < e - b && scale[g].flat; ++i)
                     row_bent[i] = row_bent[i] - row_bent[i] == 0 ? 0 : row_bent[i];
             }

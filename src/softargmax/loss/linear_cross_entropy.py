@@ -19,7 +19,7 @@ from softargmax.loss.linear_inputs import (
     widest_dtype,
 )
 from softargmax.loss.linear_operations import gradient_letters
-from softargmax.loss.options import LinearKeywords, checked, takes
+from softargmax.loss.options import LinearKeywords, checked_options, takes
 from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient, ToLayer
 
 
@@ -220,7 +220,7 @@ def record(
     """Check the arguments. Return the checked layer, and the argument record with arrays reshaped to (N, ...)."""
     layer = layer_of(h, w, bias)
     options = {**options, "dtype": widest_dtype(options.get("dtype"), layer)}
-    loss_options, _, kept, mean, dtype = checked(layer.h, target, options, layer.shape, name)
+    loss_options, _, kept, mean, dtype = checked_options(layer.h, target, options, layer.shape, name)
     return layer, LinearCrossEntropy(
         layer=layer.flat,
         options=flattened(loss_options, layer.shape),

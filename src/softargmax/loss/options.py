@@ -103,7 +103,7 @@ def common_call(z: Any, target: Any, options: Mapping[str, object]) -> CrossEntr
     return CrossEntropy(z, plain, axes, *kept, row_dtype(z.dtype))
 
 
-def checked(
+def checked_options(
     z: Any,
     target: Any,
     keywords: Mapping[str, Any],

@@ -23,7 +23,7 @@ import numpy as np
 
 from softargmax.core.arrays import device_of, kept_shape, namespace, row_shape, working_dtype
 from softargmax.core.error_free import row_sum, total, two_sum
-from softargmax.core.loss_reduction import counts, each_counts, reduced, together
+from softargmax.core.loss_reduction import equal_row_weights, reduced, row_weights, total_weight
 from softargmax.core.row_chunks import by_rows
 from softargmax.loss.results import CrossEntropyTerms
 from softargmax.normalize import operations
@@ -76,9 +76,9 @@ def reduced_losses(rows: Any, options: LossOptions, axes: tuple[int, ...], kept:
 def weights_of_rows(rows: Any, options: LossOptions, axes: tuple[int, ...]) -> Any:
     """Return the weight of each row in a mean, in the shape of `rows`."""
     if options.target is None:
-        return each_counts(rows)
+        return equal_row_weights(rows)
     target = namespace(rows).reshape(options.target, tuple(rows.shape))
-    return counts(target, options.ignore_index, options.weight, *axes)
+    return row_weights(target, options.ignore_index, options.weight, *axes)
 
 
 def seed_of(of: CrossEntropy, g: Any) -> Factor:
@@ -90,7 +90,7 @@ def seed_of(of: CrossEntropy, g: Any) -> Factor:
     g = xp.reshape(xp.astype(g, kind), groups)
     if of.mean:
         count = weights_of_rows(xp.zeros(rows, dtype=kind, device=device_of(z)), of.options, of.axes)
-        g = g / xp.reshape(together(count, kind, kept), groups)
+        g = g / xp.reshape(total_weight(count, kind, kept), groups)
     return xp.expand_dims(g, axis=axis)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core.arrays import dtype_name, is_torch, namespace
-from softargmax.core.loss_reduction import together
+from softargmax.core.loss_reduction import total_weight
 from softargmax.core.products import biased, finite
 from softargmax.core.row_chunks import SIZE, cut
 from softargmax.core.scale import Scale
@@ -92,7 +92,7 @@ def seed_of(of: LinearCrossEntropy, g: Any) -> Any:
     if not of.mean:
         return g
     count = reference.weights_of_rows(xp.zeros((of.layer.h.shape[0],), dtype=g.dtype), of.options, CLASSES)
-    return g / together(count, xp.float64 if dtype_name(g.dtype) == "float64" else g.dtype)
+    return g / total_weight(count, xp.float64 if dtype_name(g.dtype) == "float64" else g.dtype)
 
 
 # --- products ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from softargmax.core.types import Array, DType, Integers, Logits, Mask, Numbers,
 from softargmax.loss import linear_operations, operations
 from softargmax.loss.arguments import CrossEntropy
 from softargmax.loss.linear_cross_entropy import like_rows, record
-from softargmax.loss.options import checked
+from softargmax.loss.options import checked_options
 
 
 @public
@@ -86,7 +86,7 @@ def selected_log_softmax(
         )
 
     def log_p(classes: Any) -> Any:
-        loss_options, axis, kept, mean, dtype = checked(z, classes, options, name="index")
+        loss_options, axis, kept, mean, dtype = checked_options(z, classes, options, name="index")
         return 0.0 - operations.cross_entropy.first(CrossEntropy(z, loss_options, (axis,), kept, mean, dtype))
 
     if not several:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Segments(Rows):
-    """Ragged rows [offsets[s], offsets[s + 1]) along z's first axis, laid out one after another along the last axis.
+    """Ragged rows. Row s is z[offsets[s] : offsets[s + 1]]; this class moves the first axis of z to the end.
 
     A score of 0 is appended as an extra segment, so that there is always at least one segment. If offsets decrease or
     do not run from 0 to len(z), every result is NaN (under tracing and on devices offsets cannot be checked).
@@ -98,7 +98,7 @@ def _add_pairs(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
 class Measure(NamedTuple):
     """Scores x = beta z relative to the maximum of their row: x - x_max = s + t, w = exp(s + t), r = sum w - 1."""
 
-    m: Any  # the maximum of sign z, in the unit of z
+    m: Any  # the maximum of z, or of -z if beta is negative
     c: Any  # maximum of x - |beta| m + log weights, or 0 without weights
     s: Any
     t: Any

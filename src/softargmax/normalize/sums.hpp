@@ -3,8 +3,8 @@
 //     expectation <p, v>      entropy -<p, log p>      divergence <p, log p - log q>
 //     Renyi entropy log <1, p^a> / (1 - a)
 //
-// To add a sum, add a line to the table kSums. Compute its sum over one block in `block_part`, and its result from the
-// sum over the row in `put_sum`.
+// To add a sum, add a value to SumOf and a line to the table kSums. Compute its sum over one block in `block_part`, and
+// its result from the sum over the row in `put_sum`.
 #pragma once
 
 #include "normalize/args.hpp"
@@ -156,27 +156,29 @@ template <int Size> Twofold block_part(const Group<double, Size>& group, std::in
     const double order = group.args.sum == SumOf::renyi_entropy ? order_of(group, g) : 1;
     if (order != 1 && logs_are_apart(s, order)) return {0, 0};
     apply<Log::no>(z, n, s.p, beta, {p, z, false});
-    if (group.args.sum == SumOf::expectation) {
-        for (std::int64_t i = 0; i < n && !other; ++i) q[i] = static_cast<double>(group.begin(block) + i);
-        return inner_product(p, other ? other : q, n);
+    switch (group.args.sum) {
+        case SumOf::expectation:
+            for (std::int64_t i = 0; i < n && !other; ++i) q[i] = static_cast<double>(group.begin(block) + i);
+            return inner_product(p, other ? other : q, n);
+        case SumOf::entropy: {
+            apply<Log::yes>(z, n, s.p, beta, {log_p, z, false});
+            const Twofold sum = inner_product(p, log_p, n);
+            return {0 - sum.hi, 0 - sum.lo};
+        }
+        case SumOf::renyi_entropy:
+            apply<Log::yes>(z, n, s.p, beta, {log_p, z, false});
+            return mean_of_powers(p, log_p, order, n);
+        case SumOf::kl_divergence:
+            apply<Log::no>(other, n, s.q, beta, {q, other, false});
+            if (std::fabs(s.p.m) < 1e290 && std::fabs(s.q.m) < 1e290 && !std::isinf(beta.hi)) {
+                const Twofold top = two_sum(s.p.m, -s.q.m);
+                return divergence(z, other, beta.hi, top, log_l(s.p) - log_l(s.q), p, q, n);
+            }
+            apply<Log::yes>(z, n, s.p, beta, {log_p, z, false});
+            apply<Log::yes>(other, n, s.q, beta, {log_q, other, false});
+            return divergence(log_p, log_q, 1, {0, 0}, 0, p, q, n);
     }
-    if (group.args.sum == SumOf::entropy) {
-        apply<Log::yes>(z, n, s.p, beta, {log_p, z, false});
-        const Twofold sum = inner_product(p, log_p, n);
-        return {0 - sum.hi, 0 - sum.lo};
-    }
-    if (group.args.sum == SumOf::renyi_entropy) {
-        apply<Log::yes>(z, n, s.p, beta, {log_p, z, false});
-        return mean_of_powers(p, log_p, order, n);
-    }
-    apply<Log::no>(other, n, s.q, beta, {q, other, false});
-    if (std::fabs(s.p.m) < 1e290 && std::fabs(s.q.m) < 1e290 && !std::isinf(beta.hi)) {
-        const Twofold top = two_sum(s.p.m, -s.q.m);
-        return divergence(z, other, beta.hi, top, log_l(s.p) - log_l(s.q), p, q, n);
-    }
-    apply<Log::yes>(z, n, s.p, beta, {log_p, z, false});
-    apply<Log::yes>(other, n, s.q, beta, {log_q, other, false});
-    return divergence(log_p, log_q, 1, {0, 0}, 0, p, q, n);
+    return {0, 0};
 }
 
 template <int Size> void put_sum(const Group<double, Size>& group, int g, const States& s, Twofold sum) {

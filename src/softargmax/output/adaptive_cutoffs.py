@@ -119,9 +119,9 @@ def adaptive_cutoffs(
     batch : int
         B, the number of rows of a step.
     div_value : float
-        v: cluster i has vectors of length :math:`D_i = \max(1, \lfloor D / v^i \rfloor)`. With 1, as in the article,
-        the cut-offs are chosen as if all vectors had length D. The model counts the time that short vectors save, but
-        not the accuracy that they lose. With v = 4, the result would therefore have few classes in the head.
+        v: cluster i has vectors of length :math:`D_i = \max(1, \lfloor D / v^i \rfloor)`. The default 1,
+        as in the article, gives all vectors the length D. A larger v is not recommended. The cost model counts the time
+        that short vectors save, but not the accuracy that they lose, so it puts few classes in the head.
     cost : StepCost, optional
         The cost model: g and its constants s and u. The default constants were measured on a CPU.
 

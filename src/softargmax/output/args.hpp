@@ -74,7 +74,8 @@ struct DrawsArgs {
     std::uint64_t seed = 0, stream = 0;
     std::uint32_t purpose = 0;
     std::int64_t first = 0, draws = kUnknown, classes = kUnknown;
-    const double* threshold = nullptr;  // null without an alias table; `out` then has a row for each of the four words
+    const double* threshold =
+        nullptr;  // the alias table; null: `out` gets the random words themselves, four rows of them
     const std::int64_t* alias = nullptr;
     std::int64_t* out = nullptr;
     int threads = 1;

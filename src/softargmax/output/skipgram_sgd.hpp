@@ -77,7 +77,7 @@ void update(T* const* nodes, const T* factors, std::int64_t count, const T* h, T
 }
 
 template <class T> class Steps {
-    // Up to kTogether pairs of a row. Their nodes belong to owners that this thread runs.
+    // Up to kTogether pairs of a row and a node. Only this thread changes these nodes.
     struct Pairs {
         std::int64_t count = 0;
         T* node[kTogether];

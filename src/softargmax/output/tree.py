@@ -10,7 +10,7 @@ from softargmax.core import seeds
 from softargmax.core.arrays import is_torch
 from softargmax.output import tree_build
 from softargmax.output.counts import at_least, counts_of
-from softargmax.output.tree_paths import Nodes, Paths
+from softargmax.output.tree_paths import Paths, TreePaths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Paths", "Tree"]
 
 
-class Tree(Nodes):
+class Tree(TreePaths):
     r"""A binary tree with the K classes as leaves and with K - 1 inner nodes, each of which has two children.
 
     .. math:: \sum_k 2^{-d_k} = 1

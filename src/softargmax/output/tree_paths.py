@@ -43,7 +43,7 @@ class Slots(NamedTuple):
     classes: Any
 
 
-class Nodes:
+class TreePaths:
     """The arrays and methods of `Tree`, except for its constructors."""
 
     @public
@@ -162,12 +162,12 @@ class Nodes:
         return {"children": self._children}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Nodes) and np.array_equal(self._children, other.children)
+        return isinstance(other, TreePaths) and np.array_equal(self._children, other.children)
 
     def __hash__(self) -> int:
         return hash(self._children.tobytes())
 
-    def __reduce__(self) -> tuple[type[Nodes], tuple[NDArray[np.int64]]]:
+    def __reduce__(self) -> tuple[type[TreePaths], tuple[NDArray[np.int64]]]:
         return type(self), (self._children,)
 
     def __repr__(self) -> str:

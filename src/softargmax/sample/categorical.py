@@ -15,7 +15,7 @@ from softargmax.core.types import Array, Generator, Integers, Logits, Mask, PerR
 from softargmax.sample import operations
 from softargmax.sample.arguments import Distribution, Filters
 from softargmax.sample.operations import Categorical, FilterMask
-from softargmax.sample.options import ORDERS, distribution_of, number_of_draws, rows_of, source_of
+from softargmax.sample.options import ORDERS, number_of_draws, options_of, rows_of, source_of
 from softargmax.sample.results import CategoricalWithLogprob
 from softargmax.sample.undrawable_rows import unsound
 
@@ -204,7 +204,7 @@ def _checked(z: Any, options: DrawKeywords) -> Categorical:
     z = rows_of(z)
     axis = one_axis(requested["axis"], z.ndim)
     filters = {name: requested[name] for name in Filters._fields}
-    distribution = distribution_of(z, axis, requested["temperature"], requested["where"], requested["order"], **filters)
+    distribution = options_of(z, axis, requested["temperature"], requested["where"], requested["order"], **filters)
     z = last(z, axis)
     replace, n = flag(requested["replace"], "replace"), number_of_draws(requested["num_samples"])
     if not replace and n > z.shape[-1] > 0:
@@ -293,7 +293,7 @@ def filter_scores(  # noqa: PLR0913 options are keywords
         "top_k": top_k, "top_p": top_p, "min_p": min_p, "typical_p": typical_p, "epsilon": epsilon, "eta": eta
     }  # fmt: skip
     axis = one_axis(axis, z.ndim)
-    distribution, z = distribution_of(z, axis, temperature, where, order, **filters), last(z, axis)
+    distribution, z = options_of(z, axis, temperature, where, order, **filters), last(z, axis)
     kept = operations.filter_mask.first(FilterMask(z, distribution, (z.ndim - 1,)))
     xp, wrong = namespace(z), unsound(distribution)
     filtered = xp.where(kept, z, xp.asarray(-math.inf, dtype=z.dtype, device=device_of(z)))

@@ -39,7 +39,7 @@ template <class T> class Select {
     static constexpr int kTile = Row<T>::kTile, kMostSteps = 4096;
     static constexpr std::int64_t kFew = 2048, kVeryFew = 128;
 
-    static constexpr double kLeastDepth = 1e-290;  // a number of steps divided by less than this may overflow
+    static constexpr double kLeastDepth = 1e-290;  // dividing the number of steps by a smaller depth may overflow
     // The bins of a histogram: the depths from low to high, divided into `count` steps.
     struct Steps {
         double low, high;
@@ -155,7 +155,7 @@ template <class T> class Select {
         while (i + 1 < all.size() && (before += all[i].weight) < goal) ++i;
         return {all[i].key, all[i].at};
     }
-    // Returns the boundary if all scores of the bin are equal. Those with the lowest columns are taken.
+    // Returns the boundary for a bin in which all scores are equal. Scores with the lowest columns are kept first.
     Boundary first_alike(double its, double before, double goal) {
         Boundary last{its, -1};
         each([&](const Piece<T>& piece, std::int64_t from, std::int64_t n, const double* x, const double* q) {

@@ -35,7 +35,7 @@ def rows_of(z: Any, name: str = "z") -> Any:
     return z
 
 
-def distribution_of(z: Any, axis: int, temperature: Any, where: Any, order: Any, **filters: Any) -> Distribution:
+def options_of(z: Any, axis: int, temperature: Any, where: Any, order: Any, **filters: Any) -> Distribution:
     """Check all options of the distribution. In the returned arrays the class axis is the last axis."""
     if order not in ORDERS:
         raise ValueError(f"order: expected {' or '.join(map(repr, ORDERS))}, got {order!r}")

@@ -143,10 +143,10 @@ inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi
 //
 // kLogarithm: computing p takes a logarithm. Such maps always use compensated sums, and multiply p by the gain even if
 // the gain is 1, because both cost little compared to the logarithm.
-template <class N> struct Gentle {
+template <class N> struct GentleEntmax {
     N m;
     Two<N> at;  // c
-    Gentle(N top, N below) : m(top), at(two_sum(top, as<N>(0) - below)) {}
+    GentleEntmax(N top, N below) : m(top), at(two_sum(top, as<N>(0) - below)) {}
     void shift(N step) { at = plus(at, {step, as<N>(0)}); }
     template <class V> SOFTARGMAX_INLINE V rough_difference(V z) const {
         return (z - all<V>(m)) - all<V>((at.hi - m) + at.lo);
@@ -154,16 +154,16 @@ template <class N> struct Gentle {
 };
 
 // Maps with a closed form in beta (z - c), where c = m + (lambda - offset) / beta.
-template <class N, int offset, bool scaled> struct Closed : Gentle<N> {
-    using Gentle<N>::at;
+template <class N, int offset, bool scaled> struct ClosedEntmax : GentleEntmax<N> {
+    using GentleEntmax<N>::at;
     static constexpr bool kLogarithm = false;
     Two<N> beta;
-    Closed(N top, Two<N> scale) : Gentle<N>(top, as<N>(offset) / scale.hi), beta(scale) {}
+    ClosedEntmax(N top, Two<N> scale) : GentleEntmax<N>(top, as<N>(offset) / scale.hi), beta(scale) {}
     N x(N z) const { return ((z - at.hi) - at.lo) * beta.hi - as<N>(offset); }  // beta (z - m) - lambda
     N scale() const { return as<N>(1); }  // a step is measured relative to this
     void shift(N step) {
-        if constexpr (scaled) Gentle<N>::shift(step / beta.hi);
-        else Gentle<N>::shift(step);
+        if constexpr (scaled) GentleEntmax<N>::shift(step / beta.hi);
+        else GentleEntmax<N>::shift(step);
     }
     double move(double step, bool /*over*/) {
         shift(step);
@@ -190,7 +190,7 @@ template <class N, int offset, bool scaled> struct Closed : Gentle<N> {
         return distance<T, pairs>(z).hi;
     }
     template <class V> SOFTARGMAX_INLINE V rough_difference(V z) const {
-        return scaled_by_beta(Gentle<N>::rough_difference(z));
+        return scaled_by_beta(GentleEntmax<N>::rough_difference(z));
     }
 
   private:
@@ -201,8 +201,8 @@ template <class N, int offset, bool scaled> struct Closed : Gentle<N> {
 };
 
 // alpha = 2: p = beta (z - c).
-template <class N, bool scaled> struct Linear : Closed<N, 1, scaled> {
-    using Closed<N, 1, scaled>::Closed;
+template <class N, bool scaled> struct LinearEntmax : ClosedEntmax<N, 1, scaled> {
+    using ClosedEntmax<N, 1, scaled>::ClosedEntmax;
     // If no score enters or leaves the support, the sum is linear, and any step is exact.
     static constexpr double kStepFraction = 0.5;
     static constexpr double a() { return 1; }
@@ -225,8 +225,8 @@ template <class N, bool scaled> struct Linear : Closed<N, 1, scaled> {
 };
 
 // alpha = 1.5: p = v^2,  v = beta (z - c) / 2.
-template <class N, bool scaled> struct Squared : Closed<N, 2, scaled> {
-    using Closed<N, 2, scaled>::Closed;
+template <class N, bool scaled> struct SquaredEntmax : ClosedEntmax<N, 2, scaled> {
+    using ClosedEntmax<N, 2, scaled>::ClosedEntmax;
     static constexpr double kStepFraction = 1e-3;
     static constexpr double a() { return 0.5; }
     static constexpr double tolerance() { return 1e-8; }
@@ -255,26 +255,30 @@ template <class N, bool scaled> struct Squared : Closed<N, 2, scaled> {
 // alpha <= 2 without a closed form: v = 1 + a beta (z - c), with c = m + lambda / beta. Below order 1 every v is at
 // least 1, so no score is near the threshold. Below order 1, lambda may be in the thousands. Therefore a step is
 // measured relative to the v of the maximum.
-template <class N> struct Shifted : Gentle<N> {
-    using Gentle<N>::at, Gentle<N>::m;
+template <class N> struct ShiftedEntmax : GentleEntmax<N> {
+    using GentleEntmax<N>::at, GentleEntmax<N>::m;
     static constexpr bool kLogarithm = true;
     static constexpr double kStepFraction = 1e-3;
     double a_;
     Scale beta;
     Twofold b;  // a beta
     Root root;
-    Shifted(N top, Twofold a, Scale scale)
-        : Gentle<N>(top, as<N>(0)), a_(a.hi), beta(scale), b(slope_of(a, scale)), root(a.hi != 0 ? a : Twofold{1, 0}) {}
+    ShiftedEntmax(N top, Twofold a, Scale scale)
+        : GentleEntmax<N>(top, as<N>(0)),
+          a_(a.hi),
+          beta(scale),
+          b(slope_of(a, scale)),
+          root(a.hi != 0 ? a : Twofold{1, 0}) {}
     double a() const { return a_; }
     N x(N z) const { return ((z - at.hi) - at.lo) * as<N>(beta.hi); }
     N scale() const { return as<N>(1) - as<N>(std::min(b.hi, 0.0)) * ((at.hi - m) + at.lo); }
-    void shift(N step) { Gentle<N>::shift(step / as<N>(beta.hi)); }
+    void shift(N step) { GentleEntmax<N>::shift(step / as<N>(beta.hi)); }
     double move(double step, bool /*over*/) {
         shift(step);
         return std::fabs(step) / scale();
     }
     // A score that enters the support at distance v from the threshold adds v^(1/a) to the sum. The derivatives before
-    // the step do not include this. For v = e^(-37 a) it is e^-37. At a = 1 the sum is linear (see `Linear`).
+    // the step do not include this. For v = e^(-37 a) it is e^-37. At a = 1 the sum is linear (see `LinearEntmax`).
     double tolerance() const { return a_ == 1 ? kInf : std::min(1e-5, exp_scalar(-37 * a_)); }
     N newton(N rest, N slope) const { return sparse::newton(a_, rest, slope); }
     double cut() const { return cut_below(at.hi - (reach_of(a_) + kMargin) / beta.hi); }
@@ -327,7 +331,7 @@ template <class N> struct Shifted : Gentle<N> {
 
 // alpha > 2: v = q^a + a beta (z - o), where o is the smallest score with p > 0, and q is the p of o. For large a, the
 // v of o is the tiny number q^a. With any other origin than o, this number would be rounded to 0.
-struct Steep {
+struct SteepEntmax {
     static constexpr bool kLogarithm = true;
     static constexpr double kStepFraction = 0;
     double a_;
@@ -336,7 +340,7 @@ struct Steep {
     Root root;
     Twofold at;  // o and q
     double q_a, q_slope;
-    Steep(double a, Scale scale, double o, double q)
+    SteepEntmax(double a, Scale scale, double o, double q)
         : a_(a),
           beta(scale),
           b(slope_of({a, 0}, scale)),
@@ -369,13 +373,13 @@ struct Steep {
 
 // The search for o in a row of n scores. With v = t + a beta (z - m), it finds t between n^-a and 1. The sum is not
 // convex in t, so a bisection replaces every fourth step, and each step that leaves the bracket.
-struct SteepSearch {
+struct SteepEntmaxSearch {
     double m, a_;
     Scale beta;
     double b, low, high = 1, t = 1;  // b = a beta
     Root root;
     int steps = 0;
-    SteepSearch(double top, double a, Scale scale, double n)  // at most n scores have p > 0
+    SteepEntmaxSearch(double top, double a, Scale scale, double n)  // at most n scores have p > 0
         : m(top),
           a_(a),
           beta(scale),
@@ -394,7 +398,7 @@ struct SteepSearch {
         t += change;
         if (std::fabs(change) > 1e-9 * from && (!(t >= low && t <= high) || ++steps % 4 == 0))
             t = std::sqrt(low) * std::sqrt(high);
-        // For t below 1e-30, v is not accurate in float. At t = 0, `smallest_in_support` finds o exactly.
+        // For t below 1e-30, v is not accurate in float. At t = 0, `search_smallest_in_support` finds o exactly.
         return t < 1e-30 ? 0 : std::fabs(t - from) / t;
     }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {
@@ -406,19 +410,19 @@ struct SteepSearch {
 inline bool is_closed(double a, Scale beta) { return (a == 1 || a == 0.5) && beta.hi >= 0x1p-64 && beta.hi <= 0x1p64; }
 // Calls f with the closed-form map for a, before the first step of the map.
 template <bool scaled, class N, class F> SOFTARGMAX_INLINE void with_closed_map(N m, double a, Two<N> beta, F f) {
-    if (a == 1) f(Linear<N, scaled>(m, beta));
-    else f(Squared<N, scaled>(m, beta));
+    if (a == 1) f(LinearEntmax<N, scaled>(m, beta));
+    else f(SquaredEntmax<N, scaled>(m, beta));
 }
 // Calls f with the map for alpha - 1 = a <= 1, before the first step of the map.
 template <class N, class F> SOFTARGMAX_INLINE void with_gentle_map(N m, Twofold a, Scale beta, F f) {
     const Two<N> by{as<N>(beta.hi), as<N>(beta.lo)};
-    if (!is_closed(a.hi, beta)) f(Shifted<N>(m, a, beta));
+    if (!is_closed(a.hi, beta)) f(ShiftedEntmax<N>(m, a, beta));
     else if (beta.unit()) with_closed_map<false>(m, a.hi, by, f);
     else with_closed_map<true>(m, a.hi, by, f);
 }
 // Calls f with the map for alpha - 1 = a, moved to its root `at`.
 template <class F> SOFTARGMAX_INLINE void with_map(double m, Twofold a, Scale beta, Twofold at, F f) {
-    if (a.hi > 1) f(Steep(a.hi, beta, at.hi, at.lo));
+    if (a.hi > 1) f(SteepEntmax(a.hi, beta, at.hi, at.lo));
     else
         with_gentle_map(m, a, beta, [&](auto map) {
             map.at = at;

@@ -8,7 +8,7 @@ from softargmax.core import check
 from softargmax.core.arrays import namespace, one_axis
 from softargmax.core.check import between, integer, one_of
 from softargmax.core.dispatch import is_native
-from softargmax.core.loss_reduction import counts, each_counts, reduced
+from softargmax.core.loss_reduction import equal_row_weights, reduced, row_weights
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, kept_of, target_of
 from softargmax.core.types import Array, DType, Logits, Mask, Numbers, PerRow, Target
@@ -206,7 +206,7 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     else:
         rows = loss_operations.entmax_loss.first(i)
     rows = namespace(rows).squeeze(rows, axis=axis)
-    count = each_counts(rows) if soft else counts(target, ignore_index, weight, axis)
+    count = equal_row_weights(rows) if soft else row_weights(target, ignore_index, weight, axis)
     rows = rows if weight is None else _weighted(rows, count)
     return reduced(rows, count, dtype, kept=kept_of(reduction, rows.ndim), mean=reduction == "mean")
 

@@ -300,8 +300,8 @@ inline double middle(double low, double high) {
 // Returns the smallest score with p > 0. `in_support(x)` is true if the p of the scores above x, with q = 0, sum to
 // less than 1. The argument `o` is the estimate of the search. If the result is not near this estimate, a bisection
 // finds it between a score outside the support and the maximum `top`, which is in the support.
-template <class From, class InSupport> double smallest_in_support(double o, double top, From& from,
-                                                                  InSupport in_support) {
+template <class From, class InSupport> double search_smallest_in_support(double o, double top, From& from,
+                                                                         InSupport in_support) {
     double low = -kInf, high = o;
     if (!in_support(o)) {
         low = o;
@@ -321,14 +321,14 @@ template <class From, class InSupport> double smallest_in_support(double o, doub
 }
 // Calls then(the map at its root), for alpha > 2. For a known o the sum is convex in q, so Newton's method descends
 // monotonically. It starts at q = 1 / n if n scores are equal to o.
-template <class From, class Then> void solve(SteepSearch search, From& from, Then then) {
+template <class From, class Then> void solve(SteepEntmaxSearch search, From& from, Then then) {
     approach(search, from);
-    const auto steep = [&](double o, double q) { return Steep(search.a_, search.beta, o, q); };
+    const auto steep = [&](double o, double q) { return SteepEntmax(search.a_, search.beta, o, q); };
     const auto in_support = [&](double origin) {
         const ExactSums sums = sums_of<true>(steep(origin, 0), from);
         return sums.p.hi - 1 + sums.p.lo < 0;
     };
-    const double o = smallest_in_support(neighbours(search.threshold(), from).above, search.m, from, in_support);
+    const double o = search_smallest_in_support(neighbours(search.threshold(), from).above, search.m, from, in_support);
     double q = 1 / sums_of<true>(steep(o, 0), from).slope;  // at q = 0 only the scores equal to o have a slope, 1 each
     for (int i = 0;; ++i) {
         const ExactSums sums = sums_of<true>(steep(o, q), from);
@@ -340,7 +340,7 @@ template <class From, class Then> void solve(SteepSearch search, From& from, The
 
 // Calls then(the map at its root) for a row with maximum m.
 template <class From, class Then> void with_solution(double m, Twofold a, Scale beta, From& from, Then then) {
-    if (a.hi > 1) solve(SteepSearch(m, a.hi, beta, static_cast<double>(from.length)), from, then);
+    if (a.hi > 1) solve(SteepEntmaxSearch(m, a.hi, beta, static_cast<double>(from.length)), from, then);
     else with_gentle_map(m, a, beta, [&](auto map) { solve(map, from, then); });
 }
 

@@ -17,7 +17,7 @@ from softargmax.core.arrays import device_of, frozen, namespace
 from softargmax.core.check import inspectable
 from softargmax.core.error_free import total, two_product, two_sum
 from softargmax.core.row_layout import INF, Rows, below, magnitude
-from softargmax.sparse.reference_search import mean_decay, search_shift, search_smallest_p, smallest_in_support
+from softargmax.sparse.reference_search import mean_decay, search_shift, search_smallest_in_support, search_smallest_p
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale
@@ -94,7 +94,7 @@ def _root_of(d: Any, e: Any, a: Any, *, some_steep: bool) -> Root:
     zero = xp.zeros_like(a)
     if not some_steep or (inspectable(steep) and not bool(xp.any(steep))):
         return Root(d, e, a, steep, shift, zero, zero, xp.zeros_like(d, dtype=xp.bool))
-    o, o_low = smallest_in_support(far, rest, order)
+    o, o_low = search_smallest_in_support(far, rest, order)
     at = xp.where(steep, search_smallest_p(far - o, rest - o_low, order), shift)
     first = steep & (far == o) & (rest == o_low)
     index = xp.arange(d.shape[-1], device=device_of(d))

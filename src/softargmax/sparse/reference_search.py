@@ -51,7 +51,7 @@ def search_shift(d: Any, e: Any, a: Any) -> Any:
     return _until(step, at, low, high)[0]
 
 
-def smallest_in_support(d: Any, e: Any, a: Any) -> tuple[Any, Any]:
+def search_smallest_in_support(d: Any, e: Any, a: Any) -> tuple[Any, Any]:
     """Return o, the smallest score d + e with p > 0, for a > 1.
 
     A score is in the support if the p of higher scores, with q = 0, sum to less than 1. A bisection for t in

@@ -101,7 +101,10 @@ def _open_temporary(target: Path) -> tuple[int, Path | None]:
 
 
 def _link(fd: int, name: Path) -> None:
-    """Give a name to an unnamed file. Python follows the link in /proc only if folder descriptors are passed."""
+    """Give a name to an unnamed file: create a link to the file that /proc/self/fd/N refers to.
+
+    /proc/self/fd/N is itself a symbolic link. `os.link` follows it only if folder descriptors are passed.
+    """
     directory = os.open(name.parent, os.O_RDONLY)
     try:
         os.link(f"/proc/self/fd/{fd}", name.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=True)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from softargmax.cli import parse, texts
-from softargmax.cli.errors import FailedRunError, require
+from softargmax.cli.errors import FailedRunError, fail_unless_installed
 from softargmax.cli.texts import SAVE
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Source:
 
 def ready() -> None:
     """Raise FailedRunError if a required package is missing."""
-    require("tables need", "csv", pyarrow="pyarrow", sklearn="scikit-learn", skops="skops")
+    fail_unless_installed("tables need", "csv", pyarrow="pyarrow", sklearn="scikit-learn", skops="skops")
 
 
 def is_text(cell: bytes) -> bool:

@@ -55,7 +55,7 @@ def trained(job: Job, names: Sequence[str], text: Corpus, folder: Path) -> Itera
     texts = Texts(text.train, text.held_out, text.vocabulary.counts)
     for name in names:
         settings, path = replace(job.settings, layer=name), folder / f"{name}.safetensors"
-        record = train(replace(job, settings=settings, checkpoint=str(path)), texts)
+        record = train_in_subprocess(replace(job, settings=settings, checkpoint=str(path)), texts)
         if generated := record.pop("generated"):
             record["text"] = text.vocabulary.text([*job.prompt, *generated])
         yield record
@@ -63,7 +63,7 @@ def trained(job: Job, names: Sequence[str], text: Corpus, folder: Path) -> Itera
             break
 
 
-def train(job: Job, texts: Texts) -> dict[str, Any]:
+def train_in_subprocess(job: Job, texts: Texts) -> dict[str, Any]:
     """Train a layer in a separate process and return its record.
 
     An interrupt closes the pipe to the separate process. That process then saves its state and sends its record.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FIRST, GROWTH = 1.0, 1.4
 
 
-class Run:
+class JobRun:
     """The training of one layer, with its perplexity curve and its checkpoints."""
 
     def __init__(self, job: Job, texts: Texts) -> None:
@@ -129,7 +129,7 @@ def main() -> None:
     """Read a job, run it, and print its record."""
     with os.fdopen(sys.stdin.fileno(), "rb", closefd=False) as pipe:
         try:
-            run = Run(*subprocess_worker.received(pipe))
+            run = JobRun(*subprocess_worker.received(pipe))
             run.go(lambda: bool(select.select([pipe], [], [], 0)[0]))
             record = run.record()
         except EOFError:

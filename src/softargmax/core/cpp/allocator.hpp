@@ -23,7 +23,7 @@ inline void want_huge_pages(void* data, std::size_t bytes) {
     if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
-class Pool {
+class Allocator {
     struct Piece {
         void* data;
         std::size_t bytes;
@@ -33,7 +33,7 @@ class Pool {
     std::vector<Piece> kept_;  // the oldest first
     std::size_t bytes_ = 0, most_;
 
-    Pool() : most_(requested_mib() << 20) { kept_.reserve(16); }
+    Allocator() : most_(requested_mib() << 20) { kept_.reserve(16); }
     static std::size_t requested_mib() {
         const char* requested = std::getenv("SOFTARGMAX_POOL_MIB");
         if (!requested || !*requested) return 256;
@@ -65,8 +65,8 @@ class Pool {
 
   public:
     // The pool is never destroyed, because arrays may live longer than the interpreter.
-    static Pool& instance() {
-        static Pool& pool = *new Pool;
+    static Allocator& instance() {
+        static Allocator& pool = *new Allocator;
         return pool;
     }
 

@@ -171,8 +171,8 @@ SOFTARGMAX_INLINE void tile(const T* a, const T* b, std::int64_t pitch, const De
             for (int j = 0; j < kTilePacks; ++j) put(sum[i][j], i, j * V::kLanes, first);
     } while (d < depth.size);
 }
-// Multiplies the last rows by a tile with fewer rows. In a full tile one row would take as long as 12. `put` must
-// ignore rows beyond `rows`.
+// Computes the last rows of a product with a tile of fewer rows. A full tile would take the time of 12 rows for one
+// row. `put` must ignore rows beyond `rows`.
 template <class A, int Rows = kTileRows, class T, class Put>
 void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put) {
     if constexpr (Rows > 4)

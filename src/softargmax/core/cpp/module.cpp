@@ -83,14 +83,14 @@ nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> memory(std::size_t bytes) {
         void* data;
         std::size_t bytes;
     };
-    Loan* loan = new Loan{Pool::instance().take(bytes), bytes};
+    Loan* loan = new Loan{Allocator::instance().take(bytes), bytes};
     if (!loan->data) {
         delete loan;
         throw std::bad_alloc();
     }
     const nb::capsule owner(loan, [](void* p) noexcept {
         const Loan* returned = static_cast<Loan*>(p);
-        Pool::instance().give(returned->data, returned->bytes);
+        Allocator::instance().give(returned->data, returned->bytes);
         delete returned;
     });
     return {loan->data, {bytes}, owner};
@@ -110,7 +110,7 @@ NB_MODULE(_native, module) {
     using namespace softargmax;
     start_threads();
     chosen_isa();  // an invalid SOFTARGMAX_ISA raises at import, not at the first call
-    Pool::instance();  // an invalid SOFTARGMAX_POOL_MIB raises at import, too
+    Allocator::instance();  // an invalid SOFTARGMAX_POOL_MIB raises at import, too
     SOFTARGMAX_EACH_ROOM(SOFTARGMAX_BIND_ROOM)
 
     module.def("set_num_threads", [](int n) { requested_threads() = n; }, "n"_a,

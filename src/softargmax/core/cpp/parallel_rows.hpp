@@ -237,8 +237,8 @@ template <class Row, class G> class RowsOfGroup {
   public:
     explicit RowsOfGroup(G& group) : group_(group) {}
 
-    // lift(group, block, g, row) returns the piece of a block. merge(group, g, row, piece) merges this piece into the
-    // row.
+    // lift(group, block, g, row) returns the result of one block of the row. merge(group, g, row, result) merges it
+    // into the result of the row.
     template <class Lift, class Merge> void fold(Lift lift, Merge merge) {
         for (std::int64_t b = 0; b < group_.blocks(); ++b) {
             load(b);

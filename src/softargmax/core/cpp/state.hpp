@@ -110,8 +110,8 @@ inline double share(double part, double whole) { return part == -kInf ? 0 : exp_
 // ---- the terms of a block of scores ---------------------------------------------------------------------------
 
 // Terms below e^-reach times the maximum's term are not added. Terms are scaled up by 2^lift, so that all of them are
-// normal numbers, and `lower` is 2^-lift. `twice` is two times the distance from the maximum at which a term is smaller
-// than the rounding error of every result (e^-104, e^-750).
+// normal numbers, and `lower` is 2^-lift. Terms below e^-104 (double: e^-750) of the maximum's term are smaller than
+// the rounding error of every result. `twice` is two times that distance. `Peak` explains the factor of two.
 template <class T> struct Reach;
 template <> struct Reach<float> {
     static constexpr double reach = 130, twice = 2 * 104;
@@ -140,9 +140,9 @@ template <class V> SOFTARGMAX_INLINE Parts<V> parts_of(V d, Scale beta) {
 
 // The shift that is subtracted from the scores of a piece with maximum m, and e^(beta (m - shift)) = 2^k (e + e_low).
 //
-// The shift is 0 if |beta m| is less than `twice`, and m otherwise. In both cases z - shift is exact for every score
-// that changes the result. In the second case such a score is within a factor of two of m, so that Sterbenz's lemma
-// applies.
+// The shift is 0 if |beta m| is less than Reach::twice, and m otherwise. In both cases z - shift is exact for every
+// score that changes the result. In the second case such a score is within a factor of two of m, so that Sterbenz's
+// lemma applies.
 template <class T> struct Peak {
     T m, shift;
     int k;

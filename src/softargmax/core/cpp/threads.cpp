@@ -1,10 +1,13 @@
-// The threads that kernels run on: OpenMP's if the process has OpenMP, or else those of a pool of our own.
+// The threads that kernels run on. If torch has loaded OpenMP, they are OpenMP's, and otherwise those of a pool of our
+// own.
 //
-// torch loads OpenMP. Its threads wait for the next call by spinning, for 15 ms after a call, and our threads would
-// have to share their cores: softmax of 512 x 4096 after a call of torch takes 0.7 ms on OpenMP's threads and 1.3 ms on
-// our own. But a call of OpenMP waits for every thread of its team. Beside another busy process, 0.2 ms become 8 ms if
-// one thread has to wait for a core. So if a thread starts late, our own pool serves the next calls.
-//
+// After a call, OpenMP's threads spin for 15 ms. In this time threads of our own would have to share the cores with
+// them: softmax of 512 x 4096 takes 0.7 ms on OpenMP's threads and 1.3 ms on our own, if torch has just used OpenMP.
+// But OpenMP waits for every thread of its team. If another process uses a core, a call of 0.2 ms takes 8 ms. Our own
+// pool only waits for threads that have started to work. So it serves the next calls after a thread of OpenMP has
+// started late.
+#include "core/cpp/threads.hpp"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
@@ -12,27 +15,29 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <cstdlib>
 #include <mutex>
 #include <system_error>
 #include <thread>
-
-#include "core/cpp/kernel.hpp"
+#include <vector>
 
 namespace softargmax {
 namespace {
 
-// A call of `run_on_threads`. It is on the stack of the calling thread.
+// A call of `run_on_threads`, in the memory of the calling thread.
 struct Job {
     void (*work)(void*);
     void* context;
-    int most;  // threads of the pool that may work on it
-    std::atomic<int> running{0};  // threads of the pool that do
+    int most;  // the number of threads of the pool that may work on it
+    std::atomic<int> running{0};  // the number of threads of the pool that are working on it
 };
 
-// Waits until `done()` is true, or about as long as a sleeping thread takes to wake up. Returns done().
+using Clock = std::chrono::steady_clock;
+
+// Waits until done() is true, at most for kSpin. Returns done(). Waking a sleeping thread takes about as long.
 constexpr std::chrono::microseconds kSpin{30};
 template <class Done> bool spin(const Done& done) {
-    const auto end = std::chrono::steady_clock::now() + kSpin;
+    const auto end = Clock::now() + kSpin;
     do {
         for (int i = 0; i < 32; ++i) {
             if (done()) return true;
@@ -42,11 +47,11 @@ template <class Done> bool spin(const Done& done) {
             asm volatile("yield");
 #endif
         }
-    } while (std::chrono::steady_clock::now() < end);
+    } while (Clock::now() < end);
     return done();
 }
 
-// Locks a mutex that is never held for long. A contended std::mutex would put this thread to sleep for 30 us.
+// Locks a mutex that no thread holds for long. std::mutex::lock would put this thread to sleep if the mutex is held.
 std::unique_lock<std::mutex> locked(std::mutex& mutex) {
     std::unique_lock lock(mutex, std::defer_lock);
     if (!spin([&] { return lock.try_lock(); })) lock.lock();
@@ -54,18 +59,18 @@ std::unique_lock<std::mutex> locked(std::mutex& mutex) {
 }
 
 class ThreadPool {
-    std::mutex mutex_;  // of all that follows
+    std::mutex mutex_;  // protects all members but posts_
     std::condition_variable posted_, finished_;
-    std::vector<Job*> jobs_;  // those that threads may join
-    std::atomic<std::uint64_t> posts_{0};
+    std::vector<Job*> jobs_;  // the jobs that threads may join
+    std::atomic<std::uint64_t> posts_{0};  // the number of jobs so far
     int threads_ = 0, sleeping_ = 0;
 
     void close(const Job* job) { jobs_.erase(std::remove(jobs_.begin(), jobs_.end(), job), jobs_.end()); }
 
-    // Starts threads until the pool has `wanted`. If the system refuses, the pool has fewer.
+    // Starts threads until the pool has `wanted`, or fewer if the system refuses.
     void grow(int wanted) {
         if (threads_ >= wanted) return;
-        sigset_t all, before;  // signals are for the threads of the program
+        sigset_t all, before;  // the new threads block all signals, so that other threads handle them
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
         try {
@@ -95,8 +100,8 @@ class ThreadPool {
     }
     void leave(Job& job) {
         const auto lock = locked(mutex_);
-        close(&job);  // it has no work left for threads that would join now
-        if (--job.running == 0) finished_.notify_all();  // the job may be gone from here on
+        close(&job);  // no work is left
+        if (--job.running == 0) finished_.notify_all();  // from here on the job may no longer exist
     }
     void sleep() {
         std::unique_lock lock(mutex_);
@@ -125,28 +130,27 @@ class ThreadPool {
     }
 };
 
-// The pool has no destructor, because its threads run until the process ends. A forked child has none of the parent's
-// threads, so it gets a new pool. OpenMP's threads are missing too, and OpenMP would wait for them forever.
+// The pool is never deleted, because its threads run until the process ends. A forked child has none of its parent's
+// threads, so it creates a new pool. It does not use OpenMP, which would wait for the missing threads forever.
 ThreadPool* pool = nullptr;
+bool is_forked = false;
 
 // The number of processors that this process may run on.
 int processors() {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // over 1024 processors
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // more than 1024 processors
 }
 
-// OpenMP's functions, if another library has loaded GCC's OpenMP (as torch does). Else null.
+// Two functions of GCC's OpenMP. The pointer is null until `find_openmp` has found them.
 struct OpenMP {
     int (*most_threads)();
     void (*parallel)(void (*work)(void*), void* context, unsigned threads, unsigned flags);
 };
 std::atomic<const OpenMP*> openmp{nullptr};
 
-using Clock = std::chrono::steady_clock;
-
-// Runs calls on OpenMP's threads until one starts late. Then OpenMP is avoided for some time, which doubles if a thread
-// is late again after it.
+// Runs calls on OpenMP's threads. If one of them starts late, OpenMP is avoided for some time. If one is late again
+// after that time, the time doubles.
 class OpenMPTeam {
     static constexpr std::chrono::microseconds kLate{500};
     static constexpr std::chrono::milliseconds kShortest{50}, kLongest{1600};
@@ -156,14 +160,14 @@ class OpenMPTeam {
   public:
     bool is_avoided() const { return Clock::now() < until_.load(); }
 
-    void run(const OpenMP& openmp, int threads, void (*work)(void*), void* context) {
+    void run(const OpenMP& functions, int threads, void (*work)(void*), void* context) {
         struct Call {
             void (*work)(void*);
             void* context;
             Clock::time_point start = Clock::now();
             std::atomic<bool> late{false};
         } call{work, context};
-        openmp.parallel([](void* of) {
+        functions.parallel([](void* of) {
             Call& to = *static_cast<Call*>(of);
             if (Clock::now() - to.start > kLate) to.late = true;
             to.work(to.context);
@@ -203,11 +207,11 @@ void start_threads() {
     pool = new ThreadPool;
     pthread_atfork(nullptr, nullptr, [] {
         pool = new ThreadPool;
-        openmp = nullptr;
+        is_forked = true;
     });
 }
 void run_on_threads(int threads, void (*work)(void*), void* context) {
-    const OpenMP* found = openmp;
+    const OpenMP* const found = is_forked ? nullptr : openmp.load();
     if (found && !team.is_avoided()) return team.run(*found, threads, work, context);
     Job job{work, context, threads - 1};
     pool->run(job);
