@@ -34,7 +34,7 @@ RUNS = 15
 
 @dataclass(frozen=True)
 class Ratio:
-    """The result of a line: A's median in seconds, its ratio to B's, and the ratio of two processes of A (the margin)."""
+    """A line: the median of A in seconds, its ratio to the median of B, and the margin (two processes of A)."""
 
     room: str
     name: str

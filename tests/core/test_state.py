@@ -268,7 +268,8 @@ def test_libraries_and_devices_are_not_mixed() -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match=r"^scores: expected ndarray, as in the state, got Tensor"):
         State.empty(()).fold(torch.ones(2))
-    with pytest.raises(TypeError, match=r"^others: expected states of ndarray like the first state, got a state of Tensor"):
+    message = "others: expected states of ndarray like the first state, got a state of Tensor"
+    with pytest.raises(TypeError, match=f"^{message}"):
         State.empty(()).merge(State.empty((), like=torch.ones(1)))
 
 
