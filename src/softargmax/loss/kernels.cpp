@@ -73,7 +73,7 @@ void less_masses(const Strip& x, std::int64_t y, const State& s, const Slope& sl
     const V zero = V::all(0), one = V::all(1), m = V::all(s.m), out = V::all(-kInf);
     const Softcap<double> cap(softcap > 0 ? softcap : 1);
     map(x.z, p, x.n, Target<double>{to.out, p, to.streaming},
-        [&, i = std::int64_t{0}](V z, V p_k) mutable SOFTARGMAX_LAMBDA {
+        [&, i = std::int64_t{0}](V z, V p_k) SOFTARGMAX_MUTABLE_LAMBDA {
         const V w_k = x.w ? V::load_part(x.w + i, x.n - i, 0) : one;
         const V t_k = x.t ? V::load_part(x.t + i, x.n - i, 0) : zero;
         Two<V> d = slope.off_maximum(p_k, w_k, t_k);

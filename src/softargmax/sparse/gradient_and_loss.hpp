@@ -89,7 +89,7 @@ void write_gradient(const T* p, const T* g, std::int64_t n, const Slope& slope, 
     using V = Pack<T>;
     const V zero = V::all(0);
     const Doubles origin = Doubles::all(from.g), center = Doubles::all(mean.value());
-    map(p, n, to, [&, i = std::int64_t{0}](V x) mutable SOFTARGMAX_LAMBDA -> V {
+    map(p, n, to, [&, i = std::int64_t{0}](V x) SOFTARGMAX_MUTABLE_LAMBDA -> V {
         const std::int64_t from = i;
         i += V::kLanes;
         const auto in = above(x, zero);

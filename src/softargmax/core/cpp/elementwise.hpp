@@ -42,7 +42,7 @@ template <class T, class F> SOFTARGMAX_INLINE void map(const T* p, const T* g, s
                                                        F f) {
     constexpr int L = Pack<T>::kLanes;
     const std::int64_t whole = n - n % L;
-    map(p, whole, to, [&, i = std::int64_t{0}](Pack<T> x) mutable SOFTARGMAX_LAMBDA {
+    map(p, whole, to, [&, i = std::int64_t{0}](Pack<T> x) SOFTARGMAX_MUTABLE_LAMBDA {
         const Pack<T> y = Pack<T>::load(g + i);
         i += L;
         return f(x, y);

@@ -114,6 +114,7 @@ inline std::size_t chosen_isa() {
             if (name.empty() || name == isas()[i].name) return i;
             usable += (usable.empty() ? "" : ", ") + std::string(isas()[i].name);
         }
+        if (usable.empty()) throw std::invalid_argument("this build has no instruction set of this processor");
         throw std::invalid_argument("SOFTARGMAX_ISA: expected one of " + usable + " on this processor, got " + name);
     }();
     return chosen;

@@ -14,7 +14,9 @@
 #if defined(__x86_64__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12's headers read an uninitialised variable on purpose
+#if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 #elif defined(__aarch64__)
@@ -34,6 +36,11 @@
 #define SOFTARGMAX_SANITIZED false
 #define SOFTARGMAX_INLINE inline __attribute__((always_inline))
 #define SOFTARGMAX_LAMBDA __attribute__((always_inline))
+#endif
+#if defined(__clang__)  // GCC 12 expects `mutable` before the attribute, clang after it
+#define SOFTARGMAX_MUTABLE_LAMBDA SOFTARGMAX_LAMBDA mutable
+#else
+#define SOFTARGMAX_MUTABLE_LAMBDA mutable SOFTARGMAX_LAMBDA
 #endif
 // The baseline calls the C library for every fma. So functions with many fma calls are not inlined there. This reduces
 // the compile time of the kernels in sparse/ from 67 s to 36 s.

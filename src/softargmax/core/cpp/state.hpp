@@ -298,7 +298,7 @@ State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, con
     Sum<T> sum, powers;
     Count<T> ties;
     steps(z, n, -std::numeric_limits<T>::infinity(),
-          [&, i = std::int64_t{0}](const V(&v)[kUnroll], int count) mutable SOFTARGMAX_LAMBDA {
+          [&, i = std::int64_t{0}](const V(&v)[kUnroll], int count) SOFTARGMAX_MUTABLE_LAMBDA {
         V y[kUnroll], x[kUnroll];
         if constexpr (mode != Fold::kCareful)
             for (int u = 0; u < kUnroll; ++u, i += V::kLanes) next.fetch(i);
