@@ -300,7 +300,8 @@ State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, con
     steps(z, n, -std::numeric_limits<T>::infinity(),
           [&, i = std::int64_t{0}](const V(&v)[kUnroll], int count) SOFTARGMAX_MUTABLE_LAMBDA {
         V y[kUnroll], x[kUnroll];
-        if constexpr (mode != Fold::kCareful)
+        if constexpr (mode == Fold::kCareful) static_cast<void>(i);  // clang warns about an unused capture
+        else
             for (int u = 0; u < kUnroll; ++u, i += V::kLanes) next.fetch(i);
         for (int u = 0; u < kUnroll; ++u) {
             if (u >= count) {
