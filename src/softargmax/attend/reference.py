@@ -76,7 +76,7 @@ def some_queries(of: Attention, start: int, length: int) -> AttentionWithLse:
 
 @np.errstate(all="ignore")
 def weights(of: Attention, start: int, length: int) -> tuple[Any, Any, Any]:
-    """Return the scores, p, and p with the sink's entry, for a part of the queries."""
+    """For a part of the queries, return the scores, p over the keys, and p over the keys and the sink."""
     z, visible = _scores(of, start, length)
     whole, _ = _normalized(z, of.options)
     # p of a hidden key is 0, even if the query's other p are NaN.
@@ -111,7 +111,7 @@ def _scores(of: Attention, start: int, length: int) -> tuple[Any, Any]:
 
 
 class Places(NamedTuple):
-    """Positions of queries and keys, and the number of keys. Each broadcasts with the scores."""
+    """Positions of queries and keys, and the number of keys. Each field broadcasts with the scores."""
 
     place: Any
     key: Any
@@ -123,7 +123,7 @@ class Places(NamedTuple):
         return visible if options.mask is None else visible & options.mask
 
     def terms(self, options: Options) -> dict[str, tuple[Any, Any]]:
-        """Return the terms that are added to the scores. Each option name maps to an array and a factor (None: 1)."""
+        """Return the terms that are added to the scores: for each option name, the option and its factor (None: 1)."""
         found: dict[str, tuple[Any, Any]] = {}
         if options.bias is not None:
             found["bias"] = options.bias, None
@@ -302,7 +302,7 @@ def to_heads(gradient: Any, sink: Any) -> Any:
 
 
 def keys_of_pages(q: Any, k_pages: Any, v_pages: Any, page_table: Any, options: Options) -> Attention:
-    """Copy the keys and values of pages into contiguous sequences. Unused entries of the page table count as page 0."""
+    """Copy the keys and values of pages into contiguous sequences. Unused page indices are replaced by 0."""
     xp = namespace(q)
     lengths: Any = options.lengths
     used = xp.arange(page_table.shape[1], device=device_of(q)) * k_pages.shape[1] < lengths[..., 0, 0]
