@@ -118,12 +118,12 @@ def heads_of(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
         raise TypeError(f"k, v: expected q's dtype, {q.dtype}, got {k.dtype} and {v.dtype}")
     leading = _broadcast_shapes(q.shape[:-3], k.shape[:-3])
     if leading is None or k.shape[-1] != q.shape[-1]:
-        may = f"(..., heads, keys, {q.shape[-1]}), with leading axes that broadcast with q's"
+        may = f"(..., heads, keys, {q.shape[-1]}) with broadcastable leading axes"
         raise ValueError(f"k: expected shape {may}, for q of shape {tuple(q.shape)}, got {tuple(k.shape)}")
     leading = _broadcast_shapes(leading, v.shape[:-3])
     groups = _broadcast_shapes(k.shape[-3:-2], v.shape[-3:-2])
     if leading is None or groups is None or v.shape[-2] != k.shape[-2]:
-        may = f"(..., heads, {k.shape[-2]}, width), with leading axes that broadcast with k's and q's"
+        may = f"(..., heads, {k.shape[-2]}, width) with broadcastable leading axes"
         raise ValueError(f"v: expected shape {may}, for k of shape {tuple(k.shape)}, got {tuple(v.shape)}")
     heads = groups if q.shape[-3] == 1 else tuple(q.shape[-3:-2])
     if (groups == (0,) != heads) or (groups != (0,) and heads[0] % groups[0]):
