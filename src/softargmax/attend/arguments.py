@@ -55,7 +55,7 @@ class Options(NamedTuple):
         return visible if self.right is None else visible & (key <= place + self.right)
 
     def range(self, start: int, stop: int, keys: int) -> slice:
-        """Return the slice of keys that are in the window of a query at a position from start to stop - 1."""
+        """Return the slice of keys that are in the window of any query at a position from start to stop - 1."""
         first = 0 if self.left is None else max(0, start - self.left)
         last = keys if self.right is None else min(keys, stop + self.right)
         return slice(min(first, keys), max(last, min(first, keys)))

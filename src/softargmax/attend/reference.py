@@ -36,7 +36,7 @@ INF = math.inf
 
 
 def attention(q: Any, k: Any, v: Any, options: Options) -> AttentionWithLse:
-    """Return the output, in q's dtype, and lse in working precision (NaN for orders other than 1)."""
+    """Return the output in q's dtype, and lse in working precision. For orders other than 1, lse is NaN."""
     i, length = Attention(q, k, v, options), q.shape[-2]
     found = [some_queries(i.part(part), part.start, length) for part in cached_parts(i)]
     xp = namespace(q)
@@ -52,7 +52,7 @@ def cached_parts(i: Attention, *others: Any) -> list[slice]:
 
 
 def parts(i: Attention, size: int | None) -> list[slice]:
-    """Return slices of queries, each with at most `size` scores but at least one query; one slice if size is None."""
+    """Return slices of queries. Each has one query, or at most `size` scores. If size is None, return one slice."""
     length, rows = i.q.shape[-2], math.prod(i.q.shape[:-2]) * i.k.shape[-2]
     step = max(1, length if size is None else size // max(rows, 1))
     return [slice(start, min(start + step, length)) for start in range(0, max(length, 1), step)]

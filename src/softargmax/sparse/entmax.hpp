@@ -115,9 +115,9 @@ template <class V> SOFTARGMAX_INLINE V log1p_of(V x) {
     return log_of<kLogTerms<typename V::Scalar>>(two_sum(all<V>(1), x));
 }
 
-// The step of lambda in Newton's method for S^a = 1, where S = 1 + rest is the sum of p: (S - S^(1 - a)) / (a sum
-// slope). For alpha <= 2 the steps approach the root from one side, and 2 to 6 steps suffice for 32768 scores. Below
-// order 1, (e^u - 1) / u with u = -a log S is computed from (1 - e^-u) / u.
+// The step of lambda in Newton's method for S^a = 1, where S = 1 + rest is the sum of p: (S - S^(1 - a)) / (a D). D is
+// the sum of p / v, passed as `slope`. For alpha <= 2 the steps approach the root from one side, and 2 to 6 steps
+// suffice for 32768 scores. Below order 1, (e^u - 1) / u with u = -a log S is computed from (1 - e^-u) / u.
 template <class N> SOFTARGMAX_INLINE N newton(double a, N rest, N slope) {
     const N log = log1p_of(rest), u = as<N>(std::fabs(a)) * log, decay = mean_decay(u);
     return (as<N>(1) + rest) * log * (a < 0 ? decay / (as<N>(1) - u * decay) : decay) / slope;
@@ -411,19 +411,19 @@ struct SteepEntmaxSearch {
 
 // True if the order 1 + a has a closed form and 1 / beta is well inside the range of floats.
 inline bool is_closed(double a, Scale beta) { return (a == 1 || a == 0.5) && beta.hi >= 0x1p-64 && beta.hi <= 0x1p64; }
-// Calls f with the closed-form map for a, before the first step of the map.
+// Calls f with the closed-form map of order 1 + a, before the first step of the map.
 template <bool scaled, class N, class F> SOFTARGMAX_INLINE void with_closed_map(N m, double a, Two<N> beta, F f) {
     if (a == 1) f(LinearEntmax<N, scaled>(m, beta));
     else f(SquaredEntmax<N, scaled>(m, beta));
 }
-// Calls f with the map for alpha - 1 = a <= 1, before the first step of the map.
+// Calls f with the map of order 1 + a, for a <= 1, before the first step of the map.
 template <class N, class F> SOFTARGMAX_INLINE void with_gentle_map(N m, Twofold a, Scale beta, F f) {
     const Two<N> by{as<N>(beta.hi), as<N>(beta.lo)};
     if (!is_closed(a.hi, beta)) f(ShiftedEntmax<N>(m, a, beta));
     else if (beta.unit()) with_closed_map<false>(m, a.hi, by, f);
     else with_closed_map<true>(m, a.hi, by, f);
 }
-// Calls f with the map for alpha - 1 = a, moved to its root `at`.
+// Calls f with the map of order 1 + a, moved to its root `at`.
 template <class F> SOFTARGMAX_INLINE void with_map(double m, Twofold a, Scale beta, Twofold at, F f) {
     if (a.hi > 1) f(SteepEntmax(a.hi, beta, at.hi, at.lo));
     else
