@@ -172,7 +172,7 @@ template <class N, int offset, bool scaled> struct ClosedEntmax : GentleEntmax<N
         return std::fabs(step);
     }
     double cut() const { return next_below(at.hi - kMargin / beta.hi); }
-    Two<N> threshold() const {  // beta c
+    Two<N> threshold() const {  // beta * c
         if constexpr (scaled) return times(at, beta);
         else return at;
     }
@@ -263,7 +263,7 @@ template <class N> struct ShiftedEntmax : GentleEntmax<N> {
     static constexpr double kStepFraction = 1e-3;
     double a_;
     Scale beta;
-    Twofold b;  // a beta
+    Twofold b;  // a * beta
     Root root;
     ShiftedEntmax(N top, Twofold a, Scale scale)
         : GentleEntmax<N>(top, as<N>(0)),
@@ -339,7 +339,7 @@ struct SteepEntmax {
     static constexpr double kStepFraction = 0;
     double a_;
     Scale beta;
-    Twofold b;  // a beta
+    Twofold b;  // a * beta
     Root root;
     Twofold at;  // o and q
     double q_a, q_slope;
@@ -379,7 +379,7 @@ struct SteepEntmax {
 struct SteepEntmaxSearch {
     double m, a_;
     Scale beta;
-    double b, low, high = 1, t = 1;  // b = a beta
+    double b, low, high = 1, t = 1;  // b = a * beta
     Root root;
     int steps = 0;
     SteepEntmaxSearch(double top, double a, Scale scale, double n)  // at most n scores have p > 0

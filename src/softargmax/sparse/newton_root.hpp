@@ -162,7 +162,7 @@ template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F&
     sums.slope += sum_of(slope[0] + slope[1]);
 }
 
-// Exact sums in double of p, slope and curve. With `pairs`, the sum of p is a pair that includes the rounding errors of
+// The sums of p, slope and curve in double. With `pairs`, the sum of p is a pair that includes the rounding errors of
 // each p.
 struct ExactSums {
     Twofold p{0, 0};
