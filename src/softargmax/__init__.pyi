@@ -279,8 +279,7 @@ def attention_paged(
     slopes: _Numbers[NDArray[Any]] | None = None, sink: _Numbers[NDArray[Any]] | None = None,
     alpha: _PerRow[NDArray[Any]] = 1.0,
 ) -> NDArray[Any]:
-    """Return attention to keys and values in pages. Key j of an entry of the batch is in page j // P of the
-    entry."""
+    """Return attention to keys and values in pages. Key j of a batch entry is in the entry's page number j // P."""
 @overload
 def attention_paged(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, page_table: _Integers[Tensor], lengths: _Integers[Tensor], *,

@@ -77,7 +77,7 @@ def test_decoding_with_a_cache_has_the_same_bits(length: int) -> None:
 @pytest.mark.parametrize("window", [None, (700, 0), (5000, 0)])
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
 def test_decoding_at_other_orders_has_the_same_bits(alpha: float, window: Any) -> None:
-    """Decoding one query at a time gives the bits of the full call, for rows with more than two blocks of scores."""
+    """Decoding one query at a time gives the bits of the full call. 9000 keys are more than two blocks of scores."""
     length, steps = (9000, 3) if window == (5000, 0) else (1500, 9)
     q, k, v = (1.5 * draw(1, length, 8, seed=i) for i in range(3))
     options: dict[str, Any] = {"causal": True, "alpha": alpha, "window": window, "sink": 0.3, "slopes": [1e-3]}

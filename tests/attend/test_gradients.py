@@ -25,7 +25,7 @@ def incoming() -> tuple[np.ndarray, np.ndarray]:
 
 
 def truth(options: dict[str, Any]) -> list[np.ndarray]:
-    """Return the gradients with respect to q, k and v, and then to the options that TRACKED names."""
+    """Return the gradients with respect to q, k and v, followed by those with respect to the options in TRACKED."""
     qkv = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in inputs()]
     own = {key: torch.tensor(x) if isinstance(x, np.ndarray) else x for key, x in options.items()}
     leaves = [own[key].requires_grad_() for key in TRACKED if key in own]

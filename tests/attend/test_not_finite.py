@@ -1,4 +1,4 @@
-"""NaN and inf affect only the queries that see them: results, bits and gradients."""
+"""NaN and inf affect only the results and gradients of queries that see them. Other queries keep their bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NaN and inf in one query, key or value change no bit of the queries that do not see it."""
+"""A NaN or inf in a query, key or value changes no bit of the results of queries that do not see it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_every_pair_of_options(backend: Backend, bad: float, pairs: list[tuple[s
 @pytest.mark.parametrize("backend", NATIVE, ids=str)
 @pytest.mark.parametrize("changed", ["q", "k", "v", "g", "large", "overflown"])
 def test_more_than_one_block_and_part(backend: Backend, changed: str) -> None:
-    """Rows that do not see a changed entry keep their bits with 130 queries and more than two blocks of keys.
+    """Rows that do not see a changed entry keep their bits. 130 queries and 600 keys are more than one block of each.
 
     With one head, threads share the head's queries or keys. With 8 heads, each thread processes whole heads.
     """
@@ -146,7 +146,7 @@ def test_the_definition_adds_queries_left_out(backend: Backend) -> None:
 
 @pytest.mark.parametrize("alpha", [0.7, 1.5])
 def test_queries_left_out_for_other_orders(alpha: float) -> None:
-    """At other orders, gradients are NaN only where they depend on a NaN query. Others agree with the definition."""
+    """At orders other than 1, gradients are NaN where they depend on a NaN query. Others agree with the definition."""
     torch = pytest.importorskip("torch")
     arrays = [draw(4, 9, 6), draw(2, 11, 6, seed=1), draw(2, 11, 3, seed=2)]
     arrays[0][1, 3:5] = NAN  # the window below lets these queries see keys 1 to 8

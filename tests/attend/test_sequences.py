@@ -54,7 +54,7 @@ def test_packed_sequences_have_the_bits_of_each_alone(backend: Backend, options:
 def pages(size: int, lengths: list[int], seed: int = 0) -> tuple[Any, ...]:
     """Return k, v, the pages of k and v in random order, and the page table.
 
-    Entries of the table beyond a sequence's length are out of range.
+    Entries of the table beyond a sequence's length are out of range on purpose: attention must ignore them.
     """
     rng = np.random.default_rng(seed)
     each = max(-(-n // size) for n in lengths) + 1

@@ -1,4 +1,4 @@
-"""States of parts of the keys merge to the state of all keys. Statistics equal the statistics of a stored p."""
+"""States of parts of the keys merge to the state of all keys. Statistics equal those computed from a stored p."""
 
 from __future__ import annotations
 
@@ -104,6 +104,7 @@ def test_errors() -> None:
     with pytest.raises(TypeError, match="sink"):
         s.attention_state(q, k, v, sink=0.0)  # type: ignore[call-arg]
     with pytest.raises(
-        ValueError, match=r"^k: expected shape \(..., heads, keys, 16\), leading axes .*got \(2, 9, 3\)"
+        ValueError,
+        match=r"^k: expected shape \(..., heads, keys, 16\) with broadcastable leading axes, .*got \(2, 9, 3\)",
     ):
         s.attention_stats(q, k[..., :3])

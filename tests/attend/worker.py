@@ -50,7 +50,10 @@ def options_of(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def results(fences: list[Fenced], *, end: bool) -> dict[str, Any]:
-    """Return the results of all native kernels of attention, computed on buffers at one end of the fences."""
+    """Return the results of all native kernels of attention.
+
+    The arguments lie at the end of the fenced memory if `end` is True, and otherwise at its start.
+    """
     found: dict[str, Any] = {}
     for size, shape in SHAPES.items():
         batch, heads, groups, queries, keys, width, values = shape

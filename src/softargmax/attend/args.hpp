@@ -13,9 +13,9 @@ struct Learned {
 };
 
 // Arguments of the forward pass. Every entry of the batch has `heads` heads of queries and `groups` heads of keys and
-// values. Each head of keys and values serves (heads / groups) adjacent heads of queries. The `row` strides of an
-// operand belong to the batch axes, the heads, and the queries or keys, in this order. The `col` stride belongs to the
-// last axis.
+// values. Each head of keys and values serves (heads / groups) adjacent heads of queries. `width` is the width of
+// queries and keys, `values` the width of values. The `row` strides of an operand belong to the batch axes, the heads,
+// and the queries or keys, in this order. The `col` stride belongs to the last axis.
 struct Args {
     Shape batch;
     std::int64_t heads = 0, groups = 0, queries = 0, keys = 0, width = 0, values = 0;
@@ -34,7 +34,7 @@ struct Args {
     double softcap = 0;  // 0: none
     double* lse = nullptr;  // one per query; null: not requested
     double dropout = 0;  // the probability that an entry of p is dropped
-    // Seeds of the dropout. There is one per head of each batch entry: two words of 32 bits, the lower word first.
+    // Seeds of the dropout. There is one per head of each batch entry: two numbers of 32 bits, the lower bits first.
     const std::int64_t* seeds = nullptr;
     // One flag per query. Forward pass: 1 if the query's result is invalid because a number was not finite. Backward
     // pass: 1 if the query was left out of all sums, 2 if it should have been left out but was already added to dk and

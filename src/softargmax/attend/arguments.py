@@ -23,8 +23,8 @@ class Options(NamedTuple):
     """The options of attention.
 
     left, right: the number of keys that a query sees before and after its own position; None means no limit.
-    lengths: the number of keys of each entry of the batch, of shape (*batch, 1, 1, 1).
-    seeds: the seed of each head as two words (dropout.py), of shape (..., H, 1, 2); None without dropout.
+    lengths: the number of keys of each entry of the batch, of shape (*batch, 1, 1, 1); None: all keys.
+    seeds: the dropout seed of each head as two integers of 32 bits, of shape (..., H, 1, 2); None without dropout.
     """
 
     scale: Rowwise
@@ -55,7 +55,7 @@ class Options(NamedTuple):
         return visible if self.right is None else visible & (key <= place + self.right)
 
     def range(self, start: int, stop: int, keys: int) -> slice:
-        """Return the slice of keys that are in the window of a query at a position from start to stop - 1."""
+        """Return the slice of keys that are in the window of any query at a position from start to stop - 1."""
         first = 0 if self.left is None else max(0, start - self.left)
         last = keys if self.right is None else min(keys, stop + self.right)
         return slice(min(first, keys), max(last, min(first, keys)))
@@ -104,7 +104,7 @@ class Attention(NamedTuple):
 
     @property
     def learned(self) -> AttentionGradients:
-        """The arguments that have a gradient if they are arrays: q, k, v, scale, bias, sink and slopes."""
+        """q, k, v, and the options that have a gradient if they are arrays: scale, bias, sink and slopes."""
         return AttentionGradients(*_LEARNED(self))
 
     def part(self, part: slice) -> Attention:

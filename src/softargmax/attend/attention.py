@@ -47,13 +47,13 @@ def attention(
     slopes : array, optional
         m: a finite number for each head (ALiBi). Broadcasts with (..., H). After the soft-cap, m times the distance
         :math:`\lvert i - j \rvert` between query and key is subtracted from the score. As for `causal`, the last query
-        is at the position of the last key. With `causal` the added term is m (j - i), as in the paper. Keys after the
-        query's position also have a positive distance.
+        is at the position of the last key. For a key before the query's position, the added term is m (j - i), as in
+        the ALiBi paper. Keys after the query's position also have a positive distance.
     softcap : float, optional
         c. If None, scores are not capped.
     sink : array, optional
-        An additional score without a value: one number per head, or one number for all heads. A sink of 0 gives
-        softmax1. If None, there is no sink.
+        An additional score without a value: one number per head, or one number for all heads. A sink of 0 adds 1 to
+        the denominator (softmax1). If None, there is no sink.
     alpha : float or array
         The order, above 0, of the entmax that maps the scores and the sink to p. 1 is softmax, 2 is sparsemax. A
         number, or an array that broadcasts with (..., H, L).

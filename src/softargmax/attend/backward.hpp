@@ -134,7 +134,7 @@ template <class T> struct Backward {
         row.factor = static_cast<T>(exp_scalar(fma(k, Exp<double>::ln2_hi, -lse) + k * Exp<double>::ln2_lo));
         row.low = static_cast<T>(lse) - kPowerReach<T>;
     }
-    // Packs a vector into two layouts: into a panel of 12 rows, and into panels of columns.
+    // Packs the vector of a query into two layouts: a panel of 12 queries, and panels of columns (see `pack_columns`).
     void pack_row(T* line, std::int64_t n, std::int64_t pitch, std::int64_t row, T* panels, T* columns) const {
         T* to = panels + row / kPanelRows * kPanelRows * n + row % kPanelRows;
         for (std::int64_t d = 0; d < n; ++d) to[d * kPanelRows] = line[d];
@@ -202,8 +202,8 @@ template <class T> struct Backward {
         }
     }
 
-    // Computes p and dS of 12 queries. Returns the range of keys that at least one of these queries sees. With `whole`,
-    // p and dS are 0 in all other columns.
+    // Computes p and dS of 12 queries. Returns the range of keys of the block that at least one of these queries sees.
+    // If `whole` is true, p and dS are set to 0 for all other keys of the block.
     Range scores(std::int64_t first, std::int64_t begin, const BackKeys<T>& keys, T* p, T* ds, bool to_queries,
                  bool whole) {
         const int count = static_cast<int>(std::clamp<std::int64_t>(head.rows() - first, 0, kPanelRows));
@@ -216,7 +216,7 @@ template <class T> struct Backward {
             products(count, q + first * args.width, keys.keys, args.width, all, p);
             products(count, seed + first * args.values, keys.values, args.values, all, ds);
         }
-        // Fill with 0 after the products. They write whole tiles, where 0 times a nonfinite key gives NaN.
+        // Fill with 0 only after the products: these write whole tiles, and 0 times a nonfinite key gives NaN there.
         if (whole)
             for (T* x : {p, ds})
                 for (int i = 0; i < kPanelRows; ++i, x += kBackPitch) {

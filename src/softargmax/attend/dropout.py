@@ -1,11 +1,12 @@
 """Dropout of attention.
 
-The dropout of an entry of p depends only on (seed, stream of the sequence, head, query, key). It does not depend on
-blocks, threads or the other entries of the batch. The backward pass recomputes the same dropout.
+Whether an entry of p is dropped depends only on the seed, the stream, the head, the query and the key. It does not
+depend on blocks, threads or the other sequences of the batch. The backward pass recomputes the same dropout.
 
-Philox4x32-10 (core/philox.py) is applied twice. In the notation (Philox's key; counter), the first application
-(seed; head, stream) gives each head its own seed. The second application (seed of the head; key, query) gives a word of
-32 bits. The entry is dropped if this word is below rate 2^32.
+The random numbers come from Philox4x32-10 (core/philox.py), a function of a seed and a counter. It is applied twice.
+First, the given seed with the counter (head, stream) gives each head its own seed. Then the seed of the head with the
+counter (key, query) gives each entry of p a random number of 32 bits. The entry is dropped if this number is below
+rate 2^32.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from softargmax.core.arrays import device_of, namespace
 def keep_factors(seeds: Any, start: int, queries: int, keys: slice, rate: float, dtype: Any) -> Any:
     """Return the factor of each entry of p: 0 if it is dropped, else 1 / (1 - rate).
 
-    The shape is (*batch, H, queries, keys). `start` is the first query.
+    The shape is (*batch, H, `queries`, number of `keys`). `start` is the index of the first query.
     """
     xp, device = namespace(seeds), device_of(seeds)
     first = keys.start // 4
@@ -35,5 +36,5 @@ def keep_factors(seeds: Any, start: int, queries: int, keys: slice, rate: float,
 
 
 def threshold(rate: float) -> int:
-    """Return the word below which an entry is dropped."""
+    """Return the 32-bit number such that an entry is dropped if its random number is smaller."""
     return int(rate * 2.0**32)

@@ -1,8 +1,8 @@
 // The attention kernels, compiled once for each instruction set.
 //
-// The keys and values of a head are packed once, in blocks. Then each unit of a few panels of queries reads the blocks
-// in order. If there are few queries, as in decoding, each block is used right after it is packed, while it is in a
-// cache.
+// The keys and values of a head are packed once, in blocks. The queries are divided into units of a few panels. Each
+// unit reads the blocks in order. If there are few queries, for example in decoding, each block is used right after it
+// is packed, while it is in a cache.
 #include <vector>
 
 #include "attend/backward.hpp"
@@ -70,8 +70,9 @@ template <class T> struct Unit {
     void add(const Unit& later) {
         for (std::size_t i = 0; i < panels.size(); ++i) panels[i].add(later.panels[i]);
     }
-    // Writes the results. A nonfinite result may come from a key that only other queries see. Therefore queries with a
-    // nonfinite result are computed again, one by one, with finite values. Returns true if a result remains nonfinite.
+    // Writes the results. A nonfinite result may come from a value that only other queries see. Therefore queries with
+    // a nonfinite result are computed again, one by one, with 0 in place of nonfinite values. Returns true if a result
+    // is still nonfinite.
     template <class BlockAt> bool finish(BlockAt block_at) {
         bool nonfinite = false;
         FiniteBlock<T> finite;
@@ -127,8 +128,8 @@ template <class T> bool run_head_parallel(const Shared& head) {
     return nonfinite;
 }
 
-// Processes a head with few queries on all threads, which share its keys. Each block of keys has its own sums, which
-// are then added in the order of the blocks.
+// Processes a head with few queries on all threads, which share its keys. Each block of keys has its own sums. After
+// every kWave blocks per thread, these sums are added in the order of the blocks.
 constexpr std::int64_t kWave = 8;
 template <class T> bool run_keys_parallel(const Shared& head) {
     const Args& args = head.args;
@@ -185,7 +186,8 @@ bool shares_bias(const GradientArgs& args) {
 
 // With many heads, each thread processes one head at a time and computes five products per pair of query and key. With
 // few heads, or for a gradient of the bias, the threads process one head together. They first divide the queries of
-// the head, and then its keys. This takes seven products per pair.
+// the head to compute dq, and then its keys to compute dk and dv. This takes seven products per pair, because p and dS
+// are computed twice, from two products each time.
 template <class T> void run_gradient_as(GradientArgs& args) {
     const std::int64_t heads = args.batch.total * args.groups;
     if (shares_bias(args)) args.threads = 1;

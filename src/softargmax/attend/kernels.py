@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _attend = Native(_native.attend, Attention, AttentionWithLse._fields)
 _attend_paged = Native(_native.attend_paged, Pages, AttentionWithLse._fields)
 _NATIVE = {name: f"d{name}" for name in AttentionGradients._fields if f"d{name}" in parameters(_native.attend_vjp)}
-"""The kernel's argument for each gradient that the kernel computes, by field of AttentionGradients."""
+"""Fields of AttentionGradients that the kernel computes. Each maps to the kernel's argument for this gradient."""
 _OF_QUERIES = {name: to for name, to in _NATIVE.items() if name not in ("q", "k", "v", "bias")}
-"""The part of `_NATIVE` for gradients with one number per query."""
+"""The items of `_NATIVE` for gradients that the kernel writes as one number per query."""
 _NONE: dict[str, Any] = dict.fromkeys((*_NATIVE.values(), "delta"))
 _attend_vjp = Native(_native.attend_vjp, AttentionVjp, tuple(_NONE))
 
@@ -126,7 +126,7 @@ def _without_nonfinite(i: AttentionVjp, outputs: dict[str, Any], found: dict[str
 
 @np.errstate(all="ignore")
 def _add_left_out(i: AttentionVjp, totals: AttentionGradients, left_out: Any) -> None:
-    """Add the definition's gradients over the flagged queries to the sums over all other queries."""
+    """Let the definition compute the gradients of the queries that were left out. Add them to `totals`."""
     of, g, length = _frozen(i.of), frozen(i.g), i.of.q.shape[-2]
     each = of.q.shape[-3] // max(of.k.shape[-3], 1)
     for *entry, head in np.argwhere(left_out.any(-1)).tolist():
@@ -168,14 +168,17 @@ def _runs(flags: np.ndarray[Any, Any], parts: list[slice]) -> Iterator[slice]:
 
 
 def _add(total: Any, at: tuple[Any, ...], x: Any) -> None:
-    """Add the nonzero entries of x. Where x is 0 (for keys that no flagged query sees), the total keeps its bits."""
+    """Add x to total[at]. Where x is 0 (for keys that no flagged query sees), the total keeps its bits."""
     xp = namespace(x)
     sums = xp.astype(total[at], x.dtype) + x
     total[at] = xp.where(x != 0.0, xp.astype(sums, total.dtype), total[at])
 
 
 def _add_to(total: Any, at: tuple[Any, ...], x: Any) -> None:
-    """Add x, the gradients of some scores, to the gradient of an option that broadcasts to all scores."""
+    """Add x at index `at` to `total`, the gradient of q or of an option.
+
+    Along an axis on which `total` has size 1, x is added to the only element.
+    """
     aligned = total.reshape((1,) * (len(at) - total.ndim) + tuple(total.shape))
     broadcast = (slice(None) if isinstance(i, slice) else 0 for i in at)
     index = tuple(i if n > 1 else all_ for i, all_, n in zip(at, broadcast, aligned.shape, strict=True))

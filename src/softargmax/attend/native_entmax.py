@@ -1,7 +1,7 @@
 """Attention of orders other than 1 for NumPy arrays: scores, entmax and product, a few queries at a time.
 
-The compiled core computes the products and entmax. Products skip the tiles of p that contain only 0. For orders above 1
-these are most tiles.
+The compiled core computes the products and entmax. A product skips each small block of p that contains only 0. For
+orders above 1 these are most blocks.
 
 A query that sees a nonfinite number is flagged and replaced by 0. Nonfinite numbers in k and v are also replaced by 0.
 Therefore nonfinite numbers do not affect the sums over other queries.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 SCORES = 1 << 19
-"""Scores per part: 2 MiB of float32, which stay in the third-level cache."""
+"""The largest number of scores per part: 2 MiB of float32, which stay in the third-level cache."""
 
 
 class _Part(NamedTuple):
@@ -67,7 +67,10 @@ def attend(i: Attention, output: Array) -> Array | None:
 
 
 def serves(i: Attention) -> bool:
-    """True if dividing float32 scores by the soft-cap neither overflows nor underflows (1e-30 to 1e30)."""
+    """True if there is no soft-cap, or if it is between 1e-30 and 1e30.
+
+    Then dividing float32 scores by the soft-cap neither overflows nor underflows.
+    """
     return i.options.softcap is None or 1e-30 < i.options.softcap < 1e30
 
 
@@ -179,7 +182,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
 
 
 def _cap_and_mask(z: Array, visible: Array, added: list[tuple[Array, Any]], softcap: float | None) -> Array | None:
-    """Apply soft-cap, added terms and mask in place. Return the derivative of the soft-cap, or None."""
+    """Apply soft-cap, added terms and mask in place. Return the soft-cap's derivative, or None without a soft-cap."""
     slope = None
     if softcap is not None:
         tanh = np.tanh(z / z.dtype.type(softcap))
@@ -193,7 +196,11 @@ def _cap_and_mask(z: Array, visible: Array, added: list[tuple[Array, Any]], soft
 
 
 def _add_to(total: Array, x: Array, at: tuple[Any, ...], rank: int) -> None:
-    """Add x, the gradients of a part's scores, to the gradient of an option that broadcasts to all scores."""
+    """Add x, the gradients with respect to the scores at index `at`, to the gradient of an option.
+
+    The option broadcasts with the scores, so x is summed over the axes along which the option has size 1. `rank` is the
+    number of axes of the scores.
+    """
     aligned = total.reshape((1,) * (rank - total.ndim) + total.shape)
     for axis in (-2, -1):
         if aligned.shape[axis] == 1:

@@ -2,10 +2,10 @@
 
 The arguments are in arguments.py, the definitions in reference.py.
 
-The operation `attention_vjp` computes the gradients of `attention`. The derivatives of `attention_vjp`, and the forward
-mode of both operations, differentiate the definition for a few queries at a time. This way only the scores of these
-queries are in memory. Queries are independent of each other, so the gradient of an argument that they share (k, v or a
-sink) is a sum over all queries.
+The operation `attention_vjp` computes the gradients of `attention`. The gradients of `attention_vjp`, and the
+forward-mode derivatives of both operations, are computed by differentiating the definition for a few queries at a time.
+This way only the scores of these queries are in memory. Queries are independent of each other, so the gradient of an
+argument that they share (k, v or a sink) is a sum over all queries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCORES = 1 << 20
 TO = {name: f"d{name}" for name in AttentionGradients._fields}
 """The name of the gradient with respect to each argument."""
 HeadGradients = cast("type[AttentionGradients]", namedtuple("HeadGradients", TO.values()))  # noqa: PYI024
-"""The gradients under the names of `TO`: the argument's shape, or (0,) if the argument is not an array."""
+"""The gradients, with the field names of `TO`. A gradient has its argument's shape, or (0,) if that is not an array."""
 CONSTANT = frozenset(("mask", "lengths", "seeds"))
 
 

@@ -45,7 +45,7 @@ class OfSequences(OfPlaces, total=False):
 
 
 class OfParts(OfPlaces, total=False):
-    """The options for a state over a part of the keys."""
+    """The options of `attention_state`."""
 
     mask: Mask | None
     bias: Numbers | None
@@ -53,7 +53,7 @@ class OfParts(OfPlaces, total=False):
 
 
 class OfStats(OfParts, total=False):
-    """The options for statistics of p."""
+    """The options of `attention_stats`."""
 
     sink: Numbers | None
     alpha: PerRow
@@ -118,12 +118,12 @@ def heads_of(q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
         raise TypeError(f"k, v: expected q's dtype, {q.dtype}, got {k.dtype} and {v.dtype}")
     leading = _broadcast_shapes(q.shape[:-3], k.shape[:-3])
     if leading is None or k.shape[-1] != q.shape[-1]:
-        may = f"(..., heads, keys, {q.shape[-1]}), leading axes broadcast"
+        may = f"(..., heads, keys, {q.shape[-1]}) with broadcastable leading axes"
         raise ValueError(f"k: expected shape {may}, for q of shape {tuple(q.shape)}, got {tuple(k.shape)}")
     leading = _broadcast_shapes(leading, v.shape[:-3])
     groups = _broadcast_shapes(k.shape[-3:-2], v.shape[-3:-2])
     if leading is None or groups is None or v.shape[-2] != k.shape[-2]:
-        may = f"(..., heads, {k.shape[-2]}, width), leading axes broadcast"
+        may = f"(..., heads, {k.shape[-2]}, width) with broadcastable leading axes"
         raise ValueError(f"v: expected shape {may}, for k of shape {tuple(k.shape)}, got {tuple(v.shape)}")
     heads = groups if q.shape[-3] == 1 else tuple(q.shape[-3:-2])
     if (groups == (0,) != heads) or (groups != (0,) and heads[0] % groups[0]):
@@ -180,7 +180,10 @@ def options_of(q: Any, keys: int, options: Mapping[str, Any]) -> Options:
 
 
 def _per_head(x: Any, q: Any, name: str, *, in_batch: bool = False) -> Any:
-    """Check an option with one number per head, or per entry and head. Add axes of size 1 for queries and keys."""
+    """Check an option with one number per head (with `in_batch`, optionally per entry of the batch and head).
+
+    Add axes of size 1 for queries and keys.
+    """
     if x is None:
         return None
     heads = tuple(q.shape[:-2] if in_batch else q.shape[-3:-2])
@@ -197,7 +200,10 @@ def rate_of(dropout: Any) -> float:
 
 
 def seeds_of(q: Any, batch: tuple[int, ...], rate: float, seed: Any, stream: Any) -> Any:
-    """Return the dropout seed of each head as two words, (*batch, H, 1, 2), the low word first; None for rate 0."""
+    """Return the dropout seed of each head: two integers of 32 bits, the lower bits first. For rate 0, return None.
+
+    The shape is (*batch, H, 1, 2).
+    """
     if rate == 0.0:
         return None
     noise = source(q, batch, seed, stream, None)
@@ -218,7 +224,7 @@ def window_of(causal: Any, window: Any) -> tuple[int | None, int | None]:
 
 
 def _sides(window: Any) -> tuple[int | None, int | None]:
-    may = "(left, right), each an integer of 0 or above or None (no limit)"
+    may = "(left, right), each an integer, 0 or above, or None (no limit)"
     if not isinstance(window, (tuple, list)) or len(window) != 2:
         raise TypeError(f"window: expected {may}, got {window!r}")
     left, right = (None if side is None else integer(side, "window") for side in window)
@@ -276,7 +282,7 @@ def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any, 
 
 
 def _check_pages(table: Any, lengths: Any, k: Any) -> None:
-    """Raise IndexError if the page of a key within the lengths is out of range."""
+    """Raise IndexError if a page index is out of range. Indices beyond an entry's length are not checked."""
     xp = namespace(table)
     if not (check.inspectable(table) and check.inspectable(lengths)):
         return

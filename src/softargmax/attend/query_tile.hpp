@@ -66,15 +66,15 @@ struct Range {
     Range within(std::int64_t first, std::int64_t count) const {
         return {std::max<std::int64_t>(begin - first, 0), std::min(end - first, count)};
     }
-    // The range widened to whole panels.
+    // The range, widened so that it begins and ends at panel boundaries.
     template <class T> Range panels() const {
         constexpr std::int64_t step = kPanelCols<T>;
         return {begin / step * step, (end + step - 1) / step * step};
     }
 };
 
-// A head of keys and values, and the queries of all heads that share it. These queries are numbered as rows: row r is
-// query r % queries of head r / queries.
+// A head of keys and values, and the queries of all heads that share it. All these queries are numbered as rows: row r
+// is query r % args.queries of query head number r / args.queries.
 struct Shared {
     const Args& args;
     std::int64_t entry, group, heads, keys;
@@ -114,8 +114,9 @@ struct Shared {
         }
         f(lines, width, std::int64_t{1});
     }
-    // `pack_keys` packs panels of keys, one dimension of the width after another. `pack_columns` packs panels of
-    // columns, one key after another.
+    // Both functions pack `count` keys or values of width `width`. A panel of `pack_keys` holds kPanelCols keys: the
+    // first number of each key, then the second number of each key, and so on. A panel of `pack_columns` holds
+    // kPanelCols columns of all keys: these columns of the first key, then of the second key, and so on.
     template <class T> void pack_keys(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count,
                                       T* to) const {
         with_rows<T>(x, width, first, count, [&](auto* from, std::int64_t row, std::int64_t col) {
@@ -139,8 +140,8 @@ template <class T> std::int64_t whole_panels(std::int64_t n) {
 // The distance between consecutive rows of scores. Its 16 extra numbers keep rows from sharing cache sets.
 constexpr int kPitch = kKeys + 16;
 using InPlace = Layout<kPitch, 1>;
-// Sums over the width, and over keys or queries, are split into chunks of this many terms. With a single chain of
-// additions, the error was three times that of torch for a few queries of width 128.
+// Sums over the width are split into chunks of kWidthChunk terms, and sums over keys or queries into chunks of kChain
+// terms. Without chunks, the error was three times that of torch for a few queries of width 128.
 constexpr std::int64_t kWidthChunk = 16, kChain = 32;
 // Adds the sum of a chunk to the total `to`. The sum of the first chunk replaces the total.
 template <class V> SOFTARGMAX_INLINE void add_chunk(V sum, typename V::Scalar* to, bool first) {
@@ -150,9 +151,9 @@ template <class V> SOFTARGMAX_INLINE void add_chunk(V sum, typename V::Scalar* t
 // For scores below this magnitude, the exponent m of the state is exact.
 template <class T> constexpr T kLargest = sizeof(T) == 4 ? T(0x1p20) : T(0x1p30);
 
-// Replaces the scores z[all.begin..all.end) by p, and returns their state. The bounds of `all` are multiples of two
-// packs. p is 0 outside of `in`. Sets `nonfinite` if a score is NaN or too large. Without `may_be_empty`, also sets
-// `nonfinite` if all scores are -inf, because without a mask this means overflow.
+// Replaces the scores in the range `all` of z by p, and returns their state. The bounds of `all` are multiples of the
+// length of two packs. p is 0 outside of the range `in`. Sets `nonfinite` if a score is NaN or too large. Unless
+// `may_be_empty` is true, also sets `nonfinite` if all scores are -inf: without a mask or bias this means overflow.
 template <class T>
 PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& nonfinite) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
@@ -259,8 +260,8 @@ template <class T> void dropout_factors(const Shared& head, std::int64_t row, st
     }
 }
 
-// A packed block of keys (panels of keys, depth by depth) and values (panels of columns). Consecutive panels of values
-// are `panel` numbers apart. Consecutive keys within a panel are `pitch` numbers apart.
+// A block of keys packed by `pack_keys`, and of values in the layout of `pack_columns`. Consecutive panels of values
+// are `panel` numbers apart. Within a panel, the values of consecutive keys are `pitch` numbers apart.
 template <class T> struct Block {
     const T *keys, *values;
     std::int64_t panel, pitch;
@@ -295,8 +296,8 @@ template <class T> struct QueryTile {
     std::int64_t first;
     int rows;
     Range visible[kRows], any;
-    T* q;           // a packed panel of rows
-    T* o;           // kRows rows, `pitch` numbers apart
+    T* q;           // the queries times the scale, packed as one panel
+    T* o;           // sum of p v of each query; consecutive queries are `pitch` numbers apart
     std::int64_t pitch;
     PowerState<T> state[kRows];  // together with o: the state of the keys processed so far
     bool nonfinite[kRows] = {};
@@ -324,7 +325,7 @@ template <class T> struct QueryTile {
         pack<kRows>(Matrix<T>{lines, rows, args.width, args.width, 1}, q);
     }
 
-    // Computes the scores of the keys in `all`, a range of whole panels.
+    // Computes the scores of the keys in `all`, which begins and ends at panel boundaries.
     void scores(const T* keys, Range all, T* z) const {
         const std::int64_t width = head.args.width;
         for (std::int64_t j = all.begin; j < all.end; j += kTileCols<T>) {
@@ -359,7 +360,7 @@ template <class T> struct QueryTile {
         }
         add_weighted_values(z, in, block, weight);
     }
-    // Adds weight[i] p v to the row of o of each query i.
+    // For each query i, adds weight[i] p v to row i of o.
     void add_weighted_values(const T* z, Range in, const Block<T>& block, const T* weight) {
         for (std::int64_t j = 0; j < pitch; j += kTileCols<T>) {
             const T* columns = block.values + j / kPanelCols<T> * block.panel + j % kPanelCols<T>;

@@ -36,7 +36,7 @@ INF = math.inf
 
 
 def attention(q: Any, k: Any, v: Any, options: Options) -> AttentionWithLse:
-    """Return the output, in q's dtype, and lse in working precision (NaN for orders other than 1)."""
+    """Return the output in q's dtype, and lse in working precision. For orders other than 1, lse is NaN."""
     i, length = Attention(q, k, v, options), q.shape[-2]
     found = [some_queries(i.part(part), part.start, length) for part in cached_parts(i)]
     xp = namespace(q)
@@ -52,7 +52,7 @@ def cached_parts(i: Attention, *others: Any) -> list[slice]:
 
 
 def parts(i: Attention, size: int | None) -> list[slice]:
-    """Return slices of queries, each with at most `size` scores but at least one query; one slice if size is None."""
+    """Return slices of queries. Each has one query, or at most `size` scores. If size is None, return one slice."""
     length, rows = i.q.shape[-2], math.prod(i.q.shape[:-2]) * i.k.shape[-2]
     step = max(1, length if size is None else size // max(rows, 1))
     return [slice(start, min(start + step, length)) for start in range(0, max(length, 1), step)]
@@ -76,7 +76,7 @@ def some_queries(of: Attention, start: int, length: int) -> AttentionWithLse:
 
 @np.errstate(all="ignore")
 def weights(of: Attention, start: int, length: int) -> tuple[Any, Any, Any]:
-    """Return the scores, p, and p with the sink's entry, for a part of the queries."""
+    """For a part of the queries, return the scores, p over the keys, and p over the keys and the sink."""
     z, visible = _scores(of, start, length)
     whole, _ = _normalized(z, of.options)
     # p of a hidden key is 0, even if the query's other p are NaN.
@@ -111,7 +111,7 @@ def _scores(of: Attention, start: int, length: int) -> tuple[Any, Any]:
 
 
 class Places(NamedTuple):
-    """Positions of queries and keys, and the number of keys. Each broadcasts with the scores."""
+    """Positions of queries and keys, and the number of keys. Each field broadcasts with the scores."""
 
     place: Any
     key: Any
@@ -123,7 +123,7 @@ class Places(NamedTuple):
         return visible if options.mask is None else visible & options.mask
 
     def terms(self, options: Options) -> dict[str, tuple[Any, Any]]:
-        """Return the terms that are added to the scores. Each option name maps to an array and a factor (None: 1)."""
+        """Return the terms that are added to the scores: for each option name, the option and its factor (None: 1)."""
         found: dict[str, tuple[Any, Any]] = {}
         if options.bias is not None:
             found["bias"] = options.bias, None
@@ -302,7 +302,7 @@ def to_heads(gradient: Any, sink: Any) -> Any:
 
 
 def keys_of_pages(q: Any, k_pages: Any, v_pages: Any, page_table: Any, options: Options) -> Attention:
-    """Copy the keys and values of pages into contiguous sequences. Unused entries of the page table count as page 0."""
+    """Copy the keys and values of pages into contiguous sequences. Unused page indices are replaced by 0."""
     xp = namespace(q)
     lengths: Any = options.lengths
     used = xp.arange(page_table.shape[1], device=device_of(q)) * k_pages.shape[1] < lengths[..., 0, 0]

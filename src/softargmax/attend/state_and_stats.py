@@ -34,8 +34,8 @@ def attention_state(
         Queries, and a part of the keys and values, as in `attention`.
     scale, causal, window, mask, bias, slopes, softcap, key_lengths
         As in `attention`, for this part of the keys. The last query is at the position of the part's last key. There
-        is no `sink`: to add one, merge a state that has one score and no value. There is no `alpha`, because orders
-        other than 1 have no state.
+        is no `sink`: to add one, merge a state of one score, the sink, with the value 0. There is no `alpha`, because
+        orders other than 1 have no state.
 
     Returns
     -------
@@ -50,8 +50,8 @@ def attention_state(
 
     Notes
     -----
-    A state may use any reference m for its sums. This state uses m = lse, so l = 1 and the field r = l - 1 is 0. A
-    query that sees no key has the empty state.
+    A state subtracts m from all scores. Usually m is the largest score, but any m is valid. Here m is lse, so the sum l
+    of exponentials is 1, and the field r = l - 1 is 0. A query that sees no key has the empty state.
 
     See Also
     --------

@@ -20,9 +20,9 @@ class KVCache(NamedTuple):
     k, v : Tensor
         Keys and values, of shape (..., G, capacity, D). The layer writes them in place.
     lengths : Tensor
-        The number of keys of each entry of the batch, int64 of shape (...). The next keys of an entry are written at
-        this position. You may change `lengths` in place: to 0 to start again, or to the true lengths of prompts that
-        were padded at their end.
+        The number of keys of each entry of the batch, int64 of shape (...). The next keys of an entry are written
+        after this many keys. You may change `lengths` in place: to 0 to start again, or to the true lengths of prompts
+        that were padded at their end.
 
     Notes
     -----

@@ -113,7 +113,7 @@ def attention_paged(
     lengths: Integers,
     **options: Unpack[OfSequences],
 ) -> Array:
-    r"""Return attention to keys and values in pages. Key j of an entry of the batch is in page j // P of the entry.
+    r"""Return attention to keys and values in pages. Key j of a batch entry is in the entry's page number j // P.
 
     .. math:: k_{ej} = \mathrm{k\_pages}_{t,\; j \bmod P}, \qquad t = \mathrm{page\_table}_{e,\; \lfloor j / P \rfloor}
 

@@ -5,8 +5,8 @@
 
 namespace softargmax::sparse {
 
-// The loss saves five numbers per row for its gradient: m, r (kOrdinary if the row has a root), the root (2 numbers)
-// and `others`.
+// The loss saves five numbers per row for its gradient (`save_root`): the m and r of the row's state, where r is
+// kOrdinary if the row has a root; the root (2 numbers); and 1 - p of the target class.
 constexpr int kRootNumbers = 5;
 
 // A map reads scores from `z` and writes p to `out`. The gradient of a map reads p from `z` and the incoming gradient
@@ -20,7 +20,7 @@ struct Args : RowArgs {
     const std::int64_t* target = nullptr;
     std::int64_t ignore_index = 0;
     double* roots = nullptr;        // kRootNumbers per row; null: not saved
-    const double* found = nullptr;  // the roots that the loss saved; null: the kernel searches the roots
+    const double* found = nullptr;  // the roots that the loss saved; null: the kernel searches for them
     double* loss = nullptr;
     const double* g = nullptr;
 };

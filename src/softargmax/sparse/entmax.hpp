@@ -7,9 +7,9 @@
 // p / v^2.
 //
 // The unknown of a map, `at`, is a pair of doubles that determines lambda. Each map uses the variable that is most
-// accurate for it. A step of lambda moves `at`. Far from the root, p is computed approximately, in packs of T. In the
-// last steps, p is computed exactly, in double with the pair. Scores up to `cut` have p = 0 now and after all further
-// steps.
+// accurate for it. A step of lambda moves `at`. Far from the root, `rough` computes p approximately, in packs of T. In
+// the last steps, `exact` computes p in double, and uses both numbers of `at`. Scores up to `cut` have p = 0 now and
+// after all further steps.
 #pragma once
 
 #include "core/cpp/math.hpp"
@@ -100,7 +100,7 @@ struct Root {
 
 // ---- maps -----------------------------------------------------------------------------------------------------
 
-constexpr double kMargin = 1e-3;  // `cut` assumes that lambda is at most this far from the root
+constexpr double kMargin = 1e-3;  // `cut` is valid as long as lambda is at most this far above the root
 
 // (1 - e^-u) / u for u >= 0.
 inline double mean_decay(double u) { return u < 1e-3 ? 1 - u * (0.5 - u * (1.0 / 6)) : (1 - exp_scalar(-u)) / u; }
@@ -115,15 +115,15 @@ template <class V> SOFTARGMAX_INLINE V log1p_of(V x) {
     return log_of<kLogTerms<typename V::Scalar>>(two_sum(all<V>(1), x));
 }
 
-// The step of lambda in Newton's method for S^a = 1, where S = 1 + rest is the sum of p: (S - S^(1 - a)) / (a sum
-// slope). For alpha <= 2 the steps approach the root from one side, and 2 to 6 steps suffice for 32768 scores. Below
-// order 1, (e^u - 1) / u with u = -a log S is computed from (1 - e^-u) / u.
+// The step of lambda in Newton's method for S^a = 1, where S = 1 + rest is the sum of p: (S - S^(1 - a)) / (a D). D is
+// the sum of p / v, passed as `slope`. For alpha <= 2 the steps approach the root from one side, and 2 to 6 steps
+// suffice for 32768 scores. Below order 1, (e^u - 1) / u with u = -a log S is computed from (1 - e^-u) / u.
 template <class N> SOFTARGMAX_INLINE N newton(double a, N rest, N slope) {
     const N log = log1p_of(rest), u = as<N>(std::fabs(a)) * log, decay = mean_decay(u);
     return (as<N>(1) + rest) * log * (a < 0 ? decay / (as<N>(1) - u * decay) : decay) / slope;
 }
 
-// Returns a distance d, in units of beta z. Scores that are more than d below m + lambda have p = 0, for alpha < 2.
+// Returns a distance d, for alpha < 2. If beta z is more than d below beta m + lambda, p is 0.
 inline double reach_of(double a) {
     constexpr double reach = -Limit<double>::min_log, slack = 1 + 1e-6;
     const double u = -a * reach;
@@ -133,13 +133,15 @@ inline double reach_of(double a) {
 // Returns the `cut` that keeps all scores of at least x. x may be -inf.
 inline double cut_below(double x) { return next_below(std::max(x, std::numeric_limits<double>::lowest())); }
 
-// Returns a beta. a = alpha - 1 is a pair, because below order 1/2 a single double would lose digits of a.
+// Returns the product of a and beta. a = alpha - 1 is a pair, because below order 1/2 a single double would lose digits
+// of a.
 inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi, beta.lo}); }
 
 // Maps with alpha <= 2. The unknown is c = m + lambda / beta plus a constant.
 //
-// kStepFraction: float32 results are accurate if the last step of v is smaller than this fraction of every score's
-// distance to the threshold. The relative error of the step is the third power of this fraction.
+// kStepFraction: float32 results are accurate if the last step changes v by less than this fraction of the smallest
+// |v|, the distance of the nearest score to the threshold. The relative error of the step is the third power of this
+// fraction.
 //
 // kLogarithm: computing p takes a logarithm. Such maps always use compensated sums, and multiply p by the gain even if
 // the gain is 1, because both cost little compared to the logarithm.
@@ -170,7 +172,7 @@ template <class N, int offset, bool scaled> struct ClosedEntmax : GentleEntmax<N
         return std::fabs(step);
     }
     double cut() const { return next_below(at.hi - kMargin / beta.hi); }
-    Two<N> threshold() const {  // beta c
+    Two<N> threshold() const {  // beta * c
         if constexpr (scaled) return times(at, beta);
         else return at;
     }
@@ -261,7 +263,7 @@ template <class N> struct ShiftedEntmax : GentleEntmax<N> {
     static constexpr double kStepFraction = 1e-3;
     double a_;
     Scale beta;
-    Twofold b;  // a beta
+    Twofold b;  // a * beta
     Root root;
     ShiftedEntmax(N top, Twofold a, Scale scale)
         : GentleEntmax<N>(top, as<N>(0)),
@@ -277,8 +279,9 @@ template <class N> struct ShiftedEntmax : GentleEntmax<N> {
         shift(step);
         return std::fabs(step) / scale();
     }
-    // A score that enters the support at distance v from the threshold adds v^(1/a) to the sum. The derivatives before
-    // the step do not include this. For v = e^(-37 a) it is e^-37. At a = 1 the sum is linear (see `LinearEntmax`).
+    // A step may bring a score into the support, which then adds v^(1/a) to the sum. The derivatives at the start of
+    // the step do not include this. For v = e^(-37 a) the added number is e^-37, less than half an ulp of 1 in double.
+    // At a = 1 the sum is linear (see `LinearEntmax`).
     double tolerance() const { return a_ == 1 ? kInf : std::min(1e-5, exp_scalar(-37 * a_)); }
     N newton(N rest, N slope) const { return sparse::newton(a_, rest, slope); }
     double cut() const { return cut_below(at.hi - (reach_of(a_) + kMargin) / beta.hi); }
@@ -330,13 +333,13 @@ template <class N> struct ShiftedEntmax : GentleEntmax<N> {
 };
 
 // alpha > 2: v = q^a + a beta (z - o), where o is the smallest score with p > 0, and q is the p of o. For large a, the
-// v of o is the tiny number q^a. With any other origin than o, this number would be rounded to 0.
+// v of o is the tiny number q^a. If v were computed from a score other than o, this number would be rounded to 0.
 struct SteepEntmax {
     static constexpr bool kLogarithm = true;
     static constexpr double kStepFraction = 0;
     double a_;
     Scale beta;
-    Twofold b;  // a beta
+    Twofold b;  // a * beta
     Root root;
     Twofold at;  // o and q
     double q_a, q_slope;
@@ -376,7 +379,7 @@ struct SteepEntmax {
 struct SteepEntmaxSearch {
     double m, a_;
     Scale beta;
-    double b, low, high = 1, t = 1;  // b = a beta
+    double b, low, high = 1, t = 1;  // b = a * beta
     Root root;
     int steps = 0;
     SteepEntmaxSearch(double top, double a, Scale scale, double n)  // at most n scores have p > 0
@@ -408,19 +411,19 @@ struct SteepEntmaxSearch {
 
 // True if the order 1 + a has a closed form and 1 / beta is well inside the range of floats.
 inline bool is_closed(double a, Scale beta) { return (a == 1 || a == 0.5) && beta.hi >= 0x1p-64 && beta.hi <= 0x1p64; }
-// Calls f with the closed-form map for a, before the first step of the map.
+// Calls f with the closed-form map of order 1 + a, before the first step of the map.
 template <bool scaled, class N, class F> SOFTARGMAX_INLINE void with_closed_map(N m, double a, Two<N> beta, F f) {
     if (a == 1) f(LinearEntmax<N, scaled>(m, beta));
     else f(SquaredEntmax<N, scaled>(m, beta));
 }
-// Calls f with the map for alpha - 1 = a <= 1, before the first step of the map.
+// Calls f with the map of order 1 + a, for a <= 1, before the first step of the map.
 template <class N, class F> SOFTARGMAX_INLINE void with_gentle_map(N m, Twofold a, Scale beta, F f) {
     const Two<N> by{as<N>(beta.hi), as<N>(beta.lo)};
     if (!is_closed(a.hi, beta)) f(ShiftedEntmax<N>(m, a, beta));
     else if (beta.unit()) with_closed_map<false>(m, a.hi, by, f);
     else with_closed_map<true>(m, a.hi, by, f);
 }
-// Calls f with the map for alpha - 1 = a, moved to its root `at`.
+// Calls f with the map of order 1 + a, moved to its root `at`.
 template <class F> SOFTARGMAX_INLINE void with_map(double m, Twofold a, Scale beta, Twofold at, F f) {
     if (a.hi > 1) f(SteepEntmax(a.hi, beta, at.hi, at.lo));
     else

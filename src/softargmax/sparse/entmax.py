@@ -38,9 +38,10 @@ def sparsemax(
     axis : int, tuple of int, or None
         The axis or axes of a row of scores. None means all axes.
     temperature : float or array
-        T in :math:`\beta = 1 / T`. An array has one temperature per row. The limits are those of `softmax`. At T = 0
-        the largest scores have equal probabilities, and all other scores probability 0. At infinite T all scores of the
-        support have equal probabilities. If T is negative, smaller scores get larger probabilities.
+        T in :math:`\beta = 1 / T`. An array has one temperature per row. T may be 0, infinite or negative, as in
+        `softmax`. At T = 0 the largest scores have equal probabilities, and all other scores have probability 0. At
+        infinite T all scores of the support have equal probabilities. If T is negative, smaller scores get larger
+        probabilities.
     base : float, optional
         b in :math:`\beta = \ln b / T`; defaults to e.
     where : array of bool, optional
@@ -197,7 +198,7 @@ def threshold(
     Parameters
     ----------
     z, axis, temperature, base, where
-        As in `sparsemax`. tau is in the unit of :math:`\beta z`.
+        As in `sparsemax`. tau refers to the scaled scores :math:`\beta z`, not to z.
     alpha : float or array
         The order, as in `entmax`. At order 1, tau is always the limit -1, and `logsumexp` is more useful.
 

@@ -9,8 +9,8 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 //
 //     dz = s (g - <s, g> / <s, 1>),   s = p^(2 - alpha) where p > 0, else 0        (Peters, Niculae & Martins 2019)
 //
-// Where p is 0, g is ignored. Above order 2 the smallest p has the largest s. Its g - <s, g> / <s, 1> would cancel, and
-// at alpha = 20 lose all digits. Therefore the g of the smallest p is first subtracted from every g.
+// Where p is 0, g is ignored. Above order 2 the smallest p has the largest s. At this entry g - <s, g> / <s, 1> would
+// cancel, and at alpha = 20 lose all digits. Therefore the g of the smallest p is first subtracted from every g.
 
 // Computes s for p > 0.
 struct Slope {

@@ -82,7 +82,7 @@ void find_root(Candidates<T>& row, const Args& args, std::int64_t at, const RowS
     if (args.support) args.support[at] = support;
 }
 
-// Writes p, or gain p if `scaled`. Where p is 0 the result is 0, even for an infinite or NaN gain.
+// Writes p, or the gain times p if `scaled`. Where p is 0 the result is 0, even for an infinite or NaN gain.
 template <bool scaled, class T, class F>
 void write_row(const T* z, std::int64_t n, const F& map_, const Target<T>& to, double gain) {
     using V = Pack<T>;

@@ -1,7 +1,7 @@
 """Operation records of the Fenchel-Young losses. The definitions are in reference_loss.py.
 
 The notation is that of `support.py`. In addition, t is the target probability of each class, and u = g (p - t) is the
-gradient of <g, loss>.
+gradient of <g, loss> with respect to x.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ entmax_loss: Operation[OfClasses, Losses] = Operation(
 
 
 def _loss_vjp_vjp(i: LossVjp, _r: ToScores, h: ToScores, wanted: Wanted) -> Gradients:
-    """Return the gradients from du = (p - t) dg + g dp."""
+    """Return the gradients of <h, u>. They follow from du = (p - t) dg + g dp."""
     slope = entmax_loss_vjp.first(i._replace(g=namespace(i.g).ones_like(i.g)))
     row, p, tau = _support(i.of)
     gh = i.g * h.gz

@@ -1,5 +1,6 @@
-// Finds the root of sum p = 1. The candidates of a row are the scores that may have p > 0. They are stored in a list,
-// and every step of the search drops some of them. Short rows are solved sixteen at a time.
+// Finds the root of a row: the unknown for which the p of the row sum to 1. The candidates of a row are the scores that
+// may have p > 0. They are stored in a list, and every step of the search drops some of them. Short rows are solved
+// sixteen at a time.
 #pragma once
 
 #include "core/cpp/parallel_rows.hpp"
@@ -24,7 +25,7 @@ template <class F> SOFTARGMAX_INLINE void each_half(Pack<float> v, F f) {
 }
 template <class F> SOFTARGMAX_INLINE void each_half(Pack<double> v, F f) { f(v, 0); }
 
-// Returns the largest T that is not above x.
+// Returns the largest number of type T that is not above x.
 template <class T> T rounded_down(double x) {
     const T y = static_cast<T>(x);
     return static_cast<double>(y) > x ? next_below(y) : y;
@@ -56,8 +57,8 @@ template <class T> struct Candidates {
     std::int64_t length, capacity, count = 0;
     bool listed = true;
 
-    // Calls body(scores, count, destination of the scores to keep) over all candidates. If the kept scores fit, they
-    // become the list.
+    // Calls body(scores, count, destination) for all candidates: once for the list, or once per block of the row. The
+    // body moves the destination past the scores that it keeps. If the kept scores fit, they become the list.
     template <class Body> void each(Body body) {
         T* to = list;
         if (listed) {
@@ -133,10 +134,11 @@ constexpr int kMaxSteps = 200;
 struct Sums {
     double p = 0, slope = 0;
 };
-// Adds the rough sums over the scores above `cut`, and appends these scores at `to`. `to` may be z.
+// Adds approximate sums of p and of the slope over the scores above `cut`, and writes these scores to `to`, which may
+// be z.
 template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F& map, T cut, T*& to, Sums& sums) {
     using V = Pack<T>;
-    constexpr std::int64_t stretch = 32 * V::kLanes;  // sums in T have at most 32 packs
+    constexpr std::int64_t stretch = 32 * V::kLanes;  // a sum of type T has at most 32 packs
     const F here = map;  // a copy stays in registers, because writes to `to` cannot change the copy
     const V low = V::all(cut), zero = V::all(0);
     const Doubles none = Doubles::all(0);
@@ -160,12 +162,12 @@ template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F&
     sums.slope += sum_of(slope[0] + slope[1]);
 }
 
-// Exact sums in double of p, slope and curve. With `pairs`, the sum of p is a pair that includes the rounding errors of
+// The sums of p, slope and curve in double. With `pairs`, the sum of p is a pair that includes the rounding errors of
 // each p.
 struct ExactSums {
     Twofold p{0, 0};
     double slope = 0, curve = 0;
-    double nearest = kInf;  // the smallest |v|, if the map needs it
+    double nearest = kInf;  // the smallest |v|, if kStepFraction > 0
 };
 template <bool pairs, class T, class F>
 void exact_sums(const T* z, std::int64_t n, const F& map, ExactSums& sums) {
@@ -207,8 +209,9 @@ template <class F, class From> void approach(F& map, From& from) {
         const T cut = rounded_down<T>(map.cut());
         from.each([&](const T* z, std::int64_t n, T*& to) { rough_sums(z, n, map, cut, to, sums); });
         const double moved = map.move(map.newton(sums.p - 1, sums.slope), sums.p >= 1);
-        // Below order 1 a step back is rounding noise of the float sums. If much of p is far from the maximum, the
-        // noise may stay above `near`.
+        // Below order 1 the steps approach the root from one side, so a step back is only rounding noise of the float
+        // sums. If much of p is far from the maximum, the noise may stay above `near`. Therefore a step back ends the
+        // loop.
         if (moved < near || (map.a() < 0 && sums.p <= 1)) return;
     }
 }
@@ -243,9 +246,10 @@ template <class T, class F> bool has_converged(double moved, double of_v, double
     return of_v <= 0.5 * nearest && (moved <= tolerance || negligible);
 }
 
-// Calls then(the map at its root), for alpha <= 2. Floats use no pairs, which saves half the time of a row with a full
-// support. Rows with a score very near the threshold are an exception. There the rounding errors of the sum (n 2^-57
-// in sixteen partial sums) would visibly change the p of this score.
+// Calls then(the map at its root), for alpha <= 2. For float scores, p is summed in doubles instead of pairs, which
+// saves half the time of a row with a full support. Rows with a score very near the threshold are an exception and use
+// pairs. Without pairs, the rounding errors of the sum (n 2^-57 in sixteen partial sums) would visibly change the p of
+// this score.
 template <class F, class From, class Then> void solve(F map, From& from, Then then) {
     using T = std::remove_pointer_t<decltype(from.list)>;
     approach(map, from);
@@ -297,9 +301,9 @@ inline double middle(double low, double high) {
     std::memcpy(&x, &bits, sizeof x);
     return x;
 }
-// Returns the smallest score with p > 0. `in_support(x)` is true if the p of the scores above x, with q = 0, sum to
-// less than 1. The argument `o` is the estimate of the search. If the result is not near this estimate, a bisection
-// finds it between a score outside the support and the maximum `top`, which is in the support.
+// Returns the smallest score with p > 0. `in_support(x)` is true if the p of the scores above x sum to less than 1 when
+// the p of x is set to 0. The argument `o` is an estimate of the result. If the result is not near this estimate, a
+// bisection finds it between a score outside the support and the maximum `top`, which is in the support.
 template <class From, class InSupport> double search_smallest_in_support(double o, double top, From& from,
                                                                          InSupport in_support) {
     double low = -kInf, high = o;
@@ -319,8 +323,8 @@ template <class From, class InSupport> double search_smallest_in_support(double 
         (in_support(half) ? high : low) = half;
     }
 }
-// Calls then(the map at its root), for alpha > 2. For a known o the sum is convex in q, so Newton's method descends
-// monotonically. It starts at q = 1 / n if n scores are equal to o.
+// Calls then(the map at its root), for alpha > 2. For a known o the sum of p is convex in q, so Newton's method
+// descends monotonically. It starts at q = 1 / n, where n is the number of scores equal to o.
 template <class From, class Then> void solve(SteepEntmaxSearch search, From& from, Then then) {
     approach(search, from);
     const auto steep = [&](double o, double q) { return SteepEntmax(search.a_, search.beta, o, q); };

@@ -110,7 +110,10 @@ entmax: Operation[Scores, Probabilities] = Operation(
 
 
 def _entmax_vjp_vjp(i: EntmaxVjp, _r: ToScores, g: ToScores, wanted: Wanted) -> Gradients:
-    """Differentiate <h, gz> = <g, s h'>, which is symmetric in g and h. The derivative with respect to s is h' g'."""
+    """Differentiate <h, s g'>, where g is `i.g` and h is the incoming gradient `g.gz`.
+
+    <h, s g'> is symmetric in g and h. Its derivative with respect to s is h' g'.
+    """
     row = Support(i.p, i.tau, i.alpha, i.axes)
     to_s = row.centred(i.g) * row.centred(g.gz)
     return {

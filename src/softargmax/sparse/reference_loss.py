@@ -6,9 +6,9 @@
     e = 1 - p_y     psi = integral of (1 - s)^(a - 1) s from 0 to e = sum_j c_j e^(j + 2) / (j + 2)
     c_0 = 1         c_(j + 1) = c_j (j + 1 - a) / (j + 1)
 
-The form for a class has no negative term, so the small loss of a confident row keeps its digits. For e < 1/4, psi is
-computed by the series, or by a closed form if a is large. For other e, psi is computed by its first formula, which does
-not cancel there.
+The form for a class has no negative term, so the small loss of a confident row keeps its digits. If a is large and
+e < 1/2, psi is computed by a closed form. Otherwise, psi is computed by the series for e < 1/4, and by its first
+formula for larger e, where that formula does not cancel.
 """
 
 from __future__ import annotations

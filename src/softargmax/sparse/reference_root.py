@@ -1,11 +1,12 @@
 """The root search of the sparse maps' definitions: find the unknown for which the p of a row sum to 1.
 
-For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda). For alpha > 2 the unknown is q, the smallest p
-above 0. Let o be the score whose p is q. Then p = (q^a + a (z - o))^(1/a). In this form probabilities near the
-threshold keep their digits.
+For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda), with e_a as in `reference.py`. For alpha > 2 the
+unknown is q, the smallest p above 0. Let o be the score whose p is q. Then p = (q^a + a (z - o))^(1/a). In this form
+probabilities near the threshold keep their digits.
 
-The search (`reference_search.py`) treats its inputs as constants. Two more Newton steps from the result of the search
-are differentiable. One step would give the first derivatives of the root. Two steps give derivatives up to the third.
+The search (`reference_search.py`) treats its inputs as constants, so it has no derivative. Two Newton steps follow the
+search, and these are differentiable. One step would give the first derivatives of the root. Two steps give derivatives
+up to the third.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _NEAR, _SERIES = 1 / 64, 9
 _FAR = 1000.0  # a p of e^-1000 or less counts as 0, and its derivatives are 0
-_EXACT = 1e30  # scores below -1e30 need no low part
+_EXACT = 1e30  # a difference d below -1e30 needs no low part e (see `Root`)
 _SPLIT = 2.0**30  # `two_product` does not overflow for numbers up to the largest float divided by this
 
 
@@ -86,7 +87,7 @@ def solve_rows(z: Any, axes: tuple[int, ...], alpha: Any, where: Any, beta: Scal
 
 
 def _root_of(d: Any, e: Any, a: Any, *, some_steep: bool) -> Root:
-    """Search the root of each row. The inputs of the search are treated as constants."""
+    """Search for the root of each row. The inputs of the search are treated as constants."""
     xp = namespace(d)
     far, rest, order = frozen(d), frozen(e), frozen(a)
     steep = order > 1.0
@@ -99,14 +100,14 @@ def _root_of(d: Any, e: Any, a: Any, *, some_steep: bool) -> Root:
     first = steep & (far == o) & (rest == o_low)
     index = xp.arange(d.shape[-1], device=device_of(d))
     first = first & (index == xp.argmax(xp.astype(first, xp.int8), axis=-1, keepdims=True))
-    own = xp.sum(xp.where(first, d, 0.0), axis=-1, keepdims=True)  # o, with the derivative of this score
+    own = xp.sum(xp.where(first, d, 0.0), axis=-1, keepdims=True)  # equal to o, but not a constant
     return Root(d, e, a, steep, at, own, xp.where(steep, o_low, 0.0), first)
 
 
 def powers(root: Root, low: Any) -> tuple[Any, Any, Any]:
     """Return p at the root `at` + `low`, the magnitude of dp / droot, and v = p^a. All are 0 where p is 0.
 
-    w = v - 1 is computed as a product, so log(v) / a = log1p(w) / a keeps its digits for any small a.
+    For alpha <= 2, w = v - 1 is computed as a product, so log(v) / a = log1p(w) / a keeps its digits for any small a.
     """
     d, e, a, steep, at, o, o_low, first = root
     xp = namespace(d)
@@ -137,7 +138,7 @@ def powers(root: Root, low: Any) -> tuple[Any, Any, Any]:
     p = xp.where(inside, xp.exp(xp.where(near, y_near, y_far)), 0.0)
     factor = xp.where(steep, xp.exp((xp.where(steep, a, 1.0) - 1.0) * log_q), 1.0)
     p, slope = xp.where(is_q, at + low, p), xp.where(is_q & there, 1.0, p / safe_v * factor)
-    p = xp.where(tie, p + frozen(at + low - p), p)  # the value is q, the derivative that of p
+    p = xp.where(tie, p + frozen(at + low - p), p)  # the value of q, with the derivative of p
     return xp.where(there, p, 0.0), slope, xp.where(is_q, base, xp.where(inside, safe_v, 0.0))
 
 
@@ -175,7 +176,7 @@ def threshold_of(solution: Solution, kind: Any) -> Any:
     infinite = xp.abs(m) == INF
     jump = ~infinite & (solution.hi == INF) & (side != 0.0)  # the scaled maximum is infinite
     tau = a * max_plus_lambda(solution) - 1.0
-    largest = xp.finfo(kind).max  # ordinary rows keep a finite tau, because infinity marks the rows of infinities
+    largest = xp.finfo(kind).max  # clip tau in ordinary rows, because an infinite tau marks rows with infinite scores
     tau = xp.where(infinite, m, xp.clip(tau, -largest, largest))
     tau = xp.where(jump, xp.where(side > 0.0, INF, xp.full_like(tau, -INF)), tau)
     return xp.where(solution.invalid, math.nan, tau)

@@ -1,7 +1,8 @@
-"""The search for the root of the sparse maps. A row that has converged does not change, so rows are independent.
+"""The search for the root of the sparse maps: the number for which the p of a row sum to 1.
 
-Steps are taken until all rows have converged. JAX has a loop that can be traced. For torch under tracing or on a
-device, the search takes exactly `TRACED_STEPS` steps. This is enough for all but contrived rows.
+Steps are taken until all rows have converged. A row that has converged does not change, so its result does not depend
+on other rows. JAX has a loop that can be traced, `jax.lax.while_loop`. torch has none: under tracing or on a device,
+its search takes exactly `TRACED_STEPS` steps. This is enough for all but contrived rows.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ MAX_STEPS, TRACED_STEPS = 300, 24
 def search_shift(d: Any, e: Any, a: Any) -> Any:
     """Return lambda >= 0 with sum [1 + a (d + e - lambda)]_+^(1/a) = 1, for a <= 1. Newton's method starts at 0.
 
-    At orders below 1, lambda may be in the thousands. Therefore the size of a step is relative to the v of the maximum,
-    which is 1 - a lambda.
+    At orders below 1, lambda may be in the thousands. Therefore the size of a step is relative to 1 - a lambda, the
+    base of the power for the largest score (d = e = 0).
     """
     xp = namespace(d)
     n = _sum(xp.astype(d > -INF, d.dtype))
@@ -52,10 +53,11 @@ def search_shift(d: Any, e: Any, a: Any) -> Any:
 
 
 def search_smallest_in_support(d: Any, e: Any, a: Any) -> tuple[Any, Any]:
-    """Return o, the smallest score d + e with p > 0, for a > 1.
+    """Return the parts d and e of o, the smallest score with p > 0, for a > 1.
 
-    A score is in the support if the p of higher scores, with q = 0, sum to less than 1. A bisection for t in
-    v = t + a d gives a score close to o. Then the search moves from score to score.
+    A score z has p > 0 if the p of all higher scores sum to less than 1 when the p of z is set to 0. A bisection finds
+    t such that the sum of (t + a d)^(1/a) is about 1, which gives a score close to o. Then the search moves from score
+    to score until it reaches o.
     """
     xp = namespace(d)
     a = xp.where(a > 1.0, a, 1.0)  # rows with a <= 1 do not use the result
@@ -99,7 +101,10 @@ def search_smallest_in_support(d: Any, e: Any, a: Any) -> tuple[Any, Any]:
 
 
 def search_smallest_p(x: Any, e: Any, a: Any) -> Any:
-    """Return q with sum (q^a + a (x + e))^(1/a) = 1 over x + e >= 0, for a > 1, by Newton's method from above."""
+    """Return q such that the sum of (q^a + a (x + e))^(1/a) over all x + e >= 0 is 1, for a > 1.
+
+    x + e is a score minus the smallest score with p > 0. Newton's method starts above the root and descends to it.
+    """
     xp = namespace(x)
     ties = _sum(xp.astype((x == 0.0) & (e == 0.0), x.dtype))
     ties = xp.where(ties == 0.0, 1.0, ties)  # a row with an empty support has no root

@@ -51,7 +51,11 @@ class Support:
         return row_sum(self.s * self.only(g), self.axes) / self.total
 
     def centred(self, g: Any) -> Any:
-        """Return g'. The g of the largest s is subtracted first, because above order 2 it dominates <s, g> / <s, 1>."""
+        """Return g' = g - <s, g> / <s, 1>.
+
+        Above order 2, the largest s dominates the quotient, which is then close to the g of this entry. So that the
+        difference does not cancel, this g is first subtracted from every g.
+        """
         g = self.only(g)
         g = g - self.top(g, self.inside & (self.s == _maximum(self.s, self.axes)))
         return self.only(g - self.mean(g))
