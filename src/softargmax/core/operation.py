@@ -115,8 +115,9 @@ class Operation(Generic[A, R]):
           definition would lose digits.
         - `refuse`: a function of the record and the kernel's return value, called if this value is not None. It may
           raise an error.
-        - `forward_gradients`: a map from arguments to results. In the forward pass, the kernel writes the argument's
-          gradient into the result, for an incoming gradient of 1. The first backward pass of an eager call returns it.
+        - `forward_gradients`: a map from names of arguments to names of results. In the forward pass, the kernel writes
+          the gradient of the argument, for an incoming gradient of 1, into the result. The first backward pass of an
+          eager call returns this gradient, times the incoming gradient.
         """
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
@@ -230,7 +231,7 @@ class Operation(Generic[A, R]):
         return out
 
     def _paths(self, tree: Branch, path: str) -> dict[str, str]:
-        """The code that reads each argument and each nested record, by name."""
+        """Return, for the name of each argument and each nested record, the code that reads it."""
         found = {}
         for one in tree.parts:
             found[one.name] = f"{path}.{one.name}"
@@ -288,7 +289,7 @@ class Native:
         return made
 
 
-# --- functions for derivative rules, which use only the entries of the support ----------------------------------------
+# --- functions for derivative rules. The rules ignore everything outside the support ----------------------------------
 #
 # Letters in the rules: x = beta z, <a, b> is the sum of a b over a row, g and h are incoming gradients, t is a tangent.
 # Arrays with one number per row keep the reduced axes, with size 1.

@@ -13,7 +13,10 @@ SEEDS = 1 << 64
 
 
 class Source(NamedTuple):
-    """A 64-bit seed, as an int or 0-d tensor, and a stream, one integer per row. None stands for the rows' indices."""
+    """A 64-bit seed, as an int or 0-d tensor, and a stream, one integer per row.
+
+    A stream of None stands for the indices of the rows.
+    """
 
     seed: Any
     stream: Any

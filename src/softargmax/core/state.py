@@ -296,7 +296,10 @@ def _sizes(value: Any, name: str) -> tuple[int, ...]:
 
 
 def _real(array: Any, name: str) -> Any:
-    """Check that an array has a real dtype. Integers are not converted here, but once, to the state's precision."""
+    """Check that an array has a real dtype.
+
+    Integers stay integers here. They are converted later, in one step, to the state's precision.
+    """
     return array if arrays.dtype_name(array.dtype) in arrays.INTEGERS else check.scores(array, name)
 
 
