@@ -4,9 +4,9 @@
 //                scores("z", &Args::z), mask("where", &Args::where), beta("beta"), axes("axes"),
 //                result("p", &Args::out), row_result("lse", &Args::lse));
 //
-// A new option is one line in the struct and one field in the binding. The call runs over the rows of the first field.
-// The module's `ARGUMENTS` lists the names of a kernel's arguments in order. Operation records build their calls from
-// it.
+// A new option is one line in the struct and one field in the binding. The call runs over the rows of the array in the
+// first field. The module's `ARGUMENTS` lists the names of each kernel's arguments in order. Operation records build
+// their calls from it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -177,7 +177,7 @@ inline int quota_threads() {
     return known;
 }
 // Finds the OpenMP that torch has loaded. A search takes 30 us if it fails. At most eight searches are made: the first
-// ones fail if torch is just being imported, and all fail if torch uses another OpenMP.
+// ones fail if torch is just being imported, and all fail if torch uses another OpenMP library.
 inline void watch_for_torch() {
     static int searches = 8;
     if (searches == 0 || !PyDict_GetItemString(PyImport_GetModuleDict(), "torch")) return;
@@ -418,7 +418,8 @@ struct AxesField {
 };
 inline AxesField axes(const char* name) { return {name}; }
 
-// A contiguous float64 or int64 array with `each` numbers per row. A const T is read, and any other T is written.
+// A contiguous float64 or int64 array with `each` numbers per row. The kernel reads the array if T is const, and writes
+// it otherwise.
 template <class Base, class T> struct DenseField {
     using Value = HeldArray;
     const char* name;

@@ -186,8 +186,8 @@ template <class T> SOFTARGMAX_INLINE One<T> max(One<T> z, One<T> acc) { return {
 #endif
 
 // Masks: above(a, b) is not (a <= b), so it is true if a or b is NaN. keep(m, a) is a where m is true, and 0 elsewhere.
-// unless(a, b) is a and not b. `compress` writes the lanes for which the mask is true contiguously, and returns the end
-// of the written lanes. It may overwrite memory behind the end: up to the length of a vector and one element more.
+// unless(a, b) is a && !b. `compress` writes the lanes for which the mask is true contiguously, and returns the address
+// after the last of them. It may overwrite memory behind this address, up to the length of a vector plus one element.
 #if defined(__AVX512F__)
 template <class T> struct OneMask {
     std::uint32_t bits;
@@ -399,7 +399,7 @@ SOFTARGMAX_INLINE double power_of_two(double km) {
     std::memcpy(&km, &u, sizeof u);
     return km;
 }
-// The largest number below a finite x: nextafter, without a function call.
+// The largest number below a finite x, as nextafter would return it, but without a function call.
 template <class T> SOFTARGMAX_INLINE T next_below(T x) {
     typename IntOf<T>::Type i;
     T y;
@@ -433,7 +433,7 @@ SOFTARGMAX_INLINE double sum_of(Pack<double> v) {
     return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
 
-// Lanes 0 to 7 and lanes 8 to 15 as doubles.
+// A pack of 16 floats as doubles: lanes 0 to 7, and lanes 8 to 15.
 struct Wide {
     Pack<double> low, high;
 };

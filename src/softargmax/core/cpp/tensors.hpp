@@ -112,7 +112,7 @@ struct Tensors {
     }
 };
 
-// The current state of torch, from torch's Python functions. Every call needs it.
+// The current state of torch, which every call reads through torch's Python functions.
 struct Torch {
     PyObject *transformed = nullptr, *modes = nullptr, *recording = nullptr;  // functions
     PyObject *forward_mode = nullptr, *level = nullptr;  // a module, and the name of its attribute
@@ -211,8 +211,8 @@ class Described {
     const std::int64_t* sizes() const { return memory_.shape; }
 };
 
-// The common call has an array of floats that needs no conversion, and one valid axis. It needs no further checks. This
-// test takes 0.1 us, and in Python it would take 0.4 us.
+// The common call has an array of floats that needs no conversion, and one valid axis. It needs no further checks.
+// Recognising it takes 0.1 us here, and would take 0.4 us in Python.
 class CommonCall {
     nb::handle z_, axis_;
     nb::dlpack::dltensor memory_{};
