@@ -1,6 +1,8 @@
 """Arrays of every library: their kind, namespace, dtype and axes, and conversion of arguments to one kind.
 
-A *kind* says where an array's memory is: "numpy", "torch" (CPU memory), "torch-device" (any other device), "array-api".
+A *kind* says where an array's memory is: "numpy", "torch" (CPU memory), "torch-device" (any other device), "array-api"
+(all other libraries).
+
 Frameworks are looked up in `sys.modules` and never imported. If a library was not imported, no argument is its array.
 """
 
@@ -44,7 +46,7 @@ def kind_of(z: Any) -> str:
 
 
 def device_of(z: Any) -> Any:
-    """The device of an array, or None if only its library knows it (a traced JAX array)."""
+    """The device of an array, or None for a traced JAX array. Then JAX chooses the device."""
     return getattr(z, "device", None)
 
 
@@ -298,7 +300,7 @@ def readable(array: Any) -> bool:
     torch = sys.modules["torch"]
     if torch.compiler.is_compiling():
         return False
-    # The queries have no public API. If torch lacks one of these names, no tensor counts as readable.
+    # The queries below have no public API. If torch lacks one of their names, no tensor counts as readable.
     core = torch._C  # noqa: SLF001
     transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
     faking = getattr(core, "_len_torch_dispatch_stack", lambda: 1)

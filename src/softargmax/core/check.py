@@ -85,7 +85,7 @@ def optional_mask(where: Any, z: Any) -> Any:
 
 
 def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
-    """The scores as an array of a real floating dtype in native byte order."""
+    """The scores as an array of a floating dtype in native byte order. Complex dtypes need `complex_too`."""
     z = dense(array_of(z, name), name)
     dtype = dtype_name(z.dtype)
     if dtype in INTEGERS:
@@ -115,7 +115,10 @@ def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
 
 
 def _wider(a: Any, b: Any) -> Any:
-    """The floating dtype that both arrays promote to: float32 for float16 with bfloat16, which NumPy cannot promote."""
+    """The floating dtype to which both arrays are promoted.
+
+    For float16 with bfloat16, which NumPy cannot promote, it is float32.
+    """
     xp = namespace(a)
     mixed = {dtype_name(x.dtype) for x in (a, b)} == HALVES
     return xp.float32 if mixed else xp.result_type(a.dtype, b.dtype)
@@ -153,9 +156,9 @@ def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = Fa
 
 
 def weighted(z: Any, weights: Any, *, signed: bool = False) -> tuple[Any, Any]:
-    """Check weights. Return the scores, promoted to the dtype of wider weights, and the weights.
+    """Check weights. Return the scores and the weights.
 
-    Lists and integers do not promote the scores.
+    Weights of a wider floating dtype promote the scores. Lists and integers do not.
     """
     if weights is None:
         return z, None

@@ -45,7 +45,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 def _hierarchies(groups: list[str], mounts: list[str]) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
-    """Yield the mount point and the group's directory of every mounted hierarchy that may have a CPU quota."""
+    """For each mounted hierarchy that may have a quota, yield its mount point and this process's group directory."""
     group_of: dict[str, PurePosixPath] = {}
     for line in groups:
         _, controllers, path = line.split(":", 2)

@@ -76,7 +76,7 @@ def total(x: Any) -> tuple[Any, Any]:
     n = x.shape[-1]
     half = 1 << max(n - 1, 1).bit_length() - 1  # the largest power of two below n
     e = xp.zeros_like(x)
-    if half < n:  # add the entries from `half` on to the first entries
+    if half < n:  # add the entries after the first `half` entries to the first ones
         s, e = two_sum(x[..., : n - half], x[..., half:])
         x = xp.concat([s, x[..., n - half : half]], axis=-1)
         e = xp.concat([e, xp.zeros_like(x[..., n - half :])], axis=-1)

@@ -39,8 +39,8 @@
   jvp, the transpose of the vjp is used.
 
 The first array of the arguments sets the library and the device. A field may itself be a record (`of: Softmax`). In
-this way a vjp operation receives the arguments of its forward operation. The names of all arguments and results of an
-operation differ.
+this way a vjp operation receives the arguments of its forward operation. All arguments and results of an operation
+have different names.
 
 The code for a framework is derived from the record when the first array of the framework arrives. For torch,
 `torch_operation.py` derives it.
@@ -165,7 +165,10 @@ class Operation(Generic[A, R]):
         return (self._servers[requested()].get(type(array)) or self.server(array))(i, True, out)
 
     def gradients(self, i: A, g: R, wanted: Wanted) -> Gradients:
-        """The gradients of <g, results>, for rules of other operations on tensors. The vjp must not read results."""
+        """The gradients of <g, results>, for use in rules of other operations.
+
+        The arrays must be tensors, and the vjp must not read results.
+        """
         found: Gradients = self.torch.vjp(i, None, g, wanted)
         return found
 
@@ -202,7 +205,7 @@ class Operation(Generic[A, R]):
         return self._torch  # type: ignore[return-value]
 
     def _check_names(self) -> None:
-        """Check that names are unique, and that none begins with "_". Such names are reserved for generated code."""
+        """Check that names are unique and that none begins with "_", which is reserved for names in generated code."""
         names = [slot for leaf in self.leaves for slot, _ in leaf.slots] + list(self.fields)
         wrong = [name for name in names if names.count(name) > 1 or name.startswith("_")]
         if wrong:

@@ -39,8 +39,8 @@ def output(out: Any, z: Any, dtype: Any, where: Any = None, scale: Any = ()) -> 
 
 
 def fits(out: Any, z: Any) -> bool:
-    """True if a quick test shows that `out` is valid: contiguous, like z in type, dtype and shape, but
-    in other memory than z.
+    """True if a quick test shows that `out` is valid: contiguous, like z in type, dtype and shape, and
+    not in z's memory.
 
     Nearly every valid `out` passes this test. If the scores have evicted all other data from the caches, the test
     shortens the checks of a call from 70 us to 40 us.
@@ -97,9 +97,9 @@ def _check_overlap(out: Any, z: Any, where: Any) -> None:
 def _distinct(target: Any) -> bool:
     """True if no two elements share memory.
 
-    This holds if each stride is at least as long as the memory that the axes with smaller strides cover.
+    The test requires each stride to be at least as long as the memory that the axes with smaller strides cover.
 
-    So the result is also False for some layouts whose elements interleave without sharing memory.
+    It also rejects some layouts whose elements interleave without sharing memory.
     """
     reach = target.itemsize
     for stride, size in sorted((abs(stride), size) for stride, size in zip(target.strides, target.shape, strict=True)):

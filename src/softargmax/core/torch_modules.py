@@ -36,7 +36,7 @@ def keep(module: nn.Module, name: str, value: Any) -> None:
 def one_call(forward: F) -> F:
     """Decorate a `forward` that `torch.fx` must not trace.
 
-    A traced graph then contains one call of the module. It treats the modules of torch.nn in the same way.
+    A traced graph then contains one call of the module. torch.fx treats the modules of torch.nn in the same way.
     """
 
     @functools.wraps(forward)

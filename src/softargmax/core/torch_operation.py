@@ -131,7 +131,7 @@ class TorchOperation:
         return found[0] if first and self.many else found
 
     def _served(self, i: Any) -> bool:
-        """True if the device has a kernel. If not, raise if the user has requested an implementation with kernels."""
+        """True if the device has a kernel. Raise if it has none and the implementation "native" was requested."""
         device = self.operation.array(i).device.type
         if device in self.operation.kernels:
             return True
@@ -268,7 +268,7 @@ class TorchOperation:
             ctx.mark_non_differentiable(*itertools.compress(output if self.many else (output,), self.constant))
 
     def _forward_recorded(self, ctx: Any, i: Any, first: bool, *_varying: Any) -> Any:
-        """Run the kernel on plain tensors if only autograd records the call. The record is passed as one argument.
+        """Run the kernel for a call on plain tensors that only autograd records. The record is passed as one argument.
 
         The general Function receives the 22 arguments of a loss one by one, which doubles the time of forward and
         backward.

@@ -1,4 +1,4 @@
-"""Derivative rules for operations without one: the vjp of the definition, and the jvp as the transpose of the vjp.
+"""Default derivative rules of operations: the vjp of the definition, and the jvp as the transpose of the vjp.
 
 The argument `of` is the operation's TorchOperation.
 """

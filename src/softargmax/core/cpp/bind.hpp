@@ -167,7 +167,8 @@ template <auto kRun, class Args> std::optional<std::int64_t> unless_wrong_class(
 }
 constexpr std::initializer_list<Type> kReal = {Type::f16, Type::bf16, Type::f32, Type::f64};
 
-// The limit of the default number of threads. Python reads the CPU quota at the first large call (cpu_quota.py).
+// The largest default number of threads that the CPU quota allows. cpu_quota.py reads the quota at the first large
+// call.
 inline int quota_threads() {
     static std::atomic<int> known{0};
     if (known == 0) {

@@ -180,7 +180,8 @@ void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, 
     tile<A, Rows>(a, b, pitch, depth, put);
 }
 
-// True if all n numbers are 0. Reading stops at the first pack with a nonzero number, so dense rows take one pack.
+// True if all n numbers are 0. Reading stops at the first pack with a nonzero number, so the check of a dense panel
+// usually reads one pack.
 template <class T> bool all_zero(const T* x, std::int64_t n) {
     using V = Pack<T>;
     const V zero = V::all(0);

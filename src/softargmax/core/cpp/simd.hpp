@@ -185,7 +185,8 @@ template <class T> SOFTARGMAX_CALLED One<T> fma(One<T> a, One<T> b, One<T> c) {
 template <class T> SOFTARGMAX_INLINE One<T> max(One<T> z, One<T> acc) { return {z.r > acc.r ? z.r : acc.r}; }
 #endif
 
-// Masks: above(a, b) is not (a <= b), so it is true if a or b is NaN. keep(m, a) is a where m is true, and 0 elsewhere.
+// Masks: above(a, b) is not (a <= b), so it is true if a or b is NaN. keep(m, a) equals a where m is true, and 0
+// elsewhere.
 // unless(a, b) is a && !b. `compress` writes the lanes for which the mask is true contiguously, and returns the address
 // after the last of them. It may overwrite memory behind this address, up to the length of a vector plus one element.
 #if defined(__AVX512F__)
@@ -299,9 +300,9 @@ template <class T> SOFTARGMAX_INLINE Binary<One<T>> binary_of(One<T> v) {
 
 // ---- pairs ----------------------------------------------------------------------------------------------------
 //
-// A vector longer than a register is a Pair of halves, recursively. GCC keeps such pairs in registers. It keeps arrays
-// of registers on the stack, with a third of the speed on AVX2. It also keeps its own 64-byte vector type on the stack,
-// with a seventh of the speed.
+// A vector longer than a register is a Pair of halves, recursively. GCC keeps such pairs in registers. It would keep
+// arrays of registers on the stack, which reduces the speed on AVX2 to a third. It would also keep its own 64-byte
+// vector type on the stack, which reduces the speed to a seventh.
 
 template <class V> struct Pair {
     using Scalar = typename V::Scalar;

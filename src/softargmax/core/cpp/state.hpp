@@ -55,8 +55,8 @@ template <class T> struct PowerState {
     PowerState plus(const PowerState& other, T w) const { return {m, l + other.l * static_cast<double>(w)}; }
 };
 
-// The merged state of two parts, and the weight of each part in it. One of the weights is 1. `merge` of exact states
-// needs beta.
+// The merged state of two parts, and the weight of each part in it. One of the weights is 1. Only states with exact
+// weights need beta in `merge`.
 template <class S> struct Merged {
     S state;
     typename S::Weight first, second;
@@ -104,13 +104,14 @@ inline double smooth_maximum(const State& s, Scale beta) {
     return tail == 0 ? s.m : s.m + tail / beta.hi * (1.0 - beta.lo / beta.hi);
 }
 
-// The weight of a part's output o / l in the output of the whole, from the lse of both.
+// The weight of a part in the whole, from the lse of both. The output o / l of the whole is the weighted sum of the
+// outputs of its parts.
 inline double share(double part, double whole) { return part == -kInf ? 0 : exp_scalar(part - whole); }
 
 // ---- the terms of a block of scores ---------------------------------------------------------------------------
 
 // Terms below e^-reach times the maximum's term are not added. Terms are scaled up by 2^lift, so that all of them are
-// normal numbers, and `lower` is 2^-lift. Terms below e^-104 (double: e^-750) of the maximum's term are smaller than
+// normal numbers, and `lower` is 2^-lift. Terms below e^-104 (double: e^-750) times the maximum's term are smaller than
 // the rounding error of every result. `twice` is two times 104 (double: 750). `Peak` explains the factor of two.
 template <class T> struct Reach;
 template <> struct Reach<float> {
@@ -286,7 +287,8 @@ template <bool Plain, class T> struct Terms {
     SOFTARGMAX_INLINE Term<T> operator()(V z) const { return exp_term<Plain>(Plain ? z : z - shift, scale, magic); }
 };
 
-// kStore: t and power of each term are also stored, in two arrays of kBlock numbers. softmax multiplies them later.
+// kStore: t and power of each term are also stored, in two arrays of kBlock numbers. softmax computes its results from
+// them.
 // kCareful: power and power t are summed separately, so that no term is rounded.
 enum class Fold { kPlain, kStore, kCareful };
 

@@ -209,7 +209,7 @@ SOFTARGMAX_INLINE void turn(const T* from, std::int64_t from_pitch, T* to, std::
         }
 }
 
-// True if a group of rows is transposed as a whole.
+// True if a group of rows is transposed as a whole, and not copied row by row.
 inline bool is_turned(const RowArgs& args, const Operand& x, int count) {
     return count > 1 && rows_are_adjacent(args, x);
 }
