@@ -1,4 +1,4 @@
-"""Decorators for public functions. They make TypeErrors name the arguments, and signatures show shared options."""
+"""Decorators that make TypeErrors of public functions name the arguments, and signatures show shared options."""
 
 from __future__ import annotations
 

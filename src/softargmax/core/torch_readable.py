@@ -1,4 +1,4 @@
-"""Checks whether kernels may read a tensor's memory now, and gradients by the definition in a custom backward."""
+"""Checks whether kernels may read a tensor's memory now, and a function for gradients inside a custom backward."""
 
 from __future__ import annotations
 
