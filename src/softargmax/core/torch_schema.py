@@ -44,7 +44,8 @@ class SchemaSlots:
         self.slots = [slot for _, slot, _ in slots]
         self.arrays = [slot for _, slot, kind in slots if "Tensor" in kind]
         self.schema = ", ".join(f"{kind} {slot}" for _, slot, kind in slots)
-        # The names of array arguments, and the index of the first slot of each. This slot gets the gradient.
+        # The names of the array arguments that may have a gradient, and the index of the first slot of each. This slot
+        # gets the gradient.
         varying = [leaf.name for leaf in operation.leaves if leaf.kind.arrays and leaf.name not in operation.constant]
         self.varying, self.places = varying, [self.names.index(name) for name in varying]
         self.gradients = list(zip(self.varying, self.places, strict=True))

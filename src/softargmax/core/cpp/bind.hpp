@@ -242,7 +242,7 @@ template <class J> struct CallOf {
         return kernel(job);
     }
     std::int64_t segment_work = 0;
-    std::int64_t passes = 1;  // number of passes over the scores, a factor of the work of a call
+    std::int64_t passes = 1;  // passes over the scores; the work of a call is proportional to it
 };
 
 // ---- fields ---------------------------------------------------------------------------------------------------
@@ -317,8 +317,8 @@ template <class B> ArrayField<B> row_integer(const char* name, Operand B::* to) 
     return {name, to, Fit::by_row, true, kInteger};
 }
 
-// A number for all rows, or an array that broadcasts with the rows. The number has type T: double, or uint64_t where
-// the array is int64.
+// A number for all rows, or an array that broadcasts with the rows. T is the type of the number: double, or uint64_t if
+// arrays are int64.
 template <class Base, class T> struct RowwiseField {
     struct Value {
         HeldArray array;
@@ -348,8 +348,8 @@ template <class B> RowwiseField<B, std::uint64_t> word(const char* name, Operand
     return {name, to, kInteger};
 }
 
-// Several numbers per row, contiguous along an additional last dimension. `count` is an earlier field with their
-// number.
+// Several numbers per row, contiguous along an additional last dimension. An earlier field stores how many there are,
+// in the member `count` of the struct.
 template <class Base> struct ListField {
     using Value = HeldArray;
     const char* name;
