@@ -23,7 +23,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'softargmax' has no attribute {name!r}")
     room = importlib.import_module(home)
     if "torch" in sys.modules and hasattr(room, "__path__"):
-        # Register the room's operators and functions with torch before torch traces a call of one of them.
+        # Register the room's operators and functions with torch before torch can trace a call of this function.
         from softargmax.core.torch_operation import register
 
         register(home)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 OURS = "softargmax"
 
-# Smallest duration of a sample, in seconds. Short calls are repeated until a sample takes this long. In a shorter
-# sample, reading the clock would take more time than the call.
+# Smallest duration of a sample, in seconds. Short calls are repeated until a sample takes this long, so that the time
+# to read the clock is negligible.
 SHORTEST_SAMPLE = 2e-3
 
 
@@ -46,7 +46,8 @@ class Case:
     sides : mapping of str to callable
         The libraries by name: `OURS` and the installed peers. Each callable runs the whole computation once.
     bytes : int
-        Bytes that any implementation must move: inputs read once, outputs written once. 0 if memory is no limit.
+        Bytes that any implementation must move: inputs read once, outputs written once. 0 if memory does
+        not limit the speed.
     multiply_adds : float
         Number of vector multiplications or multiply-adds, each on 16 floats, in one call of our kernel. 0 if unknown.
     """
@@ -59,7 +60,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call: the median of the samples and their quartiles."""
+    """Seconds per call: the median, the lower quartile and the upper quartile of the samples."""
 
     median: float
     low: float
@@ -99,11 +100,14 @@ class Result:
 
     @property
     def peers(self) -> list[str]:
-        """The names of all sides except softargmax, in the order of the case."""
+        """The names of all sides except softargmax, in the order in which the case lists them."""
         return [side for side in self.timings if side != OURS]
 
     def limits(self, machine: Limits) -> dict[str, float]:
-        """Return the smallest possible seconds per call for each known limit, `memory` and `arithmetic`."""
+        """Return the shortest possible time of a call, in seconds, by each known limit.
+
+        The keys are "memory" and "arithmetic".
+        """
         seconds = {}
         if self.bytes:
             # A copy of n bytes moves 2 n bytes: n are read and n are written. `bytes` counts the bytes moved.
@@ -113,7 +117,10 @@ class Result:
         return seconds
 
     def of_limit(self, machine: Limits) -> float | None:
-        """Return the largest limit divided by softargmax's median (1 is the best possible), or None without limits."""
+        """Return the shortest possible time of a call divided by softargmax's median, or None if no limit is known.
+
+        The best possible value is 1.
+        """
         limits = self.limits(machine)
         return max(limits.values()) / self.timings[OURS].median if limits else None
 
@@ -191,13 +198,19 @@ def measure(case: Case, *, rounds: int = 15, seconds: float = 20.0) -> Result:
 
 @cache
 def machine_limits(threads: int | None = None) -> Limits:
-    """Measure the peak rates of the machine, on all threads: copies far larger than the caches, and multiply-adds."""
+    """Measure the peak rates of the machine: copies far larger than the caches, and multiply-adds.
+
+    By default the measurement uses all processors that this process may run on.
+    """
     threads = threads or len(os.sched_getaffinity(0))
     return Limits(copy_rate(threads), arithmetic_rate(threads), threads)
 
 
 def copy_rate(threads: int, megabytes: int = 64) -> float:
-    """Measure the bytes copied per second, half the bytes moved. Each thread copies its own part of an array."""
+    """Measure the bytes copied per second. Each thread copies its own part of an array.
+
+    Each copied byte counts once here, although it is read and written.
+    """
     source = np.ones(megabytes << 20, np.uint8)
     target = np.zeros_like(source)
     parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
@@ -224,7 +237,10 @@ def arithmetic_rate(threads: int) -> float:
 
 
 def best_of(call: Callable[[], object], seconds: float = 0.5) -> float:
-    """Time a call for at least `seconds` and return the minimum. A limit is the best time, not the typical one."""
+    """Repeat a call for at least `seconds`, and return its shortest time.
+
+    A limit of the machine is the best time, not the typical one.
+    """
     side = Side(call)
     side.warm_up()
     start = time.perf_counter()

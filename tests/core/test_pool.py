@@ -90,7 +90,7 @@ def test_the_default_device_and_subclasses_with_large_results() -> None:
 
 
 def test_memory_of_the_pool_does_not_grow_in_place() -> None:
-    """Tensors from the pool cannot grow in place, like tensors in NumPy's memory. Smaller results can grow."""
+    """Like tensors in NumPy's memory, tensors from the pool cannot grow in place. Smaller results can grow."""
     torch = pytest.importorskip("torch")
     assert softargmax.softmax(torch.zeros(8)).resize_(16).shape == (16,)
     with pytest.raises(RuntimeError, match="resizable"):

@@ -349,6 +349,6 @@ def test_states_are_equal_or_not() -> None:
         assert (one == two) is False
     assert (other == State(*map(torch.from_numpy, state))) is True
     nan = State.empty(()).fold(np.array([np.nan]))
-    assert nan != nan  # noqa: PLR0124 as for numbers
+    assert nan != nan  # noqa: PLR0124 NaN differs from itself
     with pytest.raises(TypeError, match="a State has no hash"):
         hash(state)

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 layers = importlib.import_module("tests.output.layers")
-from torch.fx import symbolic_trace  # noqa: E402 not without torch
+from torch.fx import symbolic_trace  # noqa: E402 torch may be missing
 
 import softargmax as sa  # noqa: E402
 from softargmax import nn  # noqa: E402

@@ -101,7 +101,7 @@ def test_one_class_per_row_is_recognised(make: Any) -> None:
 def test_matching_heads_of_arrays_are_recognised() -> None:
     q = np.zeros((2, 3, 4), np.float32)
     assert _native.plain_heads(q, q, q[..., :2])
-    assert not _native.heads_at_once(q, q, q)  # of tensors only
+    assert not _native.heads_at_once(q, q, q)  # `heads_at_once` accepts only tensors
     foreign, deep = q.astype(">f4"), np.zeros((1,) * 9, np.float32)
     others = [q.astype(np.float64), q[0], q[:, :, :2], foreign, torch.zeros(2, 3, 4), [1.0]]
     assert not any(_native.plain_heads(q, k, q) for k in others)

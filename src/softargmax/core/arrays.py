@@ -1,7 +1,9 @@
 """Arrays of every library: their kind, namespace, dtype and axes, and conversion of arguments to one kind.
 
-A *kind* says where an array's memory is: "numpy", "torch" (CPU memory), "torch-device" (any other device), "array-api".
-Frameworks are looked up in `sys.modules` and never imported: arrays exist only of libraries that were imported.
+A *kind* says where an array's memory is: "numpy", "torch" (CPU memory), "torch-device" (any other device), "array-api"
+(all other libraries).
+
+Frameworks are looked up in `sys.modules` and never imported. If a library was not imported, no argument is its array.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def kind_of(z: Any) -> str:
 
 
 def device_of(z: Any) -> Any:
-    """The device of an array, or None if only its library knows it (a traced JAX array)."""
+    """The device of an array, or None for a traced JAX array. Then JAX chooses the device."""
     return getattr(z, "device", None)
 
 
@@ -122,7 +124,10 @@ def as_array(z: Any, name: str = "z") -> Any:
 
 
 class StandInError(TypeError):
-    """An argument stands for a tensor, such as a `torch.fx` proxy. `public` catches this error and calls torch."""
+    """An error for an argument that stands for a tensor, such as a `torch.fx` proxy.
+
+    `public` catches this error and lets torch handle the call.
+    """
 
     def __init__(self, argument: Any) -> None:
         super().__init__(f"expected an array, got {type(argument).__name__}, an object in place of a tensor")
@@ -214,7 +219,7 @@ def _any_requires_grad(values: Any) -> bool:
 
 
 def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
-    """Return the axes as a sorted tuple of non-negative integers. It is empty for a 0-d array, a row of one score."""
+    """Return the axes as a sorted tuple of non-negative integers. It is empty for a 0-d array, a single score."""
     if axis is None:
         return tuple(range(ndim))
     try:
@@ -268,7 +273,10 @@ def back(x: Any, axis: int) -> Any:
 
 
 def squeezed(row: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
-    """Remove the reduced axes of numbers per row, unless `keepdims`. For a single row of NumPy, return a scalar."""
+    """Remove the reduced axes from an array with one number per row, unless `keepdims`.
+
+    A NumPy array without axes becomes a scalar.
+    """
     if keepdims:
         return as_number(row)
     if type(row) is np.ndarray:
@@ -292,7 +300,8 @@ def readable(array: Any) -> bool:
     torch = sys.modules["torch"]
     if torch.compiler.is_compiling():
         return False
-    core = torch._C  # noqa: SLF001 torch has no public API for these; without these names, no tensor counts as readable
+    # The queries below have no public API. If torch lacks one of their names, no tensor counts as readable.
+    core = torch._C  # noqa: SLF001
     transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
     faking = getattr(core, "_len_torch_dispatch_stack", lambda: 1)
     # Batched gradients (is_grads_batched) use an older vmap, which can only be detected by the tensor's dispatch keys.
@@ -330,6 +339,6 @@ def differentiated(*arrays: Any) -> bool:
 def _in_transform() -> bool:
     """True if a functorch transform or torch's forward mode is active."""
     torch = sys.modules["torch"]
-    core, forward = torch._C, torch.autograd.forward_ad  # noqa: SLF001 as in `readable`
+    core, forward = torch._C, torch.autograd.forward_ad  # noqa: SLF001 these queries have no public API
     transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
     return bool(transformed()) or getattr(forward, "_current_level", 0) >= 0

@@ -80,12 +80,12 @@ def at_each(temperature: Any, z: Any, axes: tuple[int, ...]) -> tuple[Any, tuple
 
 
 def optional_mask(where: Any, z: Any) -> Any:
-    """The checked `where`, or None."""
+    """Check `where` and return it. None is returned unchanged."""
     return None if where is None else mask(where, z)
 
 
 def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
-    """The scores as an array of a real floating dtype in native byte order."""
+    """The scores as an array of a floating dtype in native byte order. Complex dtypes need `complex_too`."""
     z = dense(array_of(z, name), name)
     dtype = dtype_name(z.dtype)
     if dtype in INTEGERS:
@@ -115,7 +115,10 @@ def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
 
 
 def _wider(a: Any, b: Any) -> Any:
-    """The floating dtype that both arrays promote to: float32 for float16 with bfloat16, which NumPy cannot promote."""
+    """The floating dtype to which both arrays are promoted.
+
+    For float16 with bfloat16, which NumPy cannot promote, it is float32.
+    """
     xp = namespace(a)
     mixed = {dtype_name(x.dtype) for x in (a, b)} == HALVES
     return xp.float32 if mixed else xp.result_type(a.dtype, b.dtype)
@@ -127,7 +130,10 @@ def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def mask(where: Any, z: Any, shape: tuple[int, ...] | None = None) -> Any:
-    """`where` as a boolean array that broadcasts with z, or with `shape` for scores computed from z."""
+    """`where` as a boolean array that broadcasts with the scores.
+
+    The scores have z's shape, or `shape` if they are computed from z.
+    """
     where = like(where, z, "where")
     shape = tuple(z.shape) if shape is None else shape
     if dtype_name(where.dtype) != "bool":
@@ -150,7 +156,10 @@ def weights_of(weights: Any, z: Any, name: str = "weights", *, signed: bool = Fa
 
 
 def weighted(z: Any, weights: Any, *, signed: bool = False) -> tuple[Any, Any]:
-    """The checked scores and weights. Float64 weights promote float32 scores. Weights as lists or integers do not."""
+    """Check weights. Return the scores and the weights.
+
+    Weights of a wider floating dtype promote the scores. Lists and integers do not.
+    """
     if weights is None:
         return z, None
     typed = dtype_name(getattr(weights, "dtype", None)) in FLOATS
@@ -233,7 +242,7 @@ def integer(value: Any, name: str) -> int:
 
 
 def flag(value: Any, name: str) -> bool:
-    """Check True or False, also of NumPy, and return it as a bool."""
+    """Check that a value is True or False, of Python or NumPy, and return it as a bool."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{name}: expected True or False, got {value!r}")
     return bool(value)
@@ -249,7 +258,7 @@ def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
 def scale_of(
     temperature: Any, base: Any, z: Any, axes: tuple[int, ...], k: float = 1.0, *, rows: str = "the rows"
 ) -> Scale:
-    """Check the arguments and return beta = ln(base) / (k temperature). Errors call the rows `rows`."""
+    """Check the arguments and return beta = ln(base) / (k temperature). Errors use `rows` as the name of the rows."""
     if base is not None:
         base = positive(base, "base")
     allowed = "any number except NaN"
@@ -279,7 +288,7 @@ def within(
     """Check one number for all rows, or one number per row: `holds` must be true for each.
 
     A single number is returned as a float, and numbers per row as an array. With `whole`, integers in the array stay
-    integers. `allowed` describes the allowed numbers in errors, and `rows` the rows.
+    integers. Errors use two texts: `allowed` describes the allowed numbers, and `rows` is the name of the rows.
 
     Under tracing or on a device, an invalid value becomes NaN, so that its row's result becomes NaN. An invalid integer
     becomes -2, because -1 and 0 may be valid and mean "all".

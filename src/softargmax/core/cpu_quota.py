@@ -45,7 +45,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 def _hierarchies(groups: list[str], mounts: list[str]) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
-    """Yield the mount point and the group's directory of every mounted hierarchy that may have a CPU quota."""
+    """For each mounted hierarchy that may have a quota, yield its mount point and this process's group directory."""
     group_of: dict[str, PurePosixPath] = {}
     for line in groups:
         _, controllers, path = line.split(":", 2)
@@ -59,7 +59,8 @@ def _hierarchies(groups: list[str], mounts: list[str]) -> Iterator[tuple[PurePos
             continue
         mount_root, mount_point = (PurePosixPath(_unescaped(field)) for field in mount.split()[3:5])
         group = group_of[controller]
-        # In a container, the group's path may be outside the mount's root. Then the mount point is the group.
+        # In a container, the group's path may be outside the mount's root. Then the mount point is used as the group's
+        # directory.
         yield mount_point, mount_point / (group.relative_to(mount_root) if group.is_relative_to(mount_root) else "")
 
 

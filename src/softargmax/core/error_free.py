@@ -26,7 +26,7 @@ def _split(a: Any, xp: Any) -> tuple[Any, Any]:
 
 
 def two_product(a: Any, b: Any) -> tuple[Any, Any]:
-    """Return p and e with p + e = a b exactly and p = fl(a b). Both arrays have one dtype, float32 or float64."""
+    """Return p and e with p + e = a b exactly and p = fl(a b). Both arrays have the same dtype, float32 or float64."""
     xp = namespace(a)
     p = a * b
     a1, a2 = _split(a, xp)
@@ -37,8 +37,8 @@ def two_product(a: Any, b: Any) -> tuple[Any, Any]:
 def difference(x: Any, m: Any) -> tuple[Any, Any]:
     """Return d and e with d + e = x - m, for x <= m.
 
-    Infinities follow the rules of softmax: inf - inf = 0, and x = -inf gives -inf. If m is inf, every smaller x gives
-    -inf.
+    Infinities follow the rules of softmax: inf - inf is 0, and d is -inf if x is -inf. If m is inf, d is -inf for every
+    smaller x.
     """
     xp = namespace(x)
     inf = float("inf")
@@ -50,16 +50,19 @@ def difference(x: Any, m: Any) -> tuple[Any, Any]:
 
 
 def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
-    """The sum over `axes`. A row's bits do not depend on the batch and the memory layout. An empty row gives 0."""
+    """The sum over `axes`. The bits of a row's sum do not depend on other rows or on strides.
+
+    The sum of an empty row is 0.
+    """
     xp = namespace(x)
     kept = tuple(i for i in range(x.ndim) if i not in axes)
     shape = tuple(x.shape[i] for i in kept)
     length = math.prod(x.shape[i] for i in axes)
     rows = xp.reshape(xp.permute_dims(x, kept + axes), (*shape, length))
     if length == 0:
-        return xp.sum(rows, axis=-1)  # new zeros would have no derivative
+        return xp.sum(rows, axis=-1)  # this sum has a derivative, and new zeros would have none
     high, low = total(rows)
-    # The low part of an infinite sum is NaN.
+    # If `high` is infinite, `low` is NaN.
     return xp.where(xp.isfinite(high), high + xp.where(xp.isfinite(high), low, 0.0), high)[..., 0]
 
 
@@ -67,13 +70,13 @@ def total(x: Any) -> tuple[Any, Any]:
     """The sum along the last axis as a pair: the rounded sum, and the sum of the rounding errors.
 
     The axis has at least one entry and is kept with length 1. The additions form a fixed tree, so the sum does not
-    depend on strides or batch. The caller can subtract 1 from the pair exactly.
+    depend on strides or on other rows. The caller can subtract 1 from the pair exactly.
     """
     xp = namespace(x)
     n = x.shape[-1]
     half = 1 << max(n - 1, 1).bit_length() - 1  # the largest power of two below n
     e = xp.zeros_like(x)
-    if half < n:  # fold the entries beyond the power of two
+    if half < n:  # add the entries after the first `half` entries to the first ones
         s, e = two_sum(x[..., : n - half], x[..., half:])
         x = xp.concat([s, x[..., n - half : half]], axis=-1)
         e = xp.concat([e, xp.zeros_like(x[..., n - half :])], axis=-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra from a clone, because the library is on no package index.
+    """The command that installs an extra. It needs a clone, because the library is on no package index.
 
     >>> install("torch")
     "pip install '.[torch]' in a clone of softargmax"

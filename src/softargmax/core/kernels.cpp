@@ -1,5 +1,5 @@
-// Kernels for all rooms: matrix products, the shared instances of row templates, and a loop for `softargmax bench`,
-// which measures the peak arithmetic rate of an instruction set.
+// Kernels for all rooms: matrix products, the only instances of the templates for rows, and a measurement of the peak
+// arithmetic rate for `softargmax bench`.
 #include "core/cpp/elementwise.hpp"
 #include "core/cpp/matmul.hpp"
 
@@ -50,8 +50,8 @@ constexpr std::int64_t kRowsAtOnce = kFewPanels * kPanelRows;
 
 // kPiecesPerThread is the largest number of pieces per thread. A piece should have at least kPieceWork multiply-adds
 // and kPieceSize elements of C, because smaller pieces spend too much time on packing. For 96 x 512 with depth 32768 on
-// two threads, 4 pieces take 14.2 ms, 8 take 19.0 ms and 16 take 19.4 ms. Packing a number takes as long as kPacking
-// multiply-adds.
+// two threads, 4 pieces take 14.2 ms, 8 take 19.0 ms and 16 take 19.4 ms. Packing one number of A or B takes as long as
+// kPacking multiply-adds.
 constexpr double kPiecesPerThread = 8, kPieceWork = 1 << 23, kPieceSize = 12800, kPacking = 17;
 
 template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::int64_t i, std::int64_t m, std::int64_t j,
@@ -68,7 +68,7 @@ struct Pieces {
     std::int64_t rows, cols;  // rows and columns of a piece, in whole panels
     std::int64_t across, count;
 
-    // Returns the way to cut C into about `wanted` pieces that is fastest by the estimate of `time`.
+    // Returns the way of cutting C into about `wanted` pieces for which `time` estimates the shortest time.
     template <class T> static Pieces of(const ProductArgs& args) {
         const double size = static_cast<double>(args.rows) * static_cast<double>(args.cols),
                      by_size = size * std::min(static_cast<double>(args.depth) / kPieceWork, 1 / kPieceSize);
@@ -92,7 +92,7 @@ struct Pieces {
         p.count = p.across * ((args.rows + p.rows - 1) / p.rows);
         return p;
     }
-    // The size of one of `count` equal parts of n, in whole panels.
+    // Divides n into `count` equal parts, and returns the size of a part, rounded up to whole panels.
     template <int Panel> static std::int64_t part(std::int64_t n, std::int64_t count) {
         return (n + Panel * count - 1) / (Panel * count) * Panel;
     }
@@ -104,7 +104,8 @@ struct Pieces {
     }
 };
 
-// Computes one piece. The outer loop runs over the depth, because the sums are added in this order.
+// Computes one piece. The outer loop runs over the depth, because the partial sums of an element of C are added in the
+// order of their depth.
 template <class T> void product_of(const ProductArgs& args, std::int64_t i, std::int64_t m, std::int64_t j,
                                    std::int64_t n) {
     constexpr int width = kPanelCols<T>;

@@ -52,9 +52,9 @@ def reduced(rows: Any, count: Any, dtype: Any, *, kept: int, mean: bool) -> Any:
 
 
 def _sum(rows: Any, dtype: Any, kept: int) -> Any:
-    """The sum of one number per row, a compensated sum if the result is float64.
+    """The sum of one number per row. It is a compensated sum if the result is float64.
 
-    For a narrower result a plain sum suffices, because the rows have more digits than the result.
+    For a narrower result a plain sum suffices, because the numbers have more digits than the result.
     """
     xp, axes = namespace(rows), tuple(range(kept, rows.ndim))
     if not axes:

@@ -29,11 +29,14 @@ class Memory(NamedTuple):
     numpy: Callable[[Any], Any]
     """Return a NumPy array of the same memory. For a bfloat16 tensor it contains the bits as uint16."""
     array: Callable[[Any], Any]
-    """Convert a NumPy array to an array of the library. The bits of bfloat16 that `numpy` returns are not converted."""
+    """Convert a NumPy array to an array of the library. The bits of bfloat16 stay uint16."""
     small_like: Callable[[Any], Any] | None = None
-    """A faster `like` for results of the array's dtype, if the array is below SMALL bytes; None if there is none."""
+    """A faster `like` for results of the array's dtype, used for arrays of less than SMALL bytes, or None."""
     small_empty: Callable[..., Any] | None = None
-    """A faster `empty` for results not much larger than `of`, if `of` is below SMALL bytes; None if there is none."""
+    """A faster `empty`, used if its first argument has less than SMALL bytes, or None.
+
+    It is meant for results that are not much larger than the first argument.
+    """
 
     @property
     def direct(self) -> bool:
@@ -41,13 +44,16 @@ class Memory(NamedTuple):
         return self.view is same
 
     def like_code(self, of: str, dtype: str) -> str:
-        """Code that allocates memory laid out like an array. For small tensors it is inline: a call takes 0.2 us."""
+        """Code that allocates memory laid out like an array.
+
+        For small tensors the code calls torch directly, because a call of a Python function takes 0.2 us.
+        """
         made = f"_like({of}, {dtype})"
         small = f"_small_like({of}) if {dtype} is {of}.dtype and {of}.nbytes < {SMALL} else {made}"
         return small if self.small_like else made
 
     def empty_code(self, of: str, shape: str, dtype: str) -> str:
-        """Code that allocates memory of a given shape. For small tensors it is inline."""
+        """Code that allocates memory of a given shape. For small tensors the code calls torch directly."""
         made = f"_empty({of}, {shape}, {dtype})"
         small = f"_small_empty({of}, {shape}, dtype={dtype}) if {of}.nbytes < {SMALL} else {made}"
         return small if self.small_empty else made

@@ -17,7 +17,7 @@ from softargmax.core.arrays import row_shape
 from softargmax.core.signature import public
 
 BLOCK: int = _native.BLOCK
-"""The number of scores per block. Rows are cut at multiples of it, whatever the number of threads and pieces."""
+"""The number of scores per block. Rows are cut only at multiples of it, for any number of threads and pieces."""
 
 TYPES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3, "bool": 4, "int64": 5}
 """The type codes of `View`."""

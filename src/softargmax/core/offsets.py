@@ -1,6 +1,7 @@
-"""Checks of the bounds of ragged rows. Type and shape are checked before any work, values when they are used.
+"""Checks of the bounds of ragged rows.
 
-The compiled core checks the values before it writes a result. The definitions call `bounds_hold`.
+Type and shape are checked before any work. The values are checked later: the compiled core checks them before it writes
+a result, and the definitions call `bounds_hold`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ def offsets_of(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> An
 
 
 def segments_of(offsets: Any, index: Any, num_segments: Any, z: Any) -> tuple[Any, Any]:
-    """The segment bounds, and the permutation that sorts z by segment id, or None if z is already sorted."""
+    """Return the segment bounds, and the permutation that sorts z by segment id.
+
+    The permutation is None if z is already sorted.
+    """
     if (offsets is None) is (index is None):
         got = "none" if index is None else "both"
         raise TypeError(f"offsets, index: expected exactly one of them, got {got}")
@@ -77,7 +81,10 @@ def _count(index: Any, num_segments: Any) -> int:
 
 
 def _checked_list(offsets: Any, z: Any, name: str, of: str) -> Any:
-    """Check offsets in a list before conversion, because the array may be unreadable or its dtype too small."""
+    """Check offsets in a list before they become an array.
+
+    The values of the array may be unreadable, or too large for its dtype.
+    """
     if not isinstance(offsets, (list, tuple, range)) or not offsets or not isinstance(offsets[0], (int, np.integer)):
         return offsets
     try:

@@ -39,8 +39,8 @@
   jvp, the transpose of the vjp is used.
 
 The first array of the arguments sets the library and the device. A field may itself be a record (`of: Softmax`). In
-this way a vjp operation receives the arguments of its forward operation. The names of all arguments and results of an
-operation differ.
+this way a vjp operation receives the arguments of its forward operation. All arguments and results of an operation
+have different names.
 
 The code for a framework is derived from the record when the first array of the framework arrives. For torch,
 `torch_operation.py` derives it.
@@ -115,8 +115,9 @@ class Operation(Generic[A, R]):
           definition would lose digits.
         - `refuse`: a function of the record and the kernel's return value, called if this value is not None. It may
           raise an error.
-        - `forward_gradients`: a map from arguments to results. In the forward pass, the kernel writes the argument's
-          gradient into the result, for an incoming gradient of 1. The first backward pass of an eager call returns it.
+        - `forward_gradients`: a map from names of arguments to names of results. In the forward pass, the kernel writes
+          the gradient of the argument, for an incoming gradient of 1, into the result. The first backward pass of an
+          eager call returns this gradient, times the incoming gradient.
         """
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
@@ -164,7 +165,10 @@ class Operation(Generic[A, R]):
         return (self._servers[requested()].get(type(array)) or self.server(array))(i, True, out)
 
     def gradients(self, i: A, g: R, wanted: Wanted) -> Gradients:
-        """The gradients of <g, results>, for rules of other operations on tensors. The vjp must not read results."""
+        """The gradients of <g, results>, for use in rules of other operations.
+
+        The arrays must be tensors, and the vjp must not read results.
+        """
         found: Gradients = self.torch.vjp(i, None, g, wanted)
         return found
 
@@ -201,7 +205,7 @@ class Operation(Generic[A, R]):
         return self._torch  # type: ignore[return-value]
 
     def _check_names(self) -> None:
-        """Check that names are unique, and that none begins with "_". Such names are reserved for generated code."""
+        """Check that names are unique and that none begins with "_", which is reserved for names in generated code."""
         names = [slot for leaf in self.leaves for slot, _ in leaf.slots] + list(self.fields)
         wrong = [name for name in names if names.count(name) > 1 or name.startswith("_")]
         if wrong:
@@ -230,7 +234,7 @@ class Operation(Generic[A, R]):
         return out
 
     def _paths(self, tree: Branch, path: str) -> dict[str, str]:
-        """The code that reads each argument and each nested record, by name."""
+        """Return, for the name of each argument and each nested record, the code that reads it."""
         found = {}
         for one in tree.parts:
             found[one.name] = f"{path}.{one.name}"
@@ -288,7 +292,7 @@ class Native:
         return made
 
 
-# --- functions for derivative rules, which use only the entries of the support ----------------------------------------
+# --- functions for derivative rules. The rules ignore everything outside the support ----------------------------------
 #
 # Letters in the rules: x = beta z, <a, b> is the sum of a b over a row, g and h are incoming gradients, t is a tangent.
 # Arrays with one number per row keep the reduced axes, with size 1.

@@ -39,7 +39,8 @@ def output(out: Any, z: Any, dtype: Any, where: Any = None, scale: Any = ()) -> 
 
 
 def fits(out: Any, z: Any) -> bool:
-    """True if a quick test shows that `out` is valid: contiguous, of z's type, dtype and shape, in separate memory.
+    """True if a quick test shows that `out` is valid: contiguous, like z in type, dtype and shape, and
+    not in z's memory.
 
     Nearly every valid `out` passes this test. If the scores have evicted all other data from the caches, the test
     shortens the checks of a call from 70 us to 40 us.
@@ -94,9 +95,11 @@ def _check_overlap(out: Any, z: Any, where: Any) -> None:
 
 
 def _distinct(target: Any) -> bool:
-    """True if no two elements share memory: each stride is at least the range that the smaller ones cover.
+    """True if no two elements share memory.
 
-    The result is also False for some layouts whose elements interleave without sharing memory.
+    The test requires each stride to be at least as long as the memory that the axes with smaller strides cover.
+
+    It also rejects some layouts whose elements interleave without sharing memory.
     """
     reach = target.itemsize
     for stride, size in sorted((abs(stride), size) for stride, size in zip(target.strides, target.shape, strict=True)):

@@ -58,7 +58,7 @@ BETA = Kind(
 )
 SEED = Kind((("", "Tensor"),), native="({0} if type({0}) is int else _view({0}))", arrays=("{0}",))
 DTYPE = Kind((("", "ScalarType"),))
-AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # None in the record of batch axes in `by_batch`
+AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # None in `by_batch`'s record of batch axes
 LEADING = Kind((("", "int"),))
 NUMBERS = {kind: Kind((("", kind.__name__),)) for kind in (float, int, bool, str)}
 
@@ -75,7 +75,7 @@ Integers = Annotated[Any, INTEGERS]
 Rowwise = Annotated[Any, ROWWISE]
 """A float for all rows, or an array with one number per row: float64 if the library has it, int64 for counts."""
 Beta = Annotated[Scale, BETA]
-"""beta = hi + lo: two floats or two arrays. Its gradient is the gradient of hi."""
+"""beta = hi + lo: two floats or two arrays. The gradient with respect to hi is used as the gradient of beta."""
 Seed = Annotated[Any, SEED]
 """64 random bits: an int or a 0-d int64 tensor, or one per row under vmap.
 
@@ -109,7 +109,7 @@ class Leaf(NamedTuple):
                 for end, kind in self.kind.slots]  # fmt: skip
 
     def text(self, template: str) -> str:
-        """Fill the template with the argument's name. The value of the code is None if the argument is None."""
+        """Return the template's code for this argument. If the argument is None, the code evaluates to None."""
         code = template.format(self.name)
         return f"None if {self.name} is None else {code}" if self.optional and template != "{0}" else code
 
@@ -128,7 +128,7 @@ class Branch(NamedTuple):
 
     @property
     def target(self) -> str:
-        """The record's variables as the target of an assignment."""
+        """Code for the left side of an assignment that unpacks the record into one variable per argument."""
         return "".join(one.name + ", " if isinstance(one, Leaf) else f"({one.target}), " for one in self.parts)
 
 
@@ -165,7 +165,7 @@ class Result(NamedTuple):
     spare: bool = False
     """True if kernels skip the result when only the first result is requested."""
     when: str = ""
-    """Code that is true if the result is computed. If not, its shape is (0,)."""
+    """Code that is true if the result is computed. If it is false, the result has shape (0,)."""
 
     def text(self, variable: str, number: int, names: AbstractSet[str], memory: Memory) -> str:
         """Code that allocates the result. `names` contains the names of the arguments."""
@@ -194,7 +194,10 @@ def per_row(of: str, dtype: str = "", *, wide: bool = False, spare: bool = False
 
 
 def gradient(of: str, when: str = "True", dtype: str = "") -> Result:
-    """A result for the gradient of an argument, in its shape, or (0,) if `when` is false or there is no array."""
+    """A result for the gradient of an argument, in the argument's shape.
+
+    Its shape is (0,) if the argument is not an array or the code `when` is false.
+    """
     return Result(of, dtype, when=f"hasattr({of}, 'shape') and {when}")
 
 
@@ -216,7 +219,10 @@ def parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
 def passed(
     kernel: Callable[..., Any], leaves: Mapping[str, Leaf], results: Mapping[str, bool], memory: Memory
 ) -> tuple[list[str], str]:
-    """Code that makes arguments dense, and code that calls the kernel. `results`: True for each that may be None."""
+    """Return code that makes arguments dense, and code that calls the kernel.
+
+    `results` contains, for each result by name, True if it may be None.
+    """
     names, copies, call = parameters(kernel), [], []
     for name in names:
         if name == "i":
@@ -235,7 +241,7 @@ def passed(
 
 
 def generated(parameters: str, lines: list[str], **names: Any) -> Callable[..., Any]:
-    """A function compiled from lines of source code, as in `dataclasses`. No line contains text from a user."""
+    """Compile a function from lines of source code. `dataclasses` does the same. No line contains text from a user."""
     exec(f"def made({parameters}):\n    " + "\n    ".join(lines), names)  # noqa: S102
     made: Callable[..., Any] = names["made"]
     return made

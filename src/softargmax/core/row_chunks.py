@@ -1,7 +1,7 @@
 """Process large arrays in CPU memory a few rows at a time, so that temporaries stay small.
 
-Tensors that record derivatives or are being traced are processed whole, because torch keeps the tensors that the
-backward needs.
+Tensors that record derivatives are processed whole: chunks would not save memory, because torch keeps the temporaries
+for the backward pass. Tensors that are being traced are processed whole, too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def cut(arguments: tuple[Any, ...]) -> bool:
 
 
 def piece(argument: Any, axis: int, start: int, stop: int) -> Any:
-    """A slice along an axis counted from the end. Arguments without it, or with length 1 along it, are unchanged."""
+    """Slice an argument along `axis`, a negative index.
+
+    An argument that has no such axis, or has length 1 along it, is returned unchanged.
+    """
     if argument is None or isinstance(argument, float):
         return argument
     if isinstance(argument, Scale):

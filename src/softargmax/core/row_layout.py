@@ -1,4 +1,4 @@
-"""Row layout of the reference implementations: the axes of a row become one last axis."""
+"""Row layout of the reference implementations: the axes of a row are joined into one last axis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Rows:
         self.length = math.prod(z.shape[i] for i in axes)
 
     def lay(self, array: Any) -> Any:
-        """Convert an array that broadcasts to z's shape to rows."""
+        """Convert an array to rows. It must broadcast to z's shape."""
         array = self.xp.broadcast_to(array, self.shape)
         return self.xp.reshape(self.xp.permute_dims(array, self.order), (*self.outer, self.length))
 
@@ -67,7 +67,7 @@ class Rows:
 
 
 def with_identity(x: Any) -> Any:
-    """Rows with an entry of -inf appended."""
+    """Append a score of -inf to each row, which does not change the row's softmax."""
     xp = namespace(x)
     return xp.concat([x, xp.full((*x.shape[:-1], 1), -INF, dtype=x.dtype, device=device_of(x))], axis=-1)
 

@@ -1,7 +1,7 @@
 """The scale beta = ln(base) / temperature, kept as the unevaluated sum hi + lo.
 
-With 1/T rounded to one number, the error in float64 is 248 ulp at z = -2000 and T = 3.7. The pair takes no measurable
-time.
+If 1/T were rounded to one number, the error in float64 would be 248 ulp at z = -2000 and T = 3.7. Using the
+pair takes no measurable time.
 
 For base > 1, hi is 0 at T = inf, +-inf at T = +-0, and negative for T < 0. For base = 1, hi is 0.
 """
@@ -81,7 +81,7 @@ def scale_of_array(temperature: Any, base: float | None, xp: Any, k: float = 1.0
         return Scale(zero, zero)
     with np.errstate(all="ignore"):
         limit = c / temperature
-        infinite = xp.abs(limit) == math.inf  # here the derivative of c / T is 0, not 0 inf = NaN
+        infinite = xp.abs(limit) == math.inf  # here the derivative of c / T is 0, and 0 inf would be NaN
         limit = xp.where(limit < 0.0, zero - math.inf, math.inf)
         hi = xp.where(infinite, limit, c / xp.where(infinite, 1.0, temperature))
         hi = xp.where(hi == 0, 0.0, hi)  # beta = 0 is always +0

@@ -13,7 +13,10 @@ SEEDS = 1 << 64
 
 
 class Source(NamedTuple):
-    """A 64-bit seed, as an int or 0-d tensor, and a stream, one integer per row. None stands for the rows' indices."""
+    """A 64-bit seed, as an int or 0-d tensor, and a stream, one integer per row.
+
+    A stream of None stands for the indices of the rows.
+    """
 
     seed: Any
     stream: Any
@@ -65,7 +68,7 @@ def _drawn(z: Any, generator: Any) -> Any:
     if generator is not None:
         raise _generator_error(generator)
     if kind_of(z) == "numpy":
-        return int(np.random.randint(SEEDS, dtype=np.uint64))  # noqa: NPY002 np.random.seed sets its state
+        return int(np.random.randint(SEEDS, dtype=np.uint64))  # noqa: NPY002 users seed it by np.random.seed
     raise ValueError(
         f"seed: expected an integer, as the library of {type(z).__name__} has no default generator, got None"
     )

@@ -1,4 +1,4 @@
-"""Decorators for public functions: TypeErrors that name the arguments, and signatures that show shared options."""
+"""Decorators that make TypeErrors of public functions name the arguments, and signatures show shared options."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ Errors suggest the first of our names that the function has.
 
 
 def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
-    """Decorate a public function or the `__init__` of a public class. `allowed` lists the names of its **options."""
+    """Decorate a public function or the `__init__` of a public class.
+
+    `allowed` contains all names that a function with **options accepts.
+    """
 
     @functools.wraps(function)
     def called(*arguments: Any, **options: Any) -> Any:
@@ -111,7 +114,7 @@ def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
 
 
 def _mismatch(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> str | None:
-    """The message for arguments that do not match the signature, or None if they do."""
+    """The message for arguments that do not match the signature, or None if they match."""
     signature = inspect.signature(function)
     try:
         signature.bind(*arguments, **options)

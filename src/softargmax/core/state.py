@@ -149,7 +149,8 @@ class State(NamedTuple):
         array([3.40760596, 0.69314718])
         """
         if (values is None) != (self.o is None):
-            allowed = "None, as the state has no o (needs State.empty(.., width=D))" if self.o is None else "an array"
+            absent = "None, as the state has no o (State.empty(shape, width=D) makes one with o)"
+            allowed = absent if self.o is None else "an array"
             raise ValueError(f"values: expected {allowed}, got {type(values).__name__}")
         scores = arrays.array_of(scores, "scores")
         if not isinstance(scores, arrays.NUMPY) and namespace(scores) is not namespace(self.m):
@@ -296,7 +297,10 @@ def _sizes(value: Any, name: str) -> tuple[int, ...]:
 
 
 def _real(array: Any, name: str) -> Any:
-    """Check that an array has a real dtype. Integers are not converted here, but once, to the state's precision."""
+    """Check that an array has a real dtype.
+
+    Integers stay integers here. They are converted later, in one step, to the state's precision.
+    """
     return array if arrays.dtype_name(array.dtype) in arrays.INTEGERS else check.scores(array, name)
 
 

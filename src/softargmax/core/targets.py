@@ -12,7 +12,7 @@ IGNORE = -100
 
 
 def kept_of(reduction: str, ndim: int) -> int:
-    """The number of dimensions of the rows' losses that a reduction keeps: all or none."""
+    """The number of dimensions of the rows' losses that a reduction keeps: all for "none", and otherwise 0."""
     return ndim if reduction == "none" else 0
 
 

@@ -23,10 +23,11 @@ _waiting: list[Callable[[], None]] = []
 
 
 def compile_whole(room: str) -> None:
-    """Register the public functions of a room, so that `torch.compile` puts them in its graph without tracing them.
+    """Register the public functions of a room, so that Dynamo puts each call of them in its graph as one node.
 
-    The trace then starts at the operators that the functions call. Nothing is lost: the checks of arguments, the choice
-    of an implementation and the exact arithmetic for beta contain nothing to compile. Dynamo could not trace them.
+    The later stages of the compiler see the operators that the functions call. Nothing is lost: the checks of
+    arguments, the choice of an implementation and the exact arithmetic for beta contain nothing to compile, and Dynamo
+    could not trace them.
     """
     module = sys.modules.get(room)
     if room in _done or module is None:

@@ -16,8 +16,8 @@ from softargmax.core.torch_private import wrapped
 if TYPE_CHECKING:
     import numpy as np
 
-# The smallest size, in bytes, for which NumPy requests huge pages. torch requests none, and the page faults of 16 MiB
-# in pages of 4 KiB take 6 ms.
+# Huge pages are requested for tensors of at least this size, in bytes, as NumPy does for its arrays. torch requests
+# none, and with pages of 4 KiB the page faults of 16 MiB take 6 ms.
 _LARGE = 4 << 20
 _POOLED = _native.POOLED
 _ORDINARY = (Tensor, torch.nn.Parameter)
@@ -62,7 +62,10 @@ def _pooled(size: int, like: Tensor) -> Tensor:
 
 
 def shared(x: Any) -> Any:
-    """A tensor's memory as a NumPy array, which contains the bits of bfloat16. Other objects are returned unchanged."""
+    """A NumPy array of a tensor's memory. Other objects are returned unchanged.
+
+    For a bfloat16 tensor the array contains the bits as uint16.
+    """
     if not isinstance(x, Tensor):
         return x
     x = x.detach()

@@ -23,7 +23,10 @@ for _tensor in (torch.empty(0), nn.Parameter(torch.empty(0))):
 
 
 def keep(module: nn.Module, name: str, value: Any) -> None:
-    """Store an option under its name: a Parameter as a learned parameter, any other tensor as a buffer."""
+    """Store an option as an attribute of a module.
+
+    A Parameter becomes a learned parameter of the module, and any other tensor becomes a buffer.
+    """
     if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
         module.register_buffer(name, value)
     else:
@@ -31,7 +34,10 @@ def keep(module: nn.Module, name: str, value: Any) -> None:
 
 
 def one_call(forward: F) -> F:
-    """Decorate a `forward` that `torch.fx` must not trace. Its graph then calls the module, as it does for torch.nn."""
+    """Decorate a `forward` that `torch.fx` must not trace.
+
+    A traced graph then contains one call of the module. torch.fx treats the modules of torch.nn in the same way.
+    """
 
     @functools.wraps(forward)
     def called(self: nn.Module, *arguments: Any, **options: Any) -> Any:
@@ -45,7 +51,10 @@ def one_call(forward: F) -> F:
 
 
 def check_dim(dim: Any, *, one: bool = False) -> None:
-    """Check `dim` at construction, without scores. torch allows at most 64 axes."""
+    """Check `dim` at construction.
+
+    The number of axes of the scores is not known yet. 64 is used in its place, the most that torch allows.
+    """
     try:
         (one_axis if one else axes_of)(dim, 64)
     except (TypeError, ValueError) as error:
@@ -59,12 +68,15 @@ def one_row(weight: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def class_axis(z: Tensor) -> int:
-    """The axis of the classes by torch's convention."""
+    """The axis of the classes by torch's convention: 1, or 0 if there is only one axis."""
     return min(z.ndim - 1, 1)
 
 
 def known(value: Any, name: str) -> Any:
-    """Return an option for checks at construction. An array's dtype is checked, and 1 is returned in its place."""
+    """Return an option that can be checked at construction, without scores.
+
+    For an array only the dtype is checked, and 1 is returned in place of the array.
+    """
     if not isinstance(value, (Real, str, bytes, type(None))):
         check.scores(value, name)
         return 1.0

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 LIBRARY: Any = torch.library.Library("softargmax", "FRAGMENT")  # type: ignore[no-untyped-call]
 _KEYS = {"cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS"}
-# keys: dispatch keys of the current transform level. inside: True where rules must call operators.
+# `_level.keys` contains the dispatch keys of the current transform level. `_level.inside` is True while calls must use
+# operators instead of autograd Functions.
 _level = threading.local()
 _registering = threading.RLock()
 
@@ -130,7 +131,7 @@ class TorchOperation:
         return found[0] if first and self.many else found
 
     def _served(self, i: Any) -> bool:
-        """True if the device has a kernel. Raise if it has none and an implementation was requested by name."""
+        """True if the device has a kernel. Raise if it has none and the implementation "native" was requested."""
         device = self.operation.array(i).device.type
         if device in self.operation.kernels:
             return True
@@ -267,14 +268,15 @@ class TorchOperation:
             ctx.mark_non_differentiable(*itertools.compress(output if self.many else (output,), self.constant))
 
     def _forward_recorded(self, ctx: Any, i: Any, first: bool, *_varying: Any) -> Any:
-        """Run the kernel on plain tensors if only autograd records the call. The record is passed as one argument.
+        """Run the kernel for a call on plain tensors that only autograd records. The record is passed as one argument.
 
         The general Function receives the 22 arguments of a loss one by one, which doubles the time of forward and
         backward.
         """
         found = kept = self.launch["cpu"](i)
         if first and self.operation.forward_gradients:
-            # No other code has references to these results. So the backward may return them, and needs no second dW.
+            # No other code has references to these results. So the backward may scale them in place and return them. It
+            # needs no memory for a second gradient of the weights.
             names = self.operation.forward_gradients
             results = dict(zip(self.operation.fields, found, strict=True))
             ctx.forward_gradients = {

@@ -1,4 +1,4 @@
-"""Checks whether kernels may read a tensor's memory now, and gradients by the definition in a custom backward."""
+"""Checks whether kernels may read a tensor's memory now, and a function for gradients inside a custom backward."""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ def as_they_are(*tensors: Tensor | None) -> bool:
 def by_definition(
     f: Callable[..., Tensor], inputs: Tensors, wanted: Sequence[bool], g: Tensor, *, again: bool
 ) -> list[Tensor | None]:
-    """The gradients of <g, f(inputs)> for the wanted inputs, inside a backward, differentiable with `again`.
+    """The gradients of <g, f(inputs)> with respect to the wanted inputs, for use inside a backward.
 
-    They are gradients with respect to aliases of the inputs. Gradients with respect to the inputs themselves would run
+    With `again`, the gradients can be differentiated.
+
+    They are computed with respect to aliases of the inputs. Gradients with respect to the inputs themselves would run
     the inputs' hooks twice. If one input is computed from another (tied weights), a part of the gradient would be
     counted twice.
     """

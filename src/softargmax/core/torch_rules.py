@@ -1,4 +1,4 @@
-"""Derivative rules for operations without one: the vjp of the definition, and the jvp as the transpose of the vjp.
+"""Default derivative rules of operations: the vjp of the definition, and the jvp as the transpose of the vjp.
 
 The argument `of` is the operation's TorchOperation.
 """
@@ -32,7 +32,8 @@ def defined_vjp(of: Any, i: Any, _r: Any, g: Any, wanted: Wanted) -> Gradients:
         found = operation.define(of.unflatten(*full))
         return tuple(itertools.compress(found if of.many else (found,), varying))
 
-    # The pullback of a user's torch.func.vjp runs after its transform level has ended. Its wrappers are removed.
+    # A pullback of torch.func.vjp runs after the transform level of the vjp has ended, so it may pass wrappers of that
+    # level. They are removed here.
     found, pullback = torch.func.vjp(definition, *(flat[slot] for slot in slots))  # type: ignore[misc]
     incoming = unwrap_dead_wrappers(tuple(itertools.compress(g, varying)))
     full = tuple(

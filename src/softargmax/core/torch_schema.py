@@ -12,7 +12,11 @@ from softargmax.core.scale import Scale
 from softargmax.core.torch_private import EAGER, PLAIN_TENSOR, READY_NAMES
 
 ELSEWHERE, RECORDED, AT_ONCE = "elsewhere", "recorded", "at once"
-"""Paths of a call: torch's dispatcher or a transform; a kernel with a recorded derivative; a kernel alone."""
+"""The paths of a call.
+
+ELSEWHERE: by torch's dispatcher or a transform. RECORDED: by a kernel, and the derivative is recorded. AT_ONCE: by a
+kernel, without a derivative.
+"""
 
 
 class Like(NamedTuple):
@@ -27,9 +31,10 @@ class SchemaSlots:
 
     - `flatten(record)` returns the slots, `unflatten(*slots)` the record.
     - `stage(record)` returns the path of an eager call.
-    - `save` takes slots, and `save_record` takes a record. Both save the arrays that the rules read. Of the others
-      they save only the shape and dtype.
-    - `restore` returns (record, results, arrays that may have a gradient); `of_varying(record)` returns these arrays.
+    - `save` takes slots, and `save_record` takes a record. Both save the arrays that the rules read. Of all other
+      arrays they save only the shape and dtype.
+    - `of_varying(record)` returns the arrays that may have a gradient.
+    - `restore` returns (record, results, arrays that may have a gradient).
     """
 
     def __init__(self, operation: Any) -> None:
@@ -39,7 +44,8 @@ class SchemaSlots:
         self.slots = [slot for _, slot, _ in slots]
         self.arrays = [slot for _, slot, kind in slots if "Tensor" in kind]
         self.schema = ", ".join(f"{kind} {slot}" for _, slot, kind in slots)
-        # The names of array arguments, and the index of the first slot of each. This slot gets the gradient.
+        # The names of the array arguments that may have a gradient, and the index of the first slot of each. This slot
+        # gets the gradient.
         varying = [leaf.name for leaf in operation.leaves if leaf.kind.arrays and leaf.name not in operation.constant]
         self.varying, self.places = varying, [self.names.index(name) for name in varying]
         self.gradients = list(zip(self.varying, self.places, strict=True))

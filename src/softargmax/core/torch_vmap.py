@@ -13,7 +13,7 @@ from softargmax.core.record import AXES, LEADING
 def along_rows(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
     """Make the batch the first axis of every tensor, and add 1 to the operation's axes.
 
-    All tensors broadcast with the first one.
+    All tensors must broadcast with the first one.
     """
     place = of.slots.slots.index(of.slots.arrays[0])
     rank = flat[place].ndim - (dims[place] is not None)

@@ -36,6 +36,6 @@ N = TypeVar("N", bound=type[tuple[Any, ...]])
 
 
 def of_arrays(result: N) -> N:
-    """Allow annotations to name the array type of a named tuple at run time, as in `SoftmaxWithLse[Tensor]`."""
+    """Make a named tuple accept the type of its arrays in annotations, for example `SoftmaxWithLse[Tensor]`."""
     setattr(result, "__class_getitem__", classmethod(GenericAlias))  # noqa: B010 the type has no such attribute
     return result

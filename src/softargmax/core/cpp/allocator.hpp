@@ -16,7 +16,7 @@
 
 namespace softargmax {
 
-// Advises the system to back the whole pages of a range with huge pages. The system may ignore this.
+// Advises the system to use huge pages for all pages that lie entirely in a range. The system may ignore this.
 inline void want_huge_pages(void* data, std::size_t bytes) {
     const std::uintptr_t page = 4096, first = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
     const std::uintptr_t last = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;

@@ -4,9 +4,9 @@
 //                scores("z", &Args::z), mask("where", &Args::where), beta("beta"), axes("axes"),
 //                result("p", &Args::out), row_result("lse", &Args::lse));
 //
-// A new option is one line in the struct and one field in the binding. The call runs over the rows of the first field.
-// The module's `ARGUMENTS` lists the names of a kernel's arguments in order. Operation records build their calls from
-// it.
+// A new option is one line in the struct and one field in the binding. The call runs over the rows of the array in the
+// first field. The module's `ARGUMENTS` lists the names of each kernel's arguments in order. Operation records build
+// their calls from it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -167,7 +167,8 @@ template <auto kRun, class Args> std::optional<std::int64_t> unless_wrong_class(
 }
 constexpr std::initializer_list<Type> kReal = {Type::f16, Type::bf16, Type::f32, Type::f64};
 
-// The limit of the default number of threads. Python reads the CPU quota at the first large call (cpu_quota.py).
+// The largest default number of threads that the CPU quota allows. cpu_quota.py reads the quota at the first large
+// call.
 inline int quota_threads() {
     static std::atomic<int> known{0};
     if (known == 0) {
@@ -177,7 +178,7 @@ inline int quota_threads() {
     return known;
 }
 // Finds the OpenMP that torch has loaded. A search takes 30 us if it fails. At most eight searches are made: the first
-// ones fail if torch is just being imported, and all fail if torch uses another OpenMP.
+// ones fail if torch is just being imported, and all fail if torch uses another OpenMP library.
 inline void watch_for_torch() {
     static int searches = 8;
     if (searches == 0 || !PyDict_GetItemString(PyImport_GetModuleDict(), "torch")) return;
@@ -241,7 +242,7 @@ template <class J> struct CallOf {
         return kernel(job);
     }
     std::int64_t segment_work = 0;
-    std::int64_t passes = 1;  // number of passes over the scores, a factor of the work of a call
+    std::int64_t passes = 1;  // passes over the scores; the work of a call is proportional to it
 };
 
 // ---- fields ---------------------------------------------------------------------------------------------------
@@ -316,8 +317,8 @@ template <class B> ArrayField<B> row_integer(const char* name, Operand B::* to) 
     return {name, to, Fit::by_row, true, kInteger};
 }
 
-// A number for all rows, or an array that broadcasts with the rows. The number has type T: double, or uint64_t where
-// the array is int64.
+// A number for all rows, or an array that broadcasts with the rows. T is the type of the number: double, or uint64_t if
+// arrays are int64.
 template <class Base, class T> struct RowwiseField {
     struct Value {
         HeldArray array;
@@ -347,8 +348,8 @@ template <class B> RowwiseField<B, std::uint64_t> word(const char* name, Operand
     return {name, to, kInteger};
 }
 
-// Several numbers per row, contiguous along an additional last dimension. `count` is an earlier field with their
-// number.
+// Several numbers per row, contiguous along an additional last dimension. An earlier field stores how many there are,
+// in the member `count` of the struct.
 template <class Base> struct ListField {
     using Value = HeldArray;
     const char* name;
@@ -418,7 +419,8 @@ struct AxesField {
 };
 inline AxesField axes(const char* name) { return {name}; }
 
-// A contiguous float64 or int64 array with `each` numbers per row. A const T is read, and any other T is written.
+// A contiguous float64 or int64 array with `each` numbers per row. The kernel reads the array if T is const, and writes
+// it otherwise.
 template <class Base, class T> struct DenseField {
     using Value = HeldArray;
     const char* name;

@@ -8,16 +8,17 @@ namespace softargmax::SOFTARGMAX_ISA_NAME {
 
 // ---- map: from rows of scores to a row of results --------------------------------------------------------------
 
-// The destination of results. `next` is prefetched during the writes: 512 x 32768 on Zen 5 take 3.8 ms without the
-// prefetch and 3.2 ms with it. `streaming` writes past the caches, which takes 2.6 ms. Other threads read such stores
-// correctly, because locked instructions follow the stores: at the end of a call's work, and in Python's lock.
+// The destination of results. `next` is prefetched during the writes: for 512 x 32768 scores on Zen 5, a call takes
+// 3.8 ms without the prefetch and 3.2 ms with it. With `streaming` the results are written past the caches, and the
+// call takes 2.6 ms. Other threads are sure to see such writes only after a locked instruction. Each thread executes
+// one when it ends its work for the call, and Python's lock contains another one.
 template <class T> struct Target {
     T* out;
     Next next;
     bool streaming;
 };
 
-// target.out[i] = f(z[i]), one pack at a time.
+// to.out[i] = f(z[i]), one pack at a time.
 template <class T, class F> SOFTARGMAX_INLINE void map(const T* z, std::int64_t n, const Target<T> to, F f) {
     using V = Pack<T>;
     constexpr int L = V::kLanes;
@@ -37,7 +38,7 @@ template <class T, class F> SOFTARGMAX_INLINE void map(const T* z, std::int64_t 
     f(V::load_part(z + i, n - i, 0)).store_part(to.out + i, n - i);
 }
 
-// target.out[i] = f(p[i], g[i]), one pack at a time.
+// to.out[i] = f(p[i], g[i]), one pack at a time.
 template <class T, class F> SOFTARGMAX_INLINE void map(const T* p, const T* g, std::int64_t n, const Target<T>& to,
                                                        F f) {
     constexpr int L = Pack<T>::kLanes;
@@ -52,7 +53,7 @@ template <class T, class F> SOFTARGMAX_INLINE void map(const T* p, const T* g, s
     f(Pack<T>::load_part(p + whole, rest, 0), Pack<T>::load_part(g + whole, rest, 0)).store_part(to.out + whole, rest);
 }
 
-// x = hi + lo in packs of T.
+// x + rest = hi + lo, in packs of T.
 template <class T> struct Split {
     Pack<T> hi, lo;
     explicit SOFTARGMAX_INLINE Split(double x, double rest = 0)
@@ -70,9 +71,9 @@ template <class T> SOFTARGMAX_INLINE Twofold inverse_of(const State& s, const Pe
     const Twofold q = inverse(times(Twofold{peak.e, peak.e_low}, sum_l(s))), both = two_sum(q.hi, q.lo);
     return {both.hi * Reach<T>::lower, both.lo * Reach<T>::lower};
 }
-// For gains below `gain`, gain 2^-lift may be subnormal. So the terms are not scaled up by 2^lift. Terms more than
-// `reach` below the maximum may then be subnormal, and are omitted. They are below every result (e^-86 2^-30,
-// e^-700 2^-300).
+// If gain / l is below Small::gain, its product with 2^-lift may be subnormal. In this case the terms are not scaled up
+// by 2^lift. Terms below e^-Small::reach times the maximum's term may then be subnormal, and are omitted.
+// The omitted results would be less than e^-86 2^-30 in float and e^-700 2^-300 in double, which round to 0.
 template <class T> struct Small {
     static constexpr double gain = sizeof(T) == 4 ? 0x1p-30 : 0x1p-300, reach = sizeof(T) == 4 ? 86 : 700;
 };
@@ -85,7 +86,8 @@ template <class T> struct Factor {
     SOFTARGMAX_INLINE Pack<T> times(Term<T> e) const { return (f.hi + fma(e.t, f.hi, f.lo)) * e.power; }
 };
 
-// Computes gain p, because gradients are multiples of p. Probabilities of at most `smallest` become 0.
+// Computes gain times p; the factor is needed for gradients, which are multiples of p. Probabilities of at most
+// `smallest` become 0.
 template <class T> void softmax_finite(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to,
                                        Twofold gain, double smallest) {
     const Peak<T> peak(static_cast<T>(s.m), beta);
@@ -137,7 +139,7 @@ template <Log log, class T> void apply_limit(const T* z, std::int64_t n, const S
     const bool nan = s.r != s.r;
     const V top = V::all(static_cast<T>(s.m)), lowest = V::all(-std::numeric_limits<T>::infinity());
     const V none = V::all(static_cast<T>(log == Log::yes ? -kInf : 0));
-    // In a row with a NaN, every entry of the support becomes a NaN of the same sign.
+    // In a row with a NaN, every result inside the support is a NaN of the same sign.
     const V share = V::all(static_cast<T>(nan ? kNaN : log == Log::yes ? -log_l(s) : gain / (1.0 + s.r)));
     map(z, n, Target<T>{out, z, false}, [&](V v) SOFTARGMAX_LAMBDA {
         const auto counts = nan ? above(v, lowest) : unless(equal(v, top), equal(v, lowest));
@@ -178,8 +180,9 @@ extern template void apply<Log::no>(const double*, std::int64_t, const State&, S
 
 // ---- the soft-cap: s tanh(z / s), between -s and s, and its slope 1 - tanh^2 ----------------------------------
 
-// With u = z / s, x = -2 |u| and q = e^x:  tanh |u| = (1 - q) / (1 + q),  1 - tanh^2 = 4 q / (1 + q)^2. If x is small,
-// q - 1 is computed without cancellation, from t(x / 4) = e^(x / 4) - 1 by t(2 x) = t(x) (2 + t(x)).
+// With u = z / s, x = -2 |u| and q = e^x:  tanh |u| = (1 - q) / (1 + q),  1 - tanh^2 = 4 q / (1 + q)^2. If |x| is
+// small, q - 1 is computed without cancellation. With t(y) = e^y - 1, it is t(x). The computation starts at t(x / 4)
+// and applies t(2 y) = t(y) (2 + t(y)) twice.
 template <class T> class Softcap {
     using V = Pack<T>;
     Terms<true, T> terms_{Peak<T>(0, Scale{}), Scale{}};

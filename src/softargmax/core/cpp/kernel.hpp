@@ -54,7 +54,7 @@ struct Operand {
 // columns. So a kernel has the same code for all axes, tuples of axes and strides.
 struct RowArgs {
     Shape rows, cols;
-    // Segments: there are `segments` times `heads` rows. Segment s has the scores from offsets[s] to offsets[s + 1].
+    // Segments: there are `segments` times `heads` rows. Segment s has the scores [offsets[s], offsets[s + 1]).
     const std::int64_t* offsets = nullptr;
     std::int64_t segments = 0, heads = 1;
     Operand z, other, where, weights, out;

@@ -76,7 +76,7 @@ template <class T> struct ScaleIn {
           log2e(Pack<T>::all(static_cast<T>(b.hi * Exp<double>::log2e))) {}
 };
 
-// e^(beta d) = power (1 + t), with 2^shift included in the power (see `magic_of`).
+// 2^shift e^(beta d) = power (1 + t). The argument of `magic_of` is the shift.
 template <class T> struct Term {
     Pack<T> t, power;
     SOFTARGMAX_INLINE Pack<T> value() const { return fma(t, power, power); }
@@ -244,7 +244,7 @@ template <int terms, class V> SOFTARGMAX_INLINE V log_of(Two<V> v) {
 }
 template <class T> constexpr int kExpTerms = sizeof(Exp<T>::q) / sizeof(T);
 
-// e^y if it is a normal number, computed with n terms of the series, or with all terms for n = 0.
+// e^y, computed with n terms of the series, or with all terms for n = 0. e^y must be a normal number.
 template <int n = 0, class V> SOFTARGMAX_FORMULA V exp_of(Two<V> y) {
     using T = typename V::Scalar;
     using E = Exp<T>;

@@ -2,7 +2,7 @@
 //
 //     c_ij = ((addend_ij + s_0) + s_1) + ..
 //
-//     s_p = fma(a_id, b_dj, ..) over the p-th kDepth indices d, in order, starting from 0
+//     s_p = 0;  s_p = fma(a_id, b_dj, s_p) for each d from p kDepth to (p + 1) kDepth - 1, in order
 //
 // The bits of an element depend only on its row of A, its column of B and its addend. They do not depend on the number
 // of rows and columns, the strides, the instruction set or the position in C. Panels at the edges are padded with
@@ -61,8 +61,8 @@ template <int Width, class S, class T> void pack_panel(Matrix<S> from, T* to) {
             const std::int64_t run = std::min<std::int64_t>(kSide, from.cols - d);
             const bool whole = run == kSide;
             // A panel has more rows than the hardware prefetcher follows. Packing from memory takes 0.28 ns per float
-            // without this prefetch and 0.24 ns with it. A float16 or bfloat16 number
-            // takes 0.30 ns without it and 0.17 ns with it.
+            // without this prefetch and 0.24 ns with it. A float16 or bfloat16 number takes 0.30 ns without it and
+            // 0.17 ns with it.
             for (std::int64_t i = 0; i < from.rows; ++i) __builtin_prefetch(at + i * from.row + 4 * kSide);
             if constexpr (std::is_same_v<S, T>)
                 if (whole && from.rows == Width) {
@@ -120,14 +120,14 @@ template <class T> struct Corner {
     }
 };
 
-// The layout of A as a constant: element i at depth d is at i * row + d * col.
+// The layout of A, known at compile time: the element of row i at depth d is at i * row + d * col.
 template <int row_, int col_> struct Layout {
     static constexpr int row = row_, col = col_;
 };
 using Packed = Layout<1, kPanelRows>;
 
 // The depth of a product, cut into chunks with separate sums, because shorter chains of multiply-adds accumulate fewer
-// roundings. A chunk has `chunk` depths, and the first one chunk - phase.
+// roundings. The first chunk has chunk - phase indices, and each other chunk has `chunk` indices.
 struct Depth {
     std::int64_t size, chunk, phase = 0;
     Depth(std::int64_t n) : size(n), chunk(std::max<std::int64_t>(n, 1)) {}
@@ -138,7 +138,7 @@ struct Depth {
 };
 
 // Multiplies `Rows` rows of A by kTileCols adjacent columns of B. Calls put(sum, i, j, first) for every pack of the
-// product, once per chunk. Adjacent depths of B are `pitch` numbers apart.
+// product, once per chunk. `first` is true for the first chunk. Adjacent depths of B are `pitch` numbers apart.
 template <class A, int Rows, class T, class Put>
 SOFTARGMAX_INLINE void tile(const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put) {
     using V = Pack<T>;
@@ -171,8 +171,8 @@ SOFTARGMAX_INLINE void tile(const T* a, const T* b, std::int64_t pitch, const De
             for (int j = 0; j < kTilePacks; ++j) put(sum[i][j], i, j * V::kLanes, first);
     } while (d < depth.size);
 }
-// Computes the last rows of a product with a tile of fewer rows. A full tile would take the time of 12 rows for one
-// row. `put` must ignore rows beyond `rows`.
+// Computes a tile of at most `Rows` rows. If fewer rows are left, it uses a smaller tile: a single row would take as
+// long as 12 rows in a full tile. `put` must ignore rows beyond `rows`.
 template <class A, int Rows = kTileRows, class T, class Put>
 void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put) {
     if constexpr (Rows > 4)
@@ -180,7 +180,8 @@ void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, 
     tile<A, Rows>(a, b, pitch, depth, put);
 }
 
-// True if all n numbers are 0. Reading stops at the first pack with a nonzero number, so dense rows take one pack.
+// True if all n numbers are 0. Reading stops at the first pack with a nonzero number, so the check of a dense panel
+// usually reads one pack.
 template <class T> bool all_zero(const T* x, std::int64_t n) {
     using V = Pack<T>;
     const V zero = V::all(0);

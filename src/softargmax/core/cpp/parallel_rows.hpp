@@ -1,8 +1,8 @@
 // Splits rows among threads. Computes reduce(merge, map(lift, blocks)) of every row, and then a function of the row's
 // result and each block.
 //
-// Threads get groups of rows, or blocks if there are few long rows. In both cases the pieces of a row are merged from
-// left to right, so the number of threads changes no bit.
+// Threads get groups of rows, or blocks if there are few long rows. In both cases the results of a row's blocks are
+// merged from left to right, so the number of threads changes no bit.
 #pragma once
 
 #include <vector>
@@ -34,8 +34,8 @@ inline void put(const Operand& x, const RowArgs& args, std::int64_t row, double 
 struct RowScale {
     Scale beta;
     bool negate = false, flat = false, undefined = false;
-    // Pads the struct to whole words. A copy of 19 bytes would have overlapping stores, which wait for all earlier
-    // stores of the row. This took 5% of the time of a loss.
+    // Pads the struct to whole words. Without the padding, a copy has 19 bytes and needs overlapping stores. They wait
+    // for all earlier stores of the row, which took 5% of the time of a loss.
     bool whole_words[5] = {};
 };
 inline RowScale scale_of(const RowArgs& args, std::int64_t row) {
@@ -53,8 +53,8 @@ inline RowScale scale_of(const RowArgs& args, std::int64_t row) {
 // beta, and are -inf outside of `where`.
 enum class Reads { scores, both_scores, probabilities };
 
-// Decisions that are the same for all groups of a call. They are made once per call, because
-// making them takes as long as a short row.
+// Decisions that are the same for all groups of a call. They are made once per call, because making them takes as long
+// as a short row.
 template <class A, class T> struct FrameOf {
     const A& args;
     Groups groups;
@@ -167,7 +167,7 @@ template <class A, class T, int Size> struct GroupOf {
     // scores are in the support.
     static bool has_room(Scale beta) { return beta.hi < 1e290; }
     // Replaces z by beta z + log w. Weights are factors of the exponentials, so beta does not scale log w. At beta = 0
-    // all finite scores become equal, and infinite scores stay.
+    // finite scores are first set to 0, and infinite scores are kept.
     static void weigh(T& z, T w, const RowScale& s, double& mean) {
         if (w == 0) {
             z = -std::numeric_limits<T>::infinity();
@@ -184,7 +184,8 @@ template <class A, class T, int Size> struct GroupOf {
     // The beta by which the scores must still be multiplied after `transform`.
     Scale beta(int g) const { return args.weights && has_room(scale[g].beta) ? Scale{} : scale[g].beta; }
 
-    // The address of the row's scores from column i on, if rows and columns are contiguous.
+    // The address from which to prefetch the row's scores, starting at column i. It assumes that rows and columns are
+    // contiguous.
     Next source(const T* z, std::int64_t i) const {
         if (Size > 1) return z;
         const int width = kTypeBytes[static_cast<int>(args.z.type)];
@@ -219,7 +220,8 @@ template <class G, class Frame, class F> void each_group(const Frame& frame, F b
 }
 inline std::int64_t blocks_of(const RowArgs& args) { return (args.cols.total + kBlock - 1) / kBlock; }
 
-// True if there are fewer groups than threads, so that rows should be split.
+// True if the blocks of each row should be split among threads: rows have several blocks, and there are fewer groups
+// than threads.
 template <class Frame> bool few_long_rows(const Frame& frame) {
     return !frame.args.offsets && frame.groups.total < frame.args.threads && blocks_of(frame.args) > 1;
 }
@@ -237,8 +239,8 @@ template <class Row, class G> class RowsOfGroup {
   public:
     explicit RowsOfGroup(G& group) : group_(group) {}
 
-    // lift(group, block, g, row) returns the result of one block of the row. merge(group, g, row, result) merges it
-    // into the result of the row.
+    // lift(group, block, g, row) returns the result of one block of row g of the group. merge(group, g, row, result)
+    // merges it into the result of the row.
     template <class Lift, class Merge> void fold(Lift lift, Merge merge) {
         for (std::int64_t b = 0; b < group_.blocks(); ++b) {
             load(b);
@@ -259,7 +261,8 @@ template <class Row, class G> class RowsOfGroup {
 };
 
 // All rows, with their blocks split among threads. Row and the result of `lift` must be types of this namespace. For
-// other types, such as double, the linker would keep the functions of std::vector of one instruction set only.
+// other types, such as double, std::vector has the same functions for all instruction sets, and the linker would keep
+// those that were compiled for one of them.
 template <class Row, class G, class Frame> class RowsByBlock {
     const Frame& frame_;
     const std::int64_t groups_ = frame_.groups.total, blocks_ = blocks_of(frame_.args);

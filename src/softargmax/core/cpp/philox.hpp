@@ -1,8 +1,9 @@
 // Philox4x32-10: random words that are a function of a key and a counter.
 //
 // Salmon, Moraes, Dror & Shaw (2011), Parallel random numbers: as easy as 1, 2, 3. A block is four words of 32 bits.
-// The key is the seed. The counter is (column / 4, draw and half, stream), and the word of a column is word column % 4
-// of the block. So a column's random number depends only on the seed, the stream, the draw and the column.
+// The key is the seed. The counter has four words: column / 4, the draw with the half in its top bit, and the two
+// words of the stream. Word column % 4 of the resulting block belongs to the column. So a column's random number
+// depends only on the seed, the stream, the draw and the column.
 #pragma once
 
 #include "simd.hpp"
@@ -46,8 +47,8 @@ SOFTARGMAX_INLINE Product product(Words a, std::uint32_t f) {
 }
 
 // Stores the words of four registers in the order of the columns. Register j contains word j of each block, so squares
-// of 4 x 4 words are transposed. Words are only moved within 16 bytes. `in_order` assigns the blocks to lanes such that
-// the stored words are in order.
+// of 4 x 4 words are transposed. The transposition moves words only within groups of 16 bytes. So `in_order` assigns
+// blocks to lanes in such a way that the stored words are in order.
 SOFTARGMAX_INLINE void store_transposed(Words a, Words b, Words c, Words d, std::uint32_t* to) {
     Words y[4];
 #if defined(__AVX512F__)

@@ -192,9 +192,10 @@ template <class T> SOFTARGMAX_CALLED One<T> fma(One<T> a, One<T> b, One<T> c) {
 template <class T> SOFTARGMAX_INLINE One<T> max(One<T> z, One<T> acc) { return {z.r > acc.r ? z.r : acc.r}; }
 #endif
 
-// Masks: above(a, b) is not (a <= b), so it is true if a or b is NaN. keep(m, a) is a where m is true, and 0 elsewhere.
-// unless(a, b) is a and not b. `compress` writes the lanes for which the mask is true contiguously, and returns the end
-// of the written lanes. It may overwrite memory behind the end: up to the length of a vector and one element more.
+// Masks: above(a, b) is not (a <= b), so it is true if a or b is NaN. keep(m, a) equals a where m is true, and 0
+// elsewhere.
+// unless(a, b) is a && !b. `compress` writes the lanes for which the mask is true contiguously, and returns the address
+// after the last of them. It may overwrite memory behind this address, up to the length of a vector plus one element.
 #if defined(__AVX512F__)
 template <class T> struct OneMask {
     std::uint32_t bits;
@@ -306,9 +307,9 @@ template <class T> SOFTARGMAX_INLINE Binary<One<T>> binary_of(One<T> v) {
 
 // ---- pairs ----------------------------------------------------------------------------------------------------
 //
-// A vector longer than a register is a Pair of halves, recursively. GCC keeps such pairs in registers. It keeps arrays
-// of registers on the stack, with a third of the speed on AVX2. It also keeps its own 64-byte vector type on the stack,
-// with a seventh of the speed.
+// A vector longer than a register is a Pair of halves, recursively. GCC keeps such pairs in registers. It would keep
+// arrays of registers on the stack, which reduces the speed on AVX2 to a third. It would also keep its own 64-byte
+// vector type on the stack, which reduces the speed to a seventh.
 
 template <class V> struct Pair {
     using Scalar = typename V::Scalar;
@@ -406,7 +407,7 @@ SOFTARGMAX_INLINE double power_of_two(double km) {
     std::memcpy(&km, &u, sizeof u);
     return km;
 }
-// The largest number below a finite x: nextafter, without a function call.
+// The largest number below a finite x, as nextafter would return it, but without a function call.
 template <class T> SOFTARGMAX_INLINE T next_below(T x) {
     typename IntOf<T>::Type i;
     T y;
@@ -440,7 +441,7 @@ SOFTARGMAX_INLINE double sum_of(Pack<double> v) {
     return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
 
-// Lanes 0 to 7 and lanes 8 to 15 as doubles.
+// A pack of 16 floats as doubles: lanes 0 to 7, and lanes 8 to 15.
 struct Wide {
     Pack<double> low, high;
 };

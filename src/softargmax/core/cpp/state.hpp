@@ -21,7 +21,7 @@ namespace softargmax::SOFTARGMAX_ISA_NAME {
 // row, for example 1e-18, survives every merge, and lse = beta m + log1p(l - 1). The sum is kept as r + low,
 // unevaluated, because rows of 10^6 scores have hundreds of merges, and each merge would add a rounding error.
 //
-// The empty state is {}: m = -inf, r = -1. If m = +inf, then r + 1 entries are +inf. If r is NaN, the row has a NaN.
+// The empty state is {}: m = -inf, r = -1. If m = +inf, then r + 1 scores are +inf. If r is NaN, the row has a NaN.
 struct State {
     using Weight = double;
     double m = -kInf, r = -1, low = 0;
@@ -41,7 +41,7 @@ struct State {
 };
 
 // m is the maximum in units of ln 2: the largest rint(z log2 e). A weight is 2^(m_i - m), which is exact in T. A weight
-// below all normal numbers is replaced by 0. The scores z include beta. The empty state is {}: l = 0.
+// below all normal numbers is replaced by 0. beta is already a factor of the scores z. The empty state is {}: l = 0.
 template <class T> struct PowerState {
     using Weight = T;
     std::int32_t m = std::numeric_limits<std::int32_t>::min();
@@ -55,8 +55,8 @@ template <class T> struct PowerState {
     PowerState plus(const PowerState& other, T w) const { return {m, l + other.l * static_cast<double>(w)}; }
 };
 
-// The merged state of two parts, and the weight of each part in it. One of the weights is 1. `merge` of exact states
-// needs beta.
+// The merged state of two parts, and the weight of each part in it. One of the weights is 1. Only states with exact
+// weights need beta in `merge`.
 template <class S> struct Merged {
     S state;
     typename S::Weight first, second;
@@ -104,14 +104,15 @@ inline double smooth_maximum(const State& s, Scale beta) {
     return tail == 0 ? s.m : s.m + tail / beta.hi * (1.0 - beta.lo / beta.hi);
 }
 
-// The weight of a part's output o / l in the output of the whole, from the lse of both.
+// The weight of a part in the whole, from the lse of both. The output o / l of the whole is the weighted sum of the
+// outputs of its parts.
 inline double share(double part, double whole) { return part == -kInf ? 0 : exp_scalar(part - whole); }
 
 // ---- the terms of a block of scores ---------------------------------------------------------------------------
 
 // Terms below e^-reach times the maximum's term are not added. Terms are scaled up by 2^lift, so that all of them are
-// normal numbers, and `lower` is 2^-lift. Terms below e^-104 (double: e^-750) of the maximum's term are smaller than
-// the rounding error of every result. `twice` is two times that distance. `Peak` explains the factor of two.
+// normal numbers, and `lower` is 2^-lift. Terms below e^-104 (double: e^-750) times the maximum's term are smaller than
+// the rounding error of every result. `twice` is two times 104 (double: 750). `Peak` explains the factor of two.
 template <class T> struct Reach;
 template <> struct Reach<float> {
     static constexpr double reach = 130, twice = 2 * 104;
@@ -158,7 +159,8 @@ template <class T> struct Peak {
     }
     // True if the terms are simply e^z, without shift or scale.
     SOFTARGMAX_INLINE bool plain(Scale beta) const { return shift == 0 && beta.unit(); }
-    // The largest score without a term: beta times its distance from m is `reach`. It is always less than m.
+    // Scores up to this bound have no term: beta times their distance from m is at least `reach`. The bound is always
+    // less than m.
     static SOFTARGMAX_INLINE T floor_of(T m, Scale beta, double reach = Reach<T>::reach) {
         const double far = beta.hi == 1 ? reach : reach / beta.hi;  // a division would cost 15 cycles per row
         const T low = static_cast<T>(static_cast<double>(m) - far);
@@ -169,10 +171,11 @@ template <class T> struct Peak {
 
 // ---- fold -----------------------------------------------------------------------------------------------------
 
-// Prefetches what will likely be read next: the scores of the next block or row, at their source. Without the prefetch,
-// the next maximum stalls 83 of 290 ns per row (4096 x 1000). The logsumexp of 512 x 32768 takes 2.5 ms without the
-// prefetch and 1.6 ms with it. A softmax of short rows prefetches here, and also while it writes. For 4096 x 1024,
-// torch's time divided by softargmax's time is 1.44 without the prefetch here and 1.60 with it.
+// Prefetches what will likely be read next: the scores of the next block or row, in the caller's memory. Without the
+// prefetch, the search for the next maximum waits for memory for 83 of 290 ns per row (4096 x 1000 scores). The
+// logsumexp of 512 x 32768 takes 2.5 ms without the prefetch and 1.6 ms with it. A softmax of short rows prefetches
+// during the fold, and again while it writes. For 4096 x 1024, torch's time divided by softargmax's time is 1.44
+// without the prefetch during the fold and 1.60 with it.
 struct Next {
     const char* at;
     int width;  // bytes of a score
@@ -252,7 +255,8 @@ template <class T> T maximum(const T* z, std::int64_t n) {
     return max_of(max(max(top[0], top[1]), max(top[2], top[3])));
 }
 
-// The state of a piece with an infinite maximum or an infinite beta: the number of ties with the maximum, or NaN.
+// The state of a piece with an infinite maximum or an infinite beta. Its l is the number of scores that are equal to
+// the maximum, or 0 if the maximum is -inf. If a score is NaN, r is NaN.
 template <class T> State count_ties(const T* z, std::int64_t n, T m) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     const Pack<T> top = Pack<T>::all(m);
@@ -267,9 +271,9 @@ template <class T> State count_ties(const T* z, std::int64_t n, T m) {
     return {static_cast<double>(m), nans.total() ? kNaN : l - 1};
 }
 
-// The terms e^(beta (z - shift)) of a row or block, times 2^(lift - k). `in` is false for scores `reach` or more below
-// the maximum, whose terms must be replaced by 0. `Plain` skips the subtraction of the shift, which takes 5% of the
-// time of a softmax.
+// The terms e^(beta (z - shift)) of a row or block, times 2^(lift - k). `in` is false for scores at or below
+// `Peak::floor_of`. Their terms must be replaced by 0. `Plain` skips the subtraction of the shift, which takes 5% of
+// the time of a softmax.
 template <bool Plain, class T> struct Terms {
     using V = Pack<T>;
     ScaleIn<T> scale;
@@ -283,7 +287,8 @@ template <bool Plain, class T> struct Terms {
     SOFTARGMAX_INLINE Term<T> operator()(V z) const { return exp_term<Plain>(Plain ? z : z - shift, scale, magic); }
 };
 
-// kStore: t and power of each term are stored in two rows of kBlock, for softmax to scale.
+// kStore: t and power of each term are also stored, in two arrays of kBlock numbers. softmax computes its results from
+// them.
 // kCareful: power and power t are summed separately, so that no term is rounded.
 enum class Fold { kPlain, kStore, kCareful };
 
@@ -342,7 +347,7 @@ State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, con
 
 SOFTARGMAX_INLINE bool looks_confident(double r) { return r > 0 && r < 0.125; }
 
-// Calls f(std::true_type) if the terms are plain, else f(std::false_type).
+// Calls f(std::true_type) if `Peak::plain` is true, else f(std::false_type).
 template <class T, class F> SOFTARGMAX_INLINE auto with_plain(const Peak<T>& peak, Scale beta, F f) {
     return peak.plain(beta) ? f(std::true_type{}) : f(std::false_type{});
 }
@@ -361,7 +366,8 @@ State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, c
 // True if a float32 piece can be folded in float32. Otherwise it is folded in float64.
 inline bool fits_float(double m, Scale beta) { return beta.hi >= 1e-30 && beta.hi <= 1e30 && std::fabs(m) < 1e30; }
 
-// The state of at most kBlock contiguous scores. If beta is negative, the caller negates z and beta.
+// The state of at most kBlock contiguous scores. beta must be positive. For a negative beta, the caller negates z and
+// beta.
 template <class T> State fold(const T* z, std::int64_t n, Scale beta, const Next& next) {
     const T m = maximum(z, n);
     if (std::isinf(m) || std::isinf(beta.hi)) return count_ties(z, n, m);
@@ -379,11 +385,12 @@ template <class T> State fold(const T* z, std::int64_t n, Scale beta, const Next
 extern template State fold(const float*, std::int64_t, Scale, const Next&);
 extern template State fold(const double*, std::int64_t, Scale, const Next&);
 
-// A PowerState adds the terms of scores less than this far below the maximum, so that all terms are normal numbers.
+// A PowerState omits the terms of scores that are this far or further below the maximum. So all its terms are normal
+// numbers.
 template <class T> constexpr T kPowerReach = sizeof(T) == 4 ? T(80) : T(700);
 
-// The state of n scores (whole pairs of packs) with the finite maximum `top`. Each score in memory is replaced by its
-// term, e^(z - m ln 2).
+// The state of n scores with the finite maximum `top`. n must be a multiple of two packs. Each score in memory is
+// replaced by its term, e^(z - m ln 2).
 template <class T> PowerState<T> fold_in_place(T* z, std::int64_t n, T top) {
     using V = Pack<T>;
     const auto m = static_cast<std::int32_t>(std::rint(static_cast<double>(top) * Exp<double>::log2e));

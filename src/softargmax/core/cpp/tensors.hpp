@@ -1,4 +1,4 @@
-// Fast checks of arrays from Python, in C++: for tensors in CPU memory, and for arrays that need no conversion.
+// Fast checks, in C++, of Python's arguments: tensors in CPU memory, and arrays that need no conversion.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -92,7 +92,7 @@ struct Tensors {
         return ordinary(x) && described(x, memory) && ready(x, memory);
     }
     bool ready(nb::handle x, const nb::dlpack::dltensor& memory) const { return in_memory(x, memory) && unrecorded(x); }
-    // True if no derivative with respect to a tensor is to be recorded.
+    // True if torch records no derivative with respect to the tensor.
     bool unrecorded(nb::handle x) const {
         return answered(PyObject_GetAttr(x.ptr(), requires_grad)).ptr() == Py_False ||
                answered(PyObject_CallNoArgs(grad_mode)).ptr() == Py_False;
@@ -112,7 +112,7 @@ struct Tensors {
     }
 };
 
-// The current state of torch, from torch's Python functions. Every call needs it.
+// The current state of torch, which every call reads through torch's Python functions.
 struct Torch {
     PyObject *transformed = nullptr, *modes = nullptr, *recording = nullptr;  // functions
     PyObject *forward_mode = nullptr, *level = nullptr;  // a module, and the name of its attribute
@@ -180,7 +180,7 @@ class Described {
         const auto* const place = std::find(std::begin(numpy.floats), std::end(numpy.floats), dtype.ptr());
         const nb::tuple shape = numpy.shape_of(x_);
         if (place == std::end(numpy.floats) || shape.size() > kDims) return false;
-        memory_.dtype.code = static_cast<std::uint8_t>(place - numpy.floats);  // not a DLPack code, for `alike` only
+        memory_.dtype.code = static_cast<std::uint8_t>(place - numpy.floats);  // no DLPack code; only `alike` reads it
         memory_.ndim = static_cast<std::int32_t>(shape.size());
         memory_.shape = sizes_;
         for (std::int32_t d = 0; d < memory_.ndim; ++d) sizes_[d] = nb::cast<std::int64_t>(shape[d]);
@@ -211,8 +211,8 @@ class Described {
     const std::int64_t* sizes() const { return memory_.shape; }
 };
 
-// The common call has an array of floats that needs no conversion, and one valid axis. It needs no further checks. This
-// test takes 0.1 us, and in Python it would take 0.4 us.
+// The common call has an array of floats that needs no conversion, and one valid axis. It needs no further checks.
+// Recognising it takes 0.1 us here, and would take 0.4 us in Python.
 class CommonCall {
     nb::handle z_, axis_;
     nb::dlpack::dltensor memory_{};
