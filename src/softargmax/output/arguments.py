@@ -12,7 +12,8 @@ class Table(NamedTuple):
 
     A node is a class, or an inner node of a tree.
 
-    sparse: if True, gradients are sparse tensors that contain only the rows in use. Under tracing, and with ``create_graph=True``, gradients are dense.
+    sparse: if True, gradients are sparse tensors that contain only the rows in use. Under tracing, and with
+    ``create_graph=True``, gradients are dense.
     """
 
     weight: Packed
