@@ -187,7 +187,7 @@ class KeyedVectors:
         return [(self.words[place], float(found[place])) for place in order]
 
     def _vector(self, word: Any) -> Floats:
-        """Return the unit vector of a word. Return a vector unchanged."""
+        """Return a word's vector, scaled to length 1. If `word` is a vector, return it unchanged."""
         if isinstance(word, _WORD):
             return _unit(self[word])
         found: Floats = _numbers(word, "positive, negative").astype(np.float64)

@@ -26,7 +26,7 @@ _CHUNK = 1 << 15  # positions per chunk, few enough that the words of a chunk st
 
 
 class Numbers(NamedTuple):
-    """Two 64-bit random numbers per position, each split into its upper and lower 32 bits, (count,)."""
+    """Two 64-bit random numbers per position, each split into its upper and lower 32 bits. The shapes are (count,)."""
 
     high: Ints
     low: Ints

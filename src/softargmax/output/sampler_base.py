@@ -59,10 +59,10 @@ class Sampler(ABC):
     A draw depends only on the seed, the stream, its position and Q. So 10 draws equal the first 10 of 100 draws.
 
     With ``unique=True``, repeated classes are rejected until n distinct classes are found. This is successive sampling:
-    each draw is from Q, renormalised to the classes not yet drawn. After K + 1024 tries, each class not yet drawn gets
-    a random arrival time with an exponential distribution of rate q. The classes that arrive first are the remaining
-    draws. They have the same distribution as with rejection, and rare classes do not take long to find. Also with
-    ``unique=True``, 10 draws equal the first 10 of 100 draws.
+    each draw is from Q, renormalised to the classes not yet drawn. If K + 1024 tries do not find n distinct classes,
+    each class not yet drawn gets a random arrival time with an exponential distribution of rate q. The classes that
+    arrive first are the remaining draws. They have the same distribution as with rejection, and rare classes do not
+    take long to find. Also with ``unique=True``, 10 draws equal the first 10 of 100 draws.
 
     Without replacement, the expected count of a class is its inclusion probability: the probability that it is drawn.
     This probability is integrated numerically, once for each n, with an error below 1e-14

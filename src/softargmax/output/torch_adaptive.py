@@ -208,8 +208,8 @@ class AdaptiveSoftmax(RankedLayer):
         Parameters
         ----------
         module : torch.nn.AdaptiveLogSoftmaxWithLoss
-            The module to copy. In the new layer, `log_prob_of(h, y)` replaces the module's `forward(h, y).output`,
-            `forward(h, y)` replaces `forward(h, y).loss`, and `topk(h, 1).index` replaces `predict(h)`.
+            The module to copy. The methods have other names: call `layer(h, y)` for `module(h, y).loss`,
+            `layer.log_prob_of(h, y)` for `module(h, y).output`, and `layer.topk(h, 1).index` for `module.predict(h)`.
         **options
             The arguments `reduction` and `ignore_index` of `AdaptiveSoftmax`.
 

@@ -27,7 +27,7 @@ for _room in ("normalize", "loss", "sample", "output"):
     register(f"softargmax.{_room}")  # so that torch.compile works before the first call of a layer
 
 _SIZE = 1 << 23
-"""The maximum number of scores in a block of rows. The rows of a block are normalised, searched or drawn together."""
+"""The maximum number of scores in a block of rows. The rows of a block are normalised, searched or sampled together."""
 
 
 class TopK(NamedTuple):
@@ -203,8 +203,8 @@ class OutputLayer(nn.Module, ABC):
         Raises
         ------
         ValueError
-            If the probabilities of a row are NaN. The error names the row. Under tracing and on devices, there is no
-            error, and the row has class -1.
+            If the probabilities of a row are NaN. The error names the row. Under tracing, and on devices other than the
+            CPU, there is no error, and the row has class -1.
         """
         h, rows = self._rows(hidden)
         drawn = self._drawn(h, seeds.source(hidden, rows, seed, stream, generator))

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def pairs_of(paths: Paths, target: Tensor, counted: Tensor, depth: int) -> tuple[Pairs, Tensor]:
     """Return the pairs of a row and a node on its target's path, and their signs. Ignored rows have no pairs.
 
-    Under tracing and on devices, each row has as many pairs as the longest path has nodes. A sign of 0 marks an unused
-    pair.
+    Under tracing, and on devices other than the CPU, each row has as many pairs as the longest path has nodes. A sign
+    of 0 marks an unused pair.
     """
     n = len(target)
     if readable(target):

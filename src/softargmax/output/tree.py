@@ -205,7 +205,7 @@ class Tree(TreePaths):
         ----------
         weights : array_like
             Shape (K, D): a vector for each class, for example the weight of a trained last layer, or the mean hidden
-            vectors.
+            vector of each class.
         seed : int, optional
             Seed of the start vectors, from 0 to 2^64 - 1. By default it is drawn from the default generator of the
             weights' library.
