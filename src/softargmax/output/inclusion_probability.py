@@ -98,7 +98,7 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
     return found
 
 
-# --- classes as nodes -------------------------------------------------------------------------------------------------
+# --- nodes that represent the classes ---------------------------------------------------------------------------------
 
 
 class _Nodes(NamedTuple):

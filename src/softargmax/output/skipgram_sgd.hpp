@@ -30,8 +30,8 @@ constexpr int kUpdated = kRegisterBytes == 64 ? 8 : 2;
 inline int owner_of(std::int64_t i) { return static_cast<int>(static_cast<std::uint32_t>(i) * 0x9E3779B1u >> 29); }
 static_assert(kOwners == 1 << (32 - 29));
 
-// For every j below `count`, with f_j = factors[j] and w_j = nodes[j]: change += f_j w_j, then w_j += f_j h. Covers n
-// numbers from `at` on, in `Packs` packs.
+// For every j below `count`, with f_j = factors[j] and w_j = nodes[j]: change += f_j w_j, then w_j += f_j h. Covers the
+// numbers from `at` to `at` + n - 1 of each vector, in `Packs` packs.
 template <int Packs, class T>
 SOFTARGMAX_INLINE void update_packs(T* const* nodes, const T* factors, std::int64_t count, const T* h, T* change,
                                     std::int64_t at, std::int64_t n) {
@@ -79,7 +79,7 @@ void update(T* const* nodes, const T* factors, std::int64_t count, const T* h, T
 }
 
 template <class T> class Steps {
-    // The nodes of up to kTogether pairs of one row and a node. Only this thread changes these nodes.
+    // Up to kTogether nodes that are paired with the same row. Only this thread changes these nodes.
     struct Pairs {
         std::int64_t count = 0;
         T* node[kTogether];

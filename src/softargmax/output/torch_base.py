@@ -297,7 +297,7 @@ def restore_rows(found: Tensor, shape: tuple[int, ...], y: Targets) -> Tensor:
 
 
 def draw_columns(log_p: Tensor, seed: int, stream: Tensor) -> Tensor:
-    """Return a column drawn for every row, or -1 if the row has NaN."""
+    """Draw a column for every row of log-probabilities. The result is -1 for a row with NaN."""
     sound = ~log_p.isnan().any(1)
     found = categorical(torch.where(sound[:, None], log_p, 0), seed=seed, stream=stream)
     return torch.where(sound, found, -1)

@@ -87,7 +87,7 @@ def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights
 
 
 def _combined(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
-    """Return the loss of every row, from the loss in its own block and the lse and entropy of every block.
+    """Return the loss of every row, from the loss in its target's block and the lse and entropy of every block.
 
     If a row has scores of +inf, only these scores are in the support of the row. In a block with such scores, the
     entropy is the log of their number. The row has no gradient.

@@ -46,8 +46,8 @@ class SampledSoftmax(SamplingLayer):
         targets of the other rows are also negatives. The expected count of a class is then :math:`E\,\#j + (N - 1)\,
         p_j`, where N is the number of rows that are not ignored.
     seed : int
-        Seed of the draws. The draws of a step depend only on seed and step. Processes that train one model together
-        need different seeds. Checkpoints do not contain the seed.
+        Seed of the draws. The draws of a step depend only on the sampler, the seed and the step. Processes that train
+        one model together need different seeds. Checkpoints do not contain the seed.
     sparse : bool
         If True, the gradients to weight and bias are sparse tensors of the classes in the call, for
         `torch.optim.SparseAdam` and SGD. A gradient with ``create_graph=True`` is dense.
@@ -72,12 +72,13 @@ class SampledSoftmax(SamplingLayer):
     Notes
     -----
     The module is called with hidden vectors (..., D) and targets (...), and returns the loss. A third argument,
-    `softargmax.output.Negatives` of shapes (n,) or (..., n), replaces the drawn negatives and the targets of other
-    rows. In eval mode the step does not advance, so the draws repeat. Activation checkpointing calls the layer again in
-    the backward pass, and in training mode the second call draws other negatives. So with activation checkpointing,
-    pass negatives or use eval mode. `torch.compile` supports the layer with ``fullgraph=True``. A compiled layer draws
-    the same classes for the same sampler, seed and step. The other methods, `scores`, `log_prob`, `log_prob_of`, `topk`
-    and `sample`, use the softmax over all classes, which the training approximates.
+    `softargmax.output.Negatives` of shapes (n,) or (..., n), replaces the drawn negatives and, with `in_batch`, the
+    targets of the other rows. In eval mode the step does not advance, so the draws repeat. Activation checkpointing
+    calls the layer again in the backward pass, and in training mode the second call draws other negatives. So with
+    activation checkpointing, pass negatives or use eval mode. `torch.compile` supports the layer with
+    ``fullgraph=True``. A compiled layer draws the same classes for the same sampler, seed and step. The other methods,
+    `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`, use the softmax over all classes, which the training
+    approximates.
 
     Draws of the target itself are removed, and the target's score is not corrected. So the denominator is unbiased, and
     the gradient tends to the gradient of the full softmax as n grows. With distinct negatives and n = K, the loss is

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from softargmax.core.seeds import Source
     from softargmax.output.tree_paths import Slots
 
-_SLACK = 1e-5
+_SLACK = 1e-5  # relative margin of the lower bounds, for rounding errors
 
 
 class Splits(NamedTuple):
