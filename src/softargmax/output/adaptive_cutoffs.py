@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from softargmax.output.philox_stream import Floats, Ints
 
 BATCH = 1024
-"""Default number of rows of a step."""
+"""Default of `batch`, the number of rows of a training step."""
 MOST = 3
-"""Default limit of the number of clusters.
+"""By default, `adaptive_cutoffs` chooses the number of clusters from 0 to this limit.
 
-With more clusters, the projections of the rarest classes have very few dimensions.
+With its default `div_value`, `AdaptiveSoftmax` makes the vectors of each cluster 4 times shorter than those of the
+cluster before it. In a fourth cluster, they would be very short.
 """
 
 
@@ -56,9 +57,9 @@ class StepCost(NamedTuple):
     ((103, 720), (54, 368, 1014))
     """
 
-    # The defaults are fitted to 69 measured times of a head or a cluster, with 32 x 64 to 1024 x 32768 scores and d
-    # from 4 to 256. Each time includes forward, backward and Adam's step, in float32 on 2 threads of an AMD EPYC. The
-    # root mean square of the relative error is 18%. One multiply-add took 0.025 ns.
+    # The defaults are fitted to 69 measured times of a head or a cluster, with B x k from 32 x 64 to 1024 x 32768
+    # scores, and d from 4 to 256. Each time includes forward, backward and Adam's step, in float32 on 2 threads of an
+    # AMD EPYC. The root mean square of the relative error is 18%. One multiply-add took 0.025 ns.
     call: float = 2e7
     least: float = 1e6
     score: float = 75.0
@@ -119,11 +120,13 @@ def adaptive_cutoffs(
     batch : int
         B, the number of rows of a step.
     div_value : float
-        v: cluster i has vectors of length :math:`D_i = \max(1, \lfloor D / v^i \rfloor)`. The default 1,
-        as in the article, gives all vectors the length D. A larger v is not recommended. The cost model counts the time
-        that short vectors save, but not the accuracy that they lose, so it puts few classes in the head.
+        v: cluster i has vectors of length :math:`D_i = \max(1, \lfloor D / v^i \rfloor)`. The default 1, as in the
+        article by Grave et al., gives all vectors the length D. A larger v is not recommended, even for a layer with
+        short vectors. The cost model counts the time that short vectors save, but not the accuracy that they lose, so
+        with a larger v it puts few classes in the head.
     cost : StepCost, optional
-        The cost model: g and its constants s and u. The default constants were measured on a CPU.
+        The cost model, with the function g and the constants s and u of the formula. The default constants were
+        measured on a CPU.
 
     Returns
     -------
@@ -140,16 +143,16 @@ def adaptive_cutoffs(
 
     Notes
     -----
-    The head has the :math:`k_0` frequent classes and a token for each cluster. Cluster i has :math:`k_i` classes, whose
-    share in the counts is :math:`p_i`. So a share :math:`p_i` of the rows needs cluster i. Each of these rows needs a
-    projection and the scores of the cluster's classes. The article's model has s = u = 0. It leaves out the
-    exponentials, which take most of the time if :math:`D_i` is small. It also leaves out the optimiser, which takes
-    most of the time if there are few rows.
+    The head has the :math:`k_0` most frequent classes and, for each cluster, a token: an extra class that stands for
+    the cluster. Cluster i has :math:`k_i` classes, whose share in the counts is :math:`p_i`. So a share :math:`p_i` of
+    the rows needs cluster i. Each of these rows needs a projection and the scores of the cluster's classes. The model
+    of Grave et al. has s = u = 0. So it leaves out the exponentials, which take most of the time if :math:`D_i` is
+    small, and the optimiser, which takes most of the time if there are few rows.
 
     The minimum is exact. A dynamic program over the ranks finds it in :math:`O(J K \log K)` time. The program uses that
-    the best last rank of a cluster never decreases as the cluster's first rank increases. The reason is that k p, as a
-    function of the first and the last rank of a cluster, is a Monge array. Any increasing convex function of k p is
-    also a Monge array.
+    the best last rank of a cluster never decreases as the cluster's first rank increases. The reason is that k p, the
+    number of classes in a cluster times their share in the counts, is a Monge array in the first and the last rank of
+    the cluster. Any increasing convex function of k p is also a Monge array.
 
     References
     ----------
@@ -207,8 +210,9 @@ def widths(dim: int, div_value: float, clusters: int) -> list[int]:
 def _cheapest(cost: Callable[[Ints, Ints], Floats], after: Floats) -> tuple[Floats, Ints]:
     """Return the minimum over b > a of cost(a, b) + after[b], and the minimising b, for every a from 1 to K - 1.
 
-    Divide and conquer: the best b of the middle a is an upper bound of b for smaller a, and a lower bound for larger a.
-    All intervals of one level of the recursion are searched together. The minimum is inf for every other a.
+    The search is by divide and conquer. The best b for the middle a is an upper bound of the best b for smaller a, and
+    a lower bound for larger a. All intervals of one level of the recursion are searched together. For a = 0 and a = K,
+    the returned minimum is inf.
     """
     least, best, last = np.full(len(after), np.inf), np.zeros(len(after), np.int64), len(after) - 1
     a_low, a_high, b_low, b_high = (np.array([x]) for x in (1, last - 1, 2, last))

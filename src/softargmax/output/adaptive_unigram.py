@@ -31,10 +31,10 @@ class Learned(Sampler):
     classes : int
         K, at least 1.
     smoothing : float
-        s, above 0: the initial count of every class.
+        s, above 0: added to the count of every class.
     decay : float
-        d, from 0 to 1: each call of `observe` first multiplies the old counts by d. With 1, all calls count equally.
-        With d below 1, the counts of a call decay over about 1 / (1 - d) calls.
+        d, from 0 to 1: each call of `observe` first multiplies the old counts by d. With d = 1, old and new targets
+        count equally. With d below 1, the weight of a target decays over about 1 / (1 - d) later calls.
     power : float
         a, the power of the counts, as in `Unigram`.
 

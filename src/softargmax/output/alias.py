@@ -28,18 +28,19 @@ class AliasTable(NamedTuple):
 def alias_table(probabilities: Floats) -> AliasTable:
     r"""Return the alias table of probabilities (K,) whose sum is 1.
 
-    A class with K q < 1 has a light bucket, and one with K q > 1 has a heavy bucket. Vose's construction fills the
-    light buckets in order from the excess of one heavy bucket. When this excess is used up, it continues with the next
-    heavy bucket. :math:`D_i` is the sum of the deficits of the light buckets up to bucket i. :math:`E_j` is the sum of
-    the excesses of the heavy buckets up to bucket j:
+    Let q be the probability of a class. If K q < 1, the class's bucket is light, with the deficit 1 - K q. If K q > 1,
+    the bucket is heavy, with the excess K q - 1. Vose's construction fills the light buckets in order from the excess
+    of one heavy bucket. When this excess is used up, it continues with the next heavy bucket. :math:`D_i` is the sum of
+    the deficits of the light buckets up to bucket i. :math:`E_j` is the sum of the excesses of the heavy buckets up to
+    bucket j:
 
     .. math:: \mathrm{alias}(i) = \min\{j : E_j > D_{i-1}\}, \qquad \mathrm{threshold}(j) = 1 - (D_i - E_j),
         \quad i = \min\{i : D_i \ge E_j\}
 
-    D and E are integers, so their sums are exact. At K = 10^5 their unit is 2^-45 of a bucket. The rounding errors of
-    all q are added to the most probable class. They change the probability of this class by a relative 1e-12, or by
-    1e-9 if all q round in the same direction. For K = 100,003, the binary searches of this function take 4 ms, and a
-    Python loop over K takes 32 ms (one thread of an AMD EPYC).
+    The code stores deficits and excesses as integers, so the sums D and E are exact. At K = 10^5, the integer 1 stands
+    for 2^-45 of a bucket. The rounding errors of all q are added to the most probable class. They change the
+    probability of this class by a relative 1e-12, or by 1e-9 if all q round in the same direction. For K = 100,003, the
+    binary searches of this function take 4 ms, and a Python loop over K takes 32 ms (one thread of an AMD EPYC).
 
     References
     ----------
@@ -50,7 +51,7 @@ def alias_table(probabilities: Floats) -> AliasTable:
     steps = np.rint(scaled * bucket).astype(np.int64)
     steps[np.argmax(steps)] += classes * bucket - int(steps.sum())
     light, heavy = np.flatnonzero(steps < bucket), np.flatnonzero(steps > bucket)
-    lacking, over = np.cumsum(bucket - steps[light]), np.cumsum(steps[heavy] - bucket)  # same last entry
+    lacking, over = np.cumsum(bucket - steps[light]), np.cumsum(steps[heavy] - bucket)  # both have the same last entry
 
     threshold, alias = np.ones(classes), np.arange(classes, dtype=np.int64)
     threshold[light] = scaled[light]

@@ -24,7 +24,7 @@ struct DotsArgs {
 };
 
 // Weighted sums of a table's rows. Row i of `out` is the sum of factors[p] * table[index[p]], where p = order[j] and j
-// runs from starts[i] to starts[i + 1] - 1. Without `order`, p = j. totals[i] is the sum of the same factors.
+// runs from starts[i] to starts[i + 1] - 1. Without `order`, p = j. totals[i] is the sum of these factors[p].
 struct SumsArgs {
     Table table, out;
     std::int64_t width = kUnknown, sums = kUnknown, places = kUnknown;
@@ -49,16 +49,16 @@ struct CoinsArgs {
     int threads = 1;
 };
 
-// Gradient descent on both tables, in batches of rows (skipgram_sgd.hpp). Row r has the vector inputs[r] and the
-// targets from starts[r] to starts[r + 1] - 1. With a tree, a target contributes the nodes on its path. Without a tree,
-// it contributes itself and `samples` negatives.
+// Gradient descent on the tables `vectors` and `weight`, in batches of rows (skipgram_sgd.hpp). Row r has the vector
+// vectors[inputs[r]] and the targets target[t] for t from starts[r] to starts[r + 1] - 1. With a tree, a target
+// contributes the nodes on its path. Without a tree, it contributes itself and `samples` negatives.
 struct StepsArgs {
     Table vectors, weight;  // both float or both double
     std::int64_t width = kUnknown, rows = kUnknown, targets = kUnknown, batch = 0;
     const std::int64_t *inputs = nullptr, *starts = nullptr, *target = nullptr;
     const std::int64_t* offsets = nullptr;  // where each class's path begins in `nodes`; null without a tree
     std::int64_t classes = kUnknown, path_nodes = kUnknown,
-                 drawn = kUnknown;  // numbers of paths, nodes and negatives
+                 drawn = kUnknown;  // numbers of paths, of nodes on all paths, of negatives
     const std::int32_t* nodes = nullptr;
     const std::int8_t* signs = nullptr;
     const std::int64_t* negatives = nullptr;  // `samples` per target
@@ -68,14 +68,14 @@ struct StepsArgs {
     int threads = 1;
 };
 
-// Random words of the positions first, first + 1, .. (philox_stream.py). With an alias table, `out` has the classes
-// that `AliasTable.pick` returns for these words.
+// Random words (32 bits each) of the positions from `first` on (philox_stream.py). With an alias table, `out` receives
+// one class per position, which `AliasTable.pick` returns for the position's words. Without one, `out` receives the
+// words as four rows, with one column per position.
 struct DrawsArgs {
     std::uint64_t seed = 0, stream = 0;
     std::uint32_t purpose = 0;
     std::int64_t first = 0, draws = kUnknown, classes = kUnknown;
-    const double* threshold =
-        nullptr;  // the alias table; null: `out` gets the random words themselves, four rows of them
+    const double* threshold = nullptr;  // the alias table, or null without one
     const std::int64_t* alias = nullptr;
     std::int64_t* out = nullptr;
     int threads = 1;

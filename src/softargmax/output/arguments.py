@@ -10,6 +10,8 @@ from softargmax.core.record import Array, Bare, DType, Packed
 class Table(NamedTuple):
     """One vector per node, (nodes, D), and one bias per node, (nodes,), in any floating dtype.
 
+    A node is a class, or an inner node of a tree.
+
     sparse: if True, gradients are sparse tensors that contain only the rows in use. Under tracing, and with
     ``create_graph=True``, gradients are dense.
     """
@@ -20,7 +22,7 @@ class Table(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Pairs of a row of h and a node: `nodes` and `rows` are the indices of both, (P,) each.
+    """Pairs of a row of h and a node. Pair p has the row rows[p] and the node nodes[p], p < P.
 
     starts, (N + 1,): row r has the pairs from starts[r] to starts[r + 1] - 1. It is None if the pairs are not sorted by
     row.
@@ -40,7 +42,7 @@ class LinearScores(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """A table (K, ..) and the indices (n,) of the rows to gather. `sparse` is as in `Table`."""
+    """A table (K, ..) and the indices (n,) of the rows to gather. `sparse` has the same meaning as in `Table`."""
 
     table: Array
     index: Array

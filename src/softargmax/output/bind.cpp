@@ -1,6 +1,7 @@
-// Python bindings of the kernels of the output layers. Each argument is passed by name to its field
-// (core/cpp/bind.hpp). Several arguments have one entry per item, for example per pair. The first of them sets the
-// number of items, and the others must have the same length.
+// Python bindings of the kernels of the output layers. Each argument is passed by name. A field object, similar to
+// those of core/cpp/bind.hpp, reads it and stores it in the struct of the kernel's arguments. Some arguments have one
+// entry per item, for example per pair. The first of these arguments sets the number of items, and the others must have
+// the same length.
 #include "core/cpp/bind.hpp"
 
 #include <numeric>
@@ -79,7 +80,7 @@ template <class J> struct BiasField {
 };
 template <class J> BiasField<J> bias(const char* name, Table J::* to, Table J::* of) { return {name, to, of}; }
 
-// An argument of contiguous numbers that have the type of a table.
+// A vector of contiguous numbers of the same type as the table `like`.
 template <class J, class T> struct NumbersField {
     using Value = HeldArray;
     const char* name;
@@ -104,8 +105,8 @@ NumbersField<J, T> numbers(const char* name, T* J::* to, std::int64_t J::* count
     return {name, to, count, like};
 }
 
-// An argument of `count` + `more` contiguous numbers, integers or float64. A read-only argument that is not contiguous
-// may be copied.
+// A vector of `count` + `more` contiguous numbers, integers or float64. If the kernel only reads the vector, a vector
+// that is not contiguous may be copied.
 template <class J, class T> struct VectorField {
     struct Value {
         T* data = nullptr;
@@ -123,7 +124,7 @@ template <class J, class T> struct VectorField {
         if (PyTuple_Check(x.ptr())) return described(HeldArray(x, !std::is_const_v<T>));
         Vector<T> array;
         if (!nb::try_cast(x, array, std::is_const_v<T>)) refuse(name, "a vector of another type");
-        static T nothing{};  // an empty array may have a null address
+        static T nothing{};  // an empty array may have a null address, which would mean None
         const auto size = static_cast<std::int64_t>(array.size());
         return {size ? array.data() : &nothing, size, std::move(array)};
     }
@@ -272,7 +273,7 @@ std::int64_t check_and_run(PlacesArgs& job) {
     return sort_places(job.index, job.places, most, job.order, job.rows, job.starts);
 }
 
-// A result with four rows of integers and one column per draw.
+// A result with four rows of integers and one column per position.
 struct WordsField {
     using Value = nb::ndarray<std::int64_t, nb::shape<4, -1>, nb::c_contig, nb::device::cpu>;
     const char* name;

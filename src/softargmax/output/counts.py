@@ -79,7 +79,7 @@ def counts_of(counts: Any, name: str = "counts") -> NDArray[Any]:
 
 
 def powers(counts: Floats, power: float) -> Floats:
-    """Return counts^power divided by its sum. A count of 0 has probability 0 for any power."""
+    """Return counts^power, divided by the sum over all classes. A count of 0 has probability 0 for any power."""
     counted = counts > 0.0
     reference = counts.max() if power >= 0.0 else counts.min(where=counted, initial=np.inf)
     with np.errstate(over="ignore"):

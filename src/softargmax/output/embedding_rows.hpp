@@ -1,7 +1,9 @@
 // Single rows of embedding tables: inner products, weighted sums, and binary logistic losses.
 //
-//     <a, b>        fma adds pack i to partial sum i mod kChains, then the partial sums and their lanes are added
-//     sum f_p x_p   fma adds kSummands terms in order, from 0, then these partial sums are added in order
+//     <a, b>        Pack i of the products is added to partial sum i mod kChains by fma. Then the partial sums
+//                   and their lanes are added.
+//     sum f_p x_p   kSummands terms are added in order by fma, starting from 0. Then these partial sums are
+//                   added in order.
 //
 // The bits of a result depend only on the vectors and on the order of the terms.
 #pragma once
@@ -19,8 +21,8 @@ constexpr int kChains = 4;
 constexpr std::int64_t kSummands = 512;
 // Vectors are prefetched this many pairs ahead.
 constexpr std::int64_t kAhead = 8;
-// Packs of a sum that are in registers at the same time. With 16 packs and sanitizers, this file takes a minute to
-// compile.
+// The number of packs of a weighted sum that are in registers at the same time. With 16 packs and sanitizers, this file
+// takes a minute to compile.
 constexpr int kSummed = kRegisterBytes == 64 && !SOFTARGMAX_SANITIZED ? 16 : 4;
 
 // Returns <a, b>, and prefetches the vector `next`, which has the length of b.
@@ -70,7 +72,7 @@ template <class T, class S> struct Summands {
     SOFTARGMAX_INLINE T factor(std::int64_t j) const { return factors[place(j)]; }
 };
 // out[i] = sum of factor(j) * vector(j)[at + i] over j from begin to end - 1, for i below n. The n numbers fill `Packs`
-// packs, of which the last may be partial. If begin > 0, the sum is added to `out`.
+// packs, of which the last may be partial. If begin > 0, the sum is added to out[i] instead.
 template <int Packs, class T, class S>
 SOFTARGMAX_INLINE void add_packs(const Summands<T, S>& terms, std::int64_t begin, std::int64_t end, std::int64_t at,
                                  std::int64_t n, T* out) {

@@ -1,15 +1,15 @@
 r"""Inclusion probabilities: the probability of each class to be among n distinct draws, by numerical integration.
 
-Give each class an independent exponential arrival time with rate q. The order of the arrivals has the distribution of
-draws from q without replacement, so the first n arrivals are n distinct draws. Class k arrives before time t with
-probability :math:`1 - e^{-q_k t}`, so
+Give each class k an independent exponential arrival time with rate q_k, its probability in one draw. The order of the
+arrivals has the distribution of draws from q without replacement, so the first n arrivals are n distinct draws. Class k
+arrives before time t with probability :math:`1 - e^{-q_k t}`, so
 
 .. math:: \pi_k = \int_0^\infty q_k e^{-q_k t}\, P(N_{-k}(t) < n)\, dt.
 
 Here N(t) is the number of arrivals before t, a sum of K independent Bernoulli variables, and N_{-k} is the same number
 without class k. The trapezoid rule computes the distribution of N from its characteristic function. For N_{-k}, the
 factor of class k is divided out of the characteristic function. The only error of the rule is the probability that N is
-outside the rule's period. This probability is negligible by Bernstein's inequality.
+outside one period of the rule. By Bernstein's inequality, this probability is negligible.
 
 The computation is fast because the integrand depends on q only through smooth functions of log q. Chebyshev nodes
 represent all classes that are close in log q. A few hundred nodes suffice for any K.
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
     from softargmax.output.philox_stream import Floats, Ints
 
-# Classes are grouped into cells of log q, of width _CELL. The nearest singularity of a factor of the characteristic
-# function is at q t = log 2 and the angle pi. If a cell near this point has more than _FEW classes, the characteristic
-# function is below e^-32 there, so interpolation errors are negligible. Cells with at most _FEW classes are not
-# interpolated.
+# Classes are grouped into cells of log q, of width _CELL. Within a cell, the logarithms of the factors of the
+# characteristic function are interpolated. A class's factor is 0, and its logarithm singular, at q t = log 2 and the
+# angle pi. If a cell near this point has more than _FEW classes, the characteristic function is below e^-32 there, so
+# interpolation errors are negligible. Cells with at most _FEW classes are not interpolated.
 _CELL = 0.5
 _FEW = 64
 _DEGREE = 16
-# Quadrature over log t: a panel is as wide as _STEP standard deviations of N. Panels are added until the remaining tail
-# is below _TAIL.
+# The integral over log t is computed in panels. Within a panel, the mean of N changes by at most about _STEP standard
+# deviations of N. Panels are added on both sides until the remaining tail is below _TAIL.
 _STEP = 2.0
 _TAIL = 1e-12
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
@@ -98,7 +98,7 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
     return found
 
 
-# --- classes as nodes -------------------------------------------------------------------------------------------------
+# --- nodes that represent the classes ---------------------------------------------------------------------------------
 
 
 class _Nodes(NamedTuple):
@@ -111,7 +111,7 @@ class _Nodes(NamedTuple):
     weight: Floats
     classes: int
     single: Ints  # classes that are nodes themselves
-    shared: Ints  # the other classes
+    shared: Ints  # the other classes, which share the nodes of their cell
     cell: Ints  # the cell of each shared class
     place: Floats  # the position of each shared class in its cell, from -1 to 1
 
@@ -147,7 +147,7 @@ def _nodes_of(log_q: Floats) -> _Nodes:
 
 
 def _chebyshev(u: Floats) -> Iterator[Floats]:
-    """Yield the Chebyshev polynomials T_0(u), T_1(u), .."""
+    """Yield the values at u of the Chebyshev polynomials of degrees 0 to _DEGREE - 1."""
     now, after = np.ones_like(u), u
     for _ in range(_DEGREE):
         yield now
@@ -187,7 +187,7 @@ def _arrivals(nodes: _Nodes, x: float) -> tuple[Floats, Floats]:
 
 
 def _middle(nodes: _Nodes, count: float) -> float:
-    """Return log t such that N(t) has the mean `count`, by bisection to 1e-3 / sqrt(count)."""
+    """Return log t such that N(t) has the mean `count`, by bisection, to a precision of 1e-3 / sqrt(count)."""
     low, high = math.log(count), math.log(4.0 * nodes.classes) - float(nodes.log_q.min())
     while high - low > 1e-3 / count**0.5:
         x = (low + high) / 2.0
@@ -210,8 +210,8 @@ def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, 
         {2 \sin(\theta_l / 2)}, \qquad \theta_l = (2 l + 1) \pi / M, \quad
         G(\theta) = \prod_k (1 + p_k (e^{i\theta} - 1))
 
-    The formula holds if N differs from n by less than M. |G| is at most :math:`e^{-\mathrm{Var} N (1 - \cos\theta)}`,
-    so few angles contribute.
+    M is the period of the trapezoid rule. The formula holds if N differs from n by less than M. |G| is at most
+    :math:`e^{-\mathrm{Var} N (1 - \cos\theta)}`, so few angles contribute.
     """
     variances = p * np.exp(-expected)
     mean, variance = float(p @ nodes.weight), max(float(variances @ nodes.weight), 0.0)
@@ -227,5 +227,5 @@ def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, 
     phase = np.arctan2(imaginary, real) @ nodes.weight - (n - 0.5) * angle[:, 0]
     a, b = -size * np.sin(phase), size * np.cos(phase)  # real and imaginary part of i G e^{...}
     without = 0.5 + np.sum((a[:, None] * real + b[:, None] * imaginary) / (1.0 + shrink), axis=0)
-    without[without < _NOISE] = 0.0  # t can span 100 orders of magnitude, so the rounding errors would add up
+    without[without < _NOISE] = 0.0  # over up to 100 orders of magnitude of t, these errors would add up
     return without, 0.5 - float(a.sum()), 0.5 - float(size @ np.sin(phase - angle[:, 0]))

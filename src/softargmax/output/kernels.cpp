@@ -40,7 +40,7 @@ template <class T, class S> void dots(const DotsArgs& args, const S* weight) {
 }
 
 // Calls body(i) for every i below n. Item i has the positions from starts[i] to starts[i + 1] - 1. The items are split
-// into pieces with about the same number of positions. The threads share the pieces.
+// into kPieces pieces per thread, with about the same number of positions in each piece. The threads share the pieces.
 constexpr std::int64_t kPieces = 8;
 template <class F> void each_with_places(int threads, const std::int64_t* starts, std::int64_t n, const F& body) {
     const std::int64_t pieces = threads > 1 ? threads * kPieces : 1, places = starts[n];
@@ -130,10 +130,11 @@ void run_steps(StepsArgs& args) {
 }
 
 // Random words (philox_stream.py) or draws from an alias table (alias.py), with one Philox block per position. For a
-// draw, 64 bits of the block choose the bucket, and 53 bits choose one of the bucket's two classes.
+// draw, 64 bits of the block choose the bucket, and 53 bits choose one of the bucket's two classes. The blocks of
+// kAtOnce positions are computed together.
 constexpr std::int64_t kAtOnce = kChunk / 4;
 
-// Writes the draws or words for the positions from kAtOnce * begin to kAtOnce * end - 1.
+// Writes the draws or words i from kAtOnce * begin to kAtOnce * end - 1. Their positions are args.first + i.
 inline void draw(const DrawsArgs& args, std::int64_t begin, std::int64_t end) {
     const Philox philox(args.seed, args.stream, args.purpose);
     const auto n = static_cast<std::uint64_t>(args.classes);

@@ -16,7 +16,7 @@ _coin_losses = Native(_native.coin_losses, CoinLosses, ("loss", "slopes", "dh"))
 
 
 def linear_scores(i: LinearScores, z: Any) -> None:
-    """Write h W^T + b to z with the matrix product of core."""
+    """Write h W^T + b to z with the native matrix product."""
     memory = memory_of(z)
     bias = None if i.bias is None else memory.packed(namespace(z).astype(i.bias, z.dtype, copy=False))
     _native.product(

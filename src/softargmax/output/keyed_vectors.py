@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Keys: TypeAlias = str | int | ArrayLike | Sequence[str | int | ArrayLike]
 
 _WORD = (str, int, np.integer)  # the types of a word and of its number
-_ROWS = 1 << 14  # rows per block of cosines, which are computed in float64
+_ROWS = 1 << 14  # the cosines of this many vectors at a time are computed, in float64
 
 
 class KeyedVectors:
@@ -154,16 +154,16 @@ class KeyedVectors:
         ----------
         positive, negative : str, int, array_like of shape (D,), or a list of these
             Words, numbers of words, or vectors. For a word, the vector of the word is scaled to length 1. A vector is
-            used unchanged. A list of numbers is one vector if one of the numbers is a float. The words of `positive`
-            and `negative` are excluded from the result.
+            used unchanged. A list of numbers is one vector if at least one of them is a float. Otherwise they are
+            numbers of words. The words of `positive` and `negative` are excluded from the result.
         topn : int
             The number of words to return.
 
         Returns
         -------
         list of (str, float)
-            Words and their cosines, largest cosine first. If there are no words, the entries are (int, float) with the
-            number of each vector.
+            Words and their cosines, largest cosine first. If the vectors have no words, the result is a list of (int,
+            float): the numbers of vectors and their cosines.
 
         Raises
         ------
@@ -187,7 +187,7 @@ class KeyedVectors:
         return [(self.words[place], float(found[place])) for place in order]
 
     def _vector(self, word: Any) -> Floats:
-        """Return the unit vector of a word. Return a vector unchanged."""
+        """Return a word's vector, scaled to length 1. If `word` is a vector, return it unchanged."""
         if isinstance(word, _WORD):
             return _unit(self[word])
         found: Floats = _numbers(word, "positive, negative").astype(np.float64)

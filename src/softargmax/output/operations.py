@@ -181,7 +181,7 @@ pair_scores: Operation[PairScores, ScoresOfPairs] = Operation(
 )
 
 
-# --- binary losses: d loss / d x_p = slope_p = -s_p sigma(-s_p x_p); then as for pairs --------------------------------
+# --- binary losses: d loss / d x_p = slope_p = -s_p sigma(-s_p x_p); other gradients as for pairs with g_p = slope_p --
 
 
 class LossesOfCoins(NamedTuple):

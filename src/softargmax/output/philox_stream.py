@@ -15,17 +15,18 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 # The purpose is the second word of the counter. In the counters of `softargmax.sample`, this word is the number of the
-# draw, from 0. The purposes count down from 2^31 - 1, so that samplers and `softargmax.sample` can use the same seed.
-CANDIDATES = (1 << 31) - 1
-ARRIVALS = (1 << 31) - 2
-WINDOWS = (1 << 31) - 3
-BEGINNINGS = (1 << 31) - 4
+# draw, from 0. The purposes count down from 2^31 - 1, so samplers and `softargmax.sample` have different random numbers
+# for the same seed.
+CANDIDATES = (1 << 31) - 1  # the draws of samplers
+ARRIVALS = (1 << 31) - 2  # arrival times of the classes, for distinct draws
+WINDOWS = (1 << 31) - 3  # windows and subsampling of `WordVectors`
+BEGINNINGS = (1 << 31) - 4  # initial vectors of `WordVectors`
 
 _CHUNK = 1 << 15  # positions per chunk, few enough that the words of a chunk stay in the cache
 
 
 class Numbers(NamedTuple):
-    """Two 64-bit random numbers per position, each split into its upper and lower 32 bits, (count,)."""
+    """Two 64-bit random numbers per position, each split into its upper and lower 32 bits. The shapes are (count,)."""
 
     high: Ints
     low: Ints
@@ -34,7 +35,7 @@ class Numbers(NamedTuple):
 
 
 def numbers(seed: int, stream: int, first: int, count: int, purpose: int = CANDIDATES) -> Numbers:
-    """Return the random numbers of the positions first, first + 1, .. (below 2^32), one Philox block per position."""
+    """Return the random numbers of `count` positions (below 2^32) from `first` on, one Philox block per position."""
     words = np.empty((4, count), np.int64)
     if requested_name() != "reference":
         _native.random_blocks(words=words, seed=seed, stream=stream % SEEDS, purpose=purpose, first=first)
@@ -47,7 +48,7 @@ def numbers(seed: int, stream: int, first: int, count: int, purpose: int = CANDI
 
 
 def below(n: int, high: Ints, low: Ints) -> Ints:
-    """Return floor(n V), an integer from 0 to n - 1, for n < 2^31. V is the 64-bit number divided by 2^64."""
+    """Return floor(n V), an integer from 0 to n - 1, for n < 2^31. V is the 64-bit number (high, low) over 2^64."""
     return (high * n + (low * n >> 32)) >> 32
 
 
@@ -58,7 +59,7 @@ def unit(high: Ints, low: Ints) -> Floats:
 
 
 def exponential(high: Ints, low: Ints) -> Floats:
-    """Return -log(1 - V), accurate for V near 0 and near 1, where V = (the 64-bit number + 1/2) / 2^64."""
+    """Return -log(1 - V), accurate for V near 0 and near 1, where V = (the 64-bit number (high, low) + 1/2) / 2^64."""
     v = high * 2.0**-32 + (low + 0.5) * 2.0**-64
     rest = (high ^ philox.WORD) * 2.0**-32 + ((low ^ philox.WORD) + 0.5) * 2.0**-64
     logarithm: Floats = np.where(v < 0.5, np.log1p(-np.minimum(v, 0.5)), np.log(rest))

@@ -9,9 +9,8 @@ namespace softargmax::output {
 
 // Sorts the positions p from 0 to `count` - 1 by index[p], stably. The numbers in `index` are from 0 to `most`, which
 // is below 2^31. `order` receives the sorted positions, and `rows` the distinct numbers in increasing order. starts[i]
-// receives the place in `order` where the positions of the number rows[i] begin. The entry of `starts` after the last
-// number receives `count`. `order` and `rows` have room for `count` entries, and `starts` for one more. Returns the
-// number of distinct numbers.
+// receives the place in `order` where the positions of the number rows[i] begin. Returns m, the number of distinct
+// numbers, and sets starts[m] to `count`. `order` and `rows` have room for `count` entries, and `starts` for one more.
 inline std::int64_t sort_places(const std::int64_t* index, std::int64_t count, std::int64_t most, std::int64_t* order,
                                 std::int64_t* rows, std::int64_t* starts) {
     constexpr int kMostBits = 11;  // at most this many bits per digit, so that the counts stay in the L1 cache

@@ -105,7 +105,7 @@ class LogUniform(Sampler):
     Examples
     --------
     >>> from softargmax.output import LogUniform
-    >>> LogUniform(3).probabilities  # log 2, log 3/2, log 4/3 over log 4
+    >>> LogUniform(3).probabilities  # log 2, log 3/2 and log 4/3, each divided by log 4
     array([0.5   , 0.2925, 0.2075])
     """
 
@@ -183,7 +183,7 @@ class Unigram(Sampler):
         return self._table.pick(bucket, philox_stream.unit(numbers.other_high, numbers.other_low))
 
     def chosen(self, seed: int, stream: int, first: int, count: int) -> Ints:
-        """Return the draws at positions first, first + 1, .. of a stream, by one call of a native kernel."""
+        """Return the draws at `count` positions of a stream, from `first` on, by one call of a native kernel."""
         if requested_name() == "reference":
             return super().chosen(seed, stream, first, count)
         found = np.empty(count, np.int64)

@@ -1,10 +1,11 @@
 // Stochastic gradient descent on word vectors, in place, in small batches of rows.
 //
-// The nodes are divided among kOwners owners, and each owner is run by one thread. For its nodes, an owner processes
-// the rows of the batch in order, up to kTogether pairs of a row at a time. It always uses the current vectors of its
-// nodes. (If all rows used the nodes' vectors from before the batch, nodes near the root of a tree would diverge.) The
-// vector of a row does not change until all owners have processed the batch. Then the changes of the owners are added
-// to the vector, in the order of the owners.
+// A node is a row of `weight`: a word, or an inner node of the tree. Each node belongs to one of kOwners owners, and
+// each owner is run by one thread. For its nodes, an owner processes the rows of the batch in order, up to kTogether
+// pairs of a row and a node at a time. It always uses the current vectors of its nodes. (If all rows used the nodes'
+// vectors from before the batch, nodes near the root of a tree would diverge.) The vector of a row does not change
+// until all owners have processed the batch. Then the changes of the owners are added to the vector, in the order of
+// the owners.
 //
 // So the bits of the results depend neither on the number of threads nor on their timing. A node stays in the cache of
 // one core. (In a version that divided the rows among the threads, two threads were no faster than one.)
@@ -20,16 +21,17 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 
 constexpr std::int64_t kTogether = 64;
 constexpr int kOwners = 8;
-// A waiting thread checks this many times whether the other threads are done before it yields its core.
+// The number of times that a waiting thread checks whether the other threads are done, before it yields its core.
 constexpr int kSpins = 1000;
-// Packs of a row's vector that are in registers at the same time. The changes of these packs take the same number of
-// registers.
+// The number of packs of a row's vector that are in registers at the same time. The changes of these packs take the
+// same number of registers.
 constexpr int kUpdated = kRegisterBytes == 64 ? 8 : 2;
 
 inline int owner_of(std::int64_t i) { return static_cast<int>(static_cast<std::uint32_t>(i) * 0x9E3779B1u >> 29); }
 static_assert(kOwners == 1 << (32 - 29));
 
-// For every j below `count`: change += f_j w_j, then w_j += f_j h. Covers n numbers from `at` on, in `Packs` packs.
+// For every j below `count`, with f_j = factors[j] and w_j = nodes[j]: change += f_j w_j, then w_j += f_j h. Covers the
+// numbers from `at` to `at` + n - 1 of each vector, in `Packs` packs.
 template <int Packs, class T>
 SOFTARGMAX_INLINE void update_packs(T* const* nodes, const T* factors, std::int64_t count, const T* h, T* change,
                                     std::int64_t at, std::int64_t n) {
@@ -77,7 +79,7 @@ void update(T* const* nodes, const T* factors, std::int64_t count, const T* h, T
 }
 
 template <class T> class Steps {
-    // Up to kTogether pairs of a row and a node. Only this thread changes these nodes.
+    // Up to kTogether nodes that are paired with the same row. Only this thread changes these nodes.
     struct Pairs {
         std::int64_t count = 0;
         T* node[kTogether];
@@ -90,7 +92,7 @@ template <class T> class Steps {
     const std::int64_t batch_;
     T* const changes_;  // the change of each row of the batch, for each owner
     double* const losses_;  // the loss of each row of the batch, for each owner
-    double* const loss_;  // the loss of each row of the call
+    double* const loss_;  // the loss of each row, over all batches
     std::atomic<std::int64_t> done_{0};
 
     T* change(int owner, std::int64_t row) const { return changes_ + (owner * batch_ + row) * args_.width; }
@@ -138,7 +140,7 @@ template <class T> class Steps {
         T* node[kTogether];
         std::int8_t sign[kTogether];
         for (std::int64_t j = 0; j < found.count; ++j) {
-            const std::int64_t at = ends[found.owner[j]]++;  // ends[owner] moves from the owner's first pair to its end
+            const std::int64_t at = ends[found.owner[j]]++;  // moves ends[owner] to the end of the owner's pairs
             node[at] = found.node[j];
             sign[at] = found.sign[j];
         }

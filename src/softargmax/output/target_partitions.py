@@ -44,8 +44,8 @@ def partitions(targets: ArrayLike, *, most: int) -> list[Partition]:
     Returns
     -------
     list of Partition
-        The slices from `start` to `stop` - 1, in order. `classes` has the sorted distinct targets of a slice, which
-        `TargetSampledSoftmax.use` accepts.
+        The slices, in order. A slice has the positions from `start` to `stop` - 1. Its `classes` are its distinct
+        targets, sorted, which `TargetSampledSoftmax.use` accepts.
 
     Raises
     ------

@@ -79,11 +79,12 @@ class AdaptiveSoftmax(RankedLayer):
     The module is called with hidden vectors (..., D) and integer targets (...), and returns the loss :math:`-\log p(y
     \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are converted
     to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of range raises
-    IndexError. Under tracing or on a device, the result of the row is NaN instead.
+    IndexError. Under tracing, and on devices other than the CPU, the result for its row is NaN instead.
 
-    Each cluster processes only the rows whose targets are in the cluster. Under tracing or on a device, each cluster
-    processes all rows and ignores the targets of other clusters. At most 16 MiB of the scores of the head, or of one
-    cluster, are in memory at once. All parameters have a gradient. A cluster without targets has gradients of 0.
+    Each cluster processes only the rows whose targets are in the cluster. Under tracing, and on devices other than the
+    CPU, each cluster processes all rows and ignores the targets of other clusters. The scores of the head, and of each
+    cluster, are computed in blocks of at most 16 MiB, and only one block is in memory at a time. All parameters have a
+    gradient. A cluster without targets has gradients of 0.
 
     `topk` is exact. Each row visits the clusters by decreasing probability. No class is more probable than its cluster.
     So the row stops at a cluster that is less probable than the k-th best class found so far. `sample` draws from the
@@ -207,8 +208,8 @@ class AdaptiveSoftmax(RankedLayer):
         Parameters
         ----------
         module : torch.nn.AdaptiveLogSoftmaxWithLoss
-            The module to copy. In the new layer, `log_prob_of(h, y)` replaces the module's `forward(h, y).output`,
-            `forward(h, y)` replaces `forward(h, y).loss`, and `topk(h, 1).index` replaces `predict(h)`.
+            The module to copy. The methods have other names: call `layer(h, y)` for `module(h, y).loss`,
+            `layer.log_prob_of(h, y)` for `module(h, y).output`, and `layer.topk(h, 1).index` for `module.predict(h)`.
         **options
             The arguments `reduction` and `ignore_index` of `AdaptiveSoftmax`.
 

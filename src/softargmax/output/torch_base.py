@@ -27,7 +27,7 @@ for _room in ("normalize", "loss", "sample", "output"):
     register(f"softargmax.{_room}")  # so that torch.compile works before the first call of a layer
 
 _SIZE = 1 << 23
-"""The maximum number of scores in a block of rows. The rows of a block are normalised, searched or drawn together."""
+"""The maximum number of scores in a block of rows. The rows of a block are normalised, searched or sampled together."""
 
 
 class TopK(NamedTuple):
@@ -47,13 +47,13 @@ class TopK(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """The checked targets of N rows, `classes`. `counted` is True for rows that are neither ignored nor out of range.
+    """The checked targets, `classes`. `counted` is True for rows that are neither ignored nor out of range.
 
-    If values can be read, ignored rows are removed. In this case `wrong` is None, and `rows` has the positions of the
-    remaining rows among all `total` rows, or None if no row was removed.
+    On the CPU and without tracing, ignored rows are removed, and a target out of range raises IndexError. `wrong` is
+    then None. `rows` has the positions of the remaining rows among all `total` rows, or is None if no row was removed.
 
-    Under tracing or on a device, no row is removed and `rows` is None. In this case `wrong` is True for targets out of
-    range, and the targets of rows that are not counted are replaced by 0.
+    Under tracing, and on other devices, no row is removed, and `rows` is None. `wrong` is then True for targets out of
+    range. Where `counted` is False, the target is replaced by 0.
     """
 
     classes: Tensor
@@ -94,8 +94,8 @@ class OutputLayer(nn.Module, ABC):
     -----
     A layer is called with hidden vectors (..., D) and integer targets (...), and returns the loss. The other methods
     are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are converted to float32, the dtype of the
-    results. If all rows are ignored, the mean is 0. A target out of range raises IndexError. Under tracing or on a
-    device, the result of the row is NaN instead.
+    results. If all rows are ignored, the mean is 0. A target out of range raises IndexError. Under tracing, and on
+    devices other than the CPU, the result for its row is NaN instead.
 
     References
     ----------
@@ -169,7 +169,7 @@ class OutputLayer(nn.Module, ABC):
         -------
         TopK
             values and index, (..., k), by decreasing probability. A row with NaN has the values NaN and the index -1.
-            The values have no gradient. The log-probabilities of `log_prob_of` have one.
+            The values have no gradient. For a gradient, use `log_prob_of`.
         """
         h, rows = self._rows(hidden)
         n = integer(k, "k")
@@ -203,8 +203,8 @@ class OutputLayer(nn.Module, ABC):
         Raises
         ------
         ValueError
-            If the probabilities of a row are NaN. The error names the row. Under tracing and on devices, there is no
-            error, and the row has class -1.
+            If the probabilities of a row are NaN. The error names the row. Under tracing, and on devices other than the
+            CPU, there is no error, and the row has class -1.
         """
         h, rows = self._rows(hidden)
         drawn = self._drawn(h, seeds.source(hidden, rows, seed, stream, generator))
@@ -213,7 +213,7 @@ class OutputLayer(nn.Module, ABC):
             raise ValueError(f"hidden: expected probabilities without NaN, got NaN in row {row}")
         return drawn.reshape(rows)
 
-    # --- defaults from all log-probabilities --------------------------------------------------------------------------
+    # --- default methods, computed from the log-probabilities of all classes ------------------------------------------
 
     def _likeliest(self, h: Tensor, k: int) -> TopK:
         values, index = h.new_empty(len(h), k), torch.empty(len(h), k, dtype=torch.int64, device=h.device)
@@ -239,7 +239,10 @@ class OutputLayer(nn.Module, ABC):
         return total / y.counted.sum().clamp(min=1) if self.reduction == "mean" else total
 
     def _inputs(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, tuple[int, ...], Targets]:
-        """Return hidden vectors, the rows' shape, and targets. Ignored rows are removed or, under tracing, set to 0."""
+        """Return hidden vectors, the rows' shape, and targets.
+
+        Ignored rows are removed. Under tracing, and on devices other than the CPU, they stay, and their vectors are 0.
+        """
         h, shape = self._rows(hidden)
         y = targets_of(target, h.detach(), shape, self.classes, self.ignore_index)
         if y.wrong is not None:
@@ -294,7 +297,7 @@ def restore_rows(found: Tensor, shape: tuple[int, ...], y: Targets) -> Tensor:
 
 
 def draw_columns(log_p: Tensor, seed: int, stream: Tensor) -> Tensor:
-    """Return a column drawn for every row, or -1 if the row has NaN."""
+    """Draw a column for every row of log-probabilities. The result is -1 for a row with NaN."""
     sound = ~log_p.isnan().any(1)
     found = categorical(torch.where(sound[:, None], log_p, 0), seed=seed, stream=stream)
     return torch.where(sound, found, -1)

@@ -87,10 +87,10 @@ def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights
 
 
 def _combined(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
-    """Return the loss of every row, from the loss in its own block and the lse and entropy of every block.
+    """Return the loss of every row, from the loss in its target's block and the lse and entropy of every block.
 
-    If a row has scores of +inf, these scores are the support of the row. The entropy of a block is then the log of the
-    number of +inf scores in the block. Such a row has no gradient.
+    If a row has scores of +inf, only these scores are in the support of the row. In a block with such scores, the
+    entropy is the log of their number. The row has no gradient.
     """
     top = lse == torch.inf
     flat = top.any(1, keepdim=True) & ~lse.isnan().any(1, keepdim=True)
@@ -152,7 +152,7 @@ def _losses_and_gradients(
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Return the losses of rows, and the required gradients with respect to h, bias and weights.
 
-    `seed` multiplies the gradient of each row.
+    The gradients of row r are multiplied by seed[r].
     """
     sizes, widths = ([w.shape[axis] for w in weights] for axis in (0, 1))
     shapes = h.shape, (1, sum(sizes)), *(w.shape for w in weights)

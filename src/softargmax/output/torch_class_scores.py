@@ -16,7 +16,7 @@ from softargmax.output import operations
 from softargmax.output.arguments import CoinLosses, Gathered, LinearScores, Pairs, PairScores, Table
 
 _SIZE = 1 << 19
-"""The amount of numbers in a chunk of gathered vectors, which fits the cache."""
+"""The number of floats in a chunk of gathered vectors. A chunk of this size fits in the cache."""
 
 
 def scores(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -40,9 +40,9 @@ def pair_scores(h: Tensor, table: Table, pairs: Pairs) -> Tensor:
 
 
 def coin_losses(h: Tensor, table: Table, pairs: Pairs, signs: Tensor, shift: Tensor | None = None) -> Tensor:
-    """Return the loss of every row, (N,): the sum of the binary logistic losses of its pairs with signs (P,).
+    """Return the loss of every row, (N,): the sum of the binary logistic losses of its pairs.
 
-    signs: 1 or -1, and 0 for an unused pair. shift (P,): added to the scores.
+    signs (P,): 1 or -1, and 0 for an unused pair. shift (P,): added to the scores.
     """
     i = CoinLosses(h, table, pairs, signs.to(torch.int8), shift, to_h=trained(h) and _by_kernel(h))
     with without_autocast(h):
@@ -61,7 +61,7 @@ def dots(h: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, nodes: Te
 
 
 def _by_kernel(h: Tensor) -> bool:
-    """True if a native kernel computes the result: h can be read, and the reference is not requested."""
+    """True if a native kernel computes the result: h is `readable`, and the reference is not requested."""
     return readable(h) and requested_name() != "reference"
 
 

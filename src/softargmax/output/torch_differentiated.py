@@ -75,7 +75,7 @@ class DifferentiatedSoftmax(RankedLayer):
     The module is called with hidden vectors (..., D) and integer targets (...), and returns the loss :math:`-\log p(y
     \mid h)`. The other methods are `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision inputs are converted
     to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of range raises
-    IndexError. Under tracing or on a device, the result of the row is NaN instead.
+    IndexError. Under tracing, and on devices other than the CPU, the result for its row is NaN instead.
 
     At most 16 MiB of the scores (N, K) are in memory at once (32 MiB in float64).
 

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class Part(NamedTuple):
-    """A softmax over blocks of classes. Its loss is one term of the layer's loss. `rows` is None for all rows."""
+    """A softmax over blocks of classes. Its loss is one term of the layer's loss.
+
+    `rows` has the rows that need this term. None stands for all rows.
+    """
 
     rows: Tensor | None
     h: Tensor
@@ -51,7 +54,10 @@ class RankedLayer(OutputLayer):
         self._reorder(torch.arange(self.classes, device=device))
 
     def reset_parameters(self) -> None:
-        """Draw the vectors uniformly in +-1 / sqrt(their length). Set biases to 0, and an invalid order to 0, 1, .."""
+        """Draw the vectors uniformly in +-1 / sqrt(their length), and set biases to 0.
+
+        If `order` is invalid, it is set to 0, 1, .., K - 1.
+        """
         if not _is_order(self.order, self.classes):  # `to_empty` leaves the order uninitialised
             self._reorder(torch.arange(self.classes, device=self.order.device))
         for parameter in self.parameters():

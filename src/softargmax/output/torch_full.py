@@ -68,7 +68,7 @@ class LinearLayer(OutputLayer):
     def reset_parameters(self) -> None:
         """Draw the weight uniformly in +-1 / sqrt(D), as `torch.nn.Linear` does, and set the bias to 0.
 
-        A shared weight is also drawn again.
+        A weight that is shared with another module is also drawn again.
         """
         _reset_uniform(self.weight, self.dim)
         if self.bias is not None:
@@ -137,7 +137,7 @@ class FullSoftmax(LinearLayer):
     \mid h)`. It calls `softargmax.linear_cross_entropy`, which computes the scores (N, K) a block at a time and never
     stores them all. The other methods are `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`. Half-precision
     inputs are converted to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of
-    range raises IndexError. Under tracing or on a device, the result of the row is NaN instead.
+    range raises IndexError. Under tracing, and on devices other than the CPU, the result for its row is NaN instead.
 
     With :math:`dz = p - e_y`, the gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h` and :math:`db = \sum dz`.
 

@@ -83,14 +83,15 @@ class HierarchicalSoftmax(OutputLayer):
     Parameters are initialised to 0. Then class y has probability :math:`2^{-d_y}`, which for a Huffman tree is close to
     the distribution of the counts.
 
-    The loss needs memory for :math:`O(N d)` numbers, where d is the length of a path, in addition to the nodes on the
-    paths. No array of shape (N, K) or (N, d, D) is stored.
+    The loss stores :math:`O(N d)` numbers, where d is the length of a path: the nodes, signs and derivatives along the
+    path of each row. No array of shape (N, K) or (N, d, D) is stored.
 
     Let :math:`x = \pm(\langle h, w_n\rangle + b_n)`. Each pair of a row and a node n on its path adds
     :math:`\mp\sigma(-x)\,w_n` to the gradient of h, and :math:`\mp\sigma(-x)\,h` to the gradient of :math:`w_n`. These
     gradients can be differentiated again.
 
-    A target out of range raises IndexError. Under tracing or on a device, the result of the row is NaN instead.
+    A target out of range raises IndexError. Under tracing, and on devices other than the CPU, the result for its row is
+    NaN instead.
 
     References
     ----------

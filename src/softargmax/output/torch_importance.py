@@ -42,8 +42,8 @@ class ImportanceSampledSoftmax(SamplingLayer):
     most : int, optional
         The largest n; defaults to 16 times `samples`.
     shared : bool
-        If True, all rows of a call share their draws, and the scores are one matrix product. If False, each row has its
-        own draws.
+        If True, all rows of a call share their draws, and the scores are computed by one matrix product. If False, each
+        row has its own draws.
     seed, sparse : int, bool
         As in `SampledSoftmax`: the seed of the draws, and whether gradients to weight and bias are sparse.
     bias, weight, reduction, ignore_index, device, dtype

@@ -48,8 +48,8 @@ class NCE(SamplingLayer):
     unique : bool
         If True, the draws are distinct.
     shared : bool
-        If True, all rows of a call share their noise, and its scores are one matrix product. If False, each row has its
-        own noise.
+        If True, all rows of a call share their noise, and the scores are computed by one matrix product. If False, each
+        row has its own noise.
     seed, sparse : int, bool
         As in `SampledSoftmax`: the seed of the draws, and whether gradients to weight and bias are sparse.
     bias, weight, reduction, ignore_index, device, dtype
@@ -138,7 +138,8 @@ class NCE(SamplingLayer):
     def reset_parameters(self) -> None:
         """Reset the parameters as `FullSoftmax` does, then log Z.
 
-        A learned log Z, or the bias if log Z is fixed, is set so that scores of 0 are normalised.
+        A learned log Z is set so that scores of 0 are normalised. If log Z is fixed, the bias is set so that scores
+        equal to the bias are normalised.
         """
         super().reset_parameters()
         self._init_log_z()
@@ -193,8 +194,8 @@ class NegativeSampling(SamplingLayer):
     unique : bool
         If True, the draws are distinct.
     shared : bool
-        If True, all rows of a call share their negatives, and the scores are one matrix product. If False, each row has
-        its own negatives.
+        If True, all rows of a call share their negatives, and the scores are computed by one matrix product. If False,
+        each row has its own negatives.
     seed, sparse : int, bool
         As in `SampledSoftmax`: the seed of the draws, and whether gradients to weight and bias are sparse.
     bias, weight, reduction, ignore_index, device, dtype

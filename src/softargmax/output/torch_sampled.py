@@ -31,23 +31,23 @@ class SampledSoftmax(SamplingLayer):
     dim : int
         D, the length of the hidden vectors h.
     sampler : Sampler
-        Distribution of the negatives over the K classes: `softargmax.output.LogUniform`, `Unigram`, `Learned`, .. A
-        `Learned` sampler counts the targets during training, and its counts are in the state_dict.
+        Distribution of the negatives over the K classes, for example `softargmax.output.LogUniform`, `Unigram` or
+        `Learned`. A `Learned` sampler counts the targets during training, and its counts are in the state_dict.
     samples : int
         n, the number of negatives.
     unique : bool
         If True, the negatives are distinct.
     shared : bool
-        If True, all rows of a call share their negatives, and the scores are one matrix product. If False, each row has
-        its own negatives, which depend on its position in the call. Distinct negatives are then drawn row by row, which
-        takes 0.7 ms per row at K = 100,003.
+        If True, all rows of a call share their negatives, and the scores are computed by one matrix product. If False,
+        each row has its own negatives, which depend on its position in the call. Distinct negatives are then drawn row
+        by row, which takes 0.7 ms per row at K = 100,003.
     in_batch : Sampler, optional
         Distribution of the targets, for example `Unigram` of their counts with power=1, or `Learned`. If passed, the
         targets of the other rows are also negatives. The expected count of a class is then :math:`E\,\#j + (N - 1)\,
         p_j`, where N is the number of rows that are not ignored.
     seed : int
-        Seed of the draws. The draws of a step depend only on seed and step. Processes that train one model together
-        need different seeds. Checkpoints do not contain the seed.
+        Seed of the draws. The draws of a step depend only on the sampler, the seed and the step. Processes that train
+        one model together need different seeds. Checkpoints do not contain the seed.
     sparse : bool
         If True, the gradients to weight and bias are sparse tensors of the classes in the call, for
         `torch.optim.SparseAdam` and SGD. A gradient with ``create_graph=True`` is dense.
@@ -72,12 +72,13 @@ class SampledSoftmax(SamplingLayer):
     Notes
     -----
     The module is called with hidden vectors (..., D) and targets (...), and returns the loss. A third argument,
-    `softargmax.output.Negatives` of shapes (n,) or (..., n), replaces the drawn negatives and the targets of other
-    rows. In eval mode the step does not advance, so the draws repeat. Activation checkpointing calls the layer again in
-    the backward pass. So with activation checkpointing, pass negatives or use eval mode. `torch.compile` supports the
-    layer with ``fullgraph=True``. A compiled layer draws the same classes for the same sampler, seed and step. The
-    other methods, `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`, use the softmax over all classes, which the
-    training approximates.
+    `softargmax.output.Negatives` of shapes (n,) or (..., n), replaces the drawn negatives and, with `in_batch`, the
+    targets of the other rows. In eval mode the step does not advance, so the draws repeat. Activation checkpointing
+    calls the layer again in the backward pass, and in training mode the second call draws other negatives. So with
+    activation checkpointing, pass negatives or use eval mode. `torch.compile` supports the layer with
+    ``fullgraph=True``. A compiled layer draws the same classes for the same sampler, seed and step. The other methods,
+    `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`, use the softmax over all classes, which the training
+    approximates.
 
     Draws of the target itself are removed, and the target's score is not corrected. So the denominator is unbiased, and
     the gradient tends to the gradient of the full softmax as n grows. With distinct negatives and n = K, the loss is
@@ -142,7 +143,7 @@ class SampledSoftmax(SamplingLayer):
         return candidate_loss(own, torch.where(drawn.index == y.classes[:, None], -torch.inf, s - drawn.log_expected))
 
     def _mixed(self, drawn: Candidates, y: Targets) -> Candidates:
-        """Return candidates that all rows share: the draws, and the targets of all rows that are not ignored.
+        """Return candidates for all rows: the draws and, with `in_batch`, the targets of rows that are not ignored.
 
         The caller removes each row's own target. A class with expected count 0 is not a candidate.
         """

@@ -92,7 +92,7 @@ def candidate_loss(own: Tensor, others: Tensor) -> Tensor:
 
 
 def _pairs(y: Targets, index: Tensor) -> Pairs:
-    """Return the pairs of each row with its target and then with its candidates, index (N, n)."""
+    """Pair each row with its target, then with its candidates, the classes `index` (N, n)."""
     nodes = torch.cat([y.classes[:, None], index], 1)
     rows = torch.arange(len(nodes) + 1, device=nodes.device)
     return Pairs(nodes.reshape(-1), rows[:-1].repeat_interleave(nodes.shape[1]), rows * nodes.shape[1])

@@ -18,7 +18,7 @@ from softargmax.core.torch_operation import LIBRARY
 from softargmax.output.sampler_base import SAMPLERS
 
 ROWS = 1 << 32
-"""Streams per step, if each row has its own stream."""
+"""The number of streams per step, if each row has its own: row r of step s has the stream s * ROWS + r."""
 
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 LIBRARY.define(
@@ -33,15 +33,15 @@ LIBRARY.define(
 draw_classes: Any = torch.ops.softargmax.draw_classes.default
 """(sampler, seed, step, n, unique, total, rows, dtype) -> index, log_expected: the first n draws of a step.
 
-If `total` is None, all rows share them. Otherwise each of `total` rows has its own draws, and only the draws of the
-rows `rows` are returned.
+If `total` is None, all rows share these draws. Otherwise each of `total` rows has its own draws, and only the draws of
+the rows `rows` are returned.
 """
 expected_counts: Any = torch.ops.softargmax.expected_counts.default
 """(sampler, step, index, n, unique) -> expected counts of classes among n draws of this step, in float64."""
 observe_classes: Any = torch.ops.softargmax.observe_classes.default
 """(samplers, step, index, counted, after): count the classes and advance the step.
 
-`after` is a result that used this step, which orders the two operators.
+`after` is the loss of this step. As an argument, it makes sure that the step advances after the loss is computed.
 """
 
 

@@ -123,7 +123,11 @@ class TargetSampledSoftmax(CandidateLayer):
         return candidate_loss(own, torch.where(left_out, -torch.inf, s))
 
     def _distinct(self, y: Targets) -> tuple[Tensor, Tensor | None]:
-        """Return the distinct targets or, under tracing or on a device, all targets sorted and a mask of repeats."""
+        """Return the distinct targets, and None.
+
+        Under tracing, and on devices other than the CPU, return all targets in increasing order, and a mask that is
+        True where a target is repeated or not counted.
+        """
         if y.wrong is None:
             return torch.unique(y.classes), None
         index = torch.where(y.counted, y.classes, self.classes).sort().values

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 def pairs_of(paths: Paths, target: Tensor, counted: Tensor, depth: int) -> tuple[Pairs, Tensor]:
     """Return the pairs of a row and a node on its target's path, and their signs. Ignored rows have no pairs.
 
-    Under tracing and on devices, each row has as many pairs as the longest path has nodes. A sign of 0 marks an unused
-    pair.
+    Under tracing, and on devices other than the CPU, each row has as many pairs as the longest path has nodes. A sign
+    of 0 marks an unused pair.
     """
     n = len(target)
     if readable(target):
@@ -43,7 +43,7 @@ def pairs_of(paths: Paths, target: Tensor, counted: Tensor, depth: int) -> tuple
 
 
 def _pairs_in_memory(paths: Paths, target: Tensor, counted: Tensor) -> tuple[Pairs, Tensor]:
-    """Return the pairs, computed with NumPy. For a few rows, this takes half the time of the same code in torch."""
+    """Return the result of `pairs_of`, by NumPy. For a few rows, this takes half the time of the same code in torch."""
     offsets, nodes, signs = (x.numpy() for x in paths)
     y = np.where(counted.numpy(), target.numpy(), 0)
     begin = offsets[y]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from softargmax.core.seeds import Source
     from softargmax.output.tree_paths import Slots
 
-_SLACK = 1e-5
+_SLACK = 1e-5  # relative margin of the lower bounds, for rounding errors
 
 
 class Splits(NamedTuple):
@@ -88,7 +88,10 @@ def _bound(h: Tensor, splits: Splits, k: int) -> Tensor:
 
 
 def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return row, class and log p of all classes whose log p is at least the bound of the row, except rows with NaN."""
+    """Return row, class and log p of all classes whose log p is at least the bound of their row.
+
+    Rows with NaN are left out.
+    """
     rows = torch.arange(len(h), device=h.device)
     if not len(splits.children):
         return rows, torch.zeros_like(rows), h.new_zeros(len(h))
@@ -112,9 +115,9 @@ def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor,
 def descend(h: Tensor, splits: Splits, depth: int, source: Source, *, compact: bool) -> Tensor:
     """Return a class drawn for every row, or -1 if a score on the path to it is NaN.
 
-    At a node with score s, the path continues with the first child if log V - log(1 - V) < s, which has probability
-    sigma(s). At level d, V is column d of the row's random stream. If `compact`, rows that have reached a class are
-    dropped. This depends on values, so it cannot be traced.
+    At a node with score s, the path continues with the first child if log V - log(1 - V) < s. This has probability
+    sigma(s). V is uniform in (0, 1): at level d, it is column d of the row's random stream. If `compact`, rows that
+    have reached a class are dropped. This depends on values, so it cannot be traced.
     """
     drawn = [_descend(h[part], splits, depth, source, part, compact=compact) for part in blocks(len(h), 64 * depth)]
     return torch.cat(drawn) if drawn else torch.zeros(0, dtype=torch.int64, device=h.device)

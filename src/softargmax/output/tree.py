@@ -56,7 +56,7 @@ class Tree(TreePaths):
     Raises
     ------
     TypeError, ValueError
-        If the children are not integers of that shape, or do not form a tree.
+        If the children are not integers of shape (K - 1, 2), or do not form a tree.
 
     Notes
     -----
@@ -126,8 +126,8 @@ class Tree(TreePaths):
         Returns
         -------
         Tree
-            Among classes with equal counts, an earlier class is at least as deep. If all counts are equal, the tree is
-            balanced.
+            Among classes with equal counts, an earlier class is at least as deep as a later one. If all counts are
+            equal, the tree is balanced.
 
         Raises
         ------
@@ -198,14 +198,14 @@ class Tree(TreePaths):
         .. math:: \min \sum_{k \in A} \lVert w_k - \bar w_A\rVert^2 + \sum_{k \in B} \lVert w_k - \bar w_B\rVert^2,
             \qquad |A| - |B| \in \{0, 1\}
 
-        This minimum is approximated at each node by balanced two-means, which starts from the direction of largest
-        variance.
+        Here A and B are the two halves, and :math:`\bar w_A` is the mean vector of A. At each node, this minimum is
+        approximated by balanced two-means, which starts from the direction of largest variance.
 
         Parameters
         ----------
         weights : array_like
             Shape (K, D): a vector for each class, for example the weight of a trained last layer, or the mean hidden
-            vectors.
+            vector of each class.
         seed : int, optional
             Seed of the start vectors, from 0 to 2^64 - 1. By default it is drawn from the default generator of the
             weights' library.

@@ -43,7 +43,10 @@ def children_of(values: Any) -> Integers:
 
 
 def points_of(values: Any) -> NDArray[Any]:
-    """Return one vector per class. The vectors are scaled by one factor to entries in [-1, 1], then centred."""
+    """Return one vector per class, scaled and centred.
+
+    All vectors are divided by the largest absolute value of an entry. Then their mean is subtracted.
+    """
     found = on_host(values, "weights")
     if found.ndim != 2 or not len(found):
         raise ValueError(f"weights: expected shape (K, D), a vector for each class, got {found.shape}")
@@ -58,7 +61,7 @@ def points_of(values: Any) -> NDArray[Any]:
 
 
 def clusters_of(values: Any) -> Any:
-    """Return nested clusters unchanged. Convert cluster numbers, one per class, to a list of clusters by number."""
+    """Return a list of clusters: nested clusters unchanged, or cluster numbers (one per class) as lists of classes."""
     if isinstance(values, (list, tuple)) and any(map(_is_cluster, values)):
         return values
     found = on_host(values, "clusters")
@@ -72,7 +75,7 @@ def clusters_of(values: Any) -> Any:
     return [part.tolist() for part in np.split(order, starts)]
 
 
-# --- in order, and by counts ------------------------------------------------------------------------------------------
+# --- balanced trees and Huffman trees ---------------------------------------------------------------------------------
 
 
 def balanced(n: int) -> Integers:
@@ -244,11 +247,12 @@ def _direction(seed: int, level: int, x: NDArray[Any]) -> NDArray[Any]:
 def _bisect(x: NDArray[Any], sizes: Integers, direction: NDArray[Any]) -> Integers:
     """Order the points so that the first half of each cluster is on one side of a plane.
 
-    The clusters of a level form a block (G, S, D), since their sizes differ by at most 1. Each step projects every
-    point x_i on a direction v, which gives p_i. Then it replaces v by sum_i f_i x_i. In a step of the power method,
-    which finds the direction of largest variance, f = p - mean p. In a step of two-means, f is 1 / size with the signs
-    of the halves, so v is the difference of their means. In both steps f sums to 0 over a cluster, so the points of a
-    cluster need not be centred.
+    The clusters of a level form an array (G, S, D) for G clusters of at most S points, since their sizes differ by at
+    most 1. Each step projects every point x_i on a direction v, which gives p_i. Then it replaces v by sum_i f_i x_i.
+    In a step of the power method, which finds the direction of largest variance, f = p - mean p. In a step of
+    two-means, f is -1 / n in the first half, which has n points, and 1 / m in the second half, which has m points. So v
+    is the difference of their means. In both steps f sums to 0 over a cluster, so the points of a cluster need not be
+    centred.
     """
     starts, place = np.cumsum(sizes) - sizes, np.arange(sizes.max())
     size, there = sizes[:, None], place < sizes[:, None]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _TOKENS = 1 << 14  # the number of tokens per call of the kernel
-_LINE = 16  # the number of float32 per cache line
+_LINE = 16  # the number of float32 numbers per cache line
 
 
 class WordVectors(KeyedVectors):
@@ -80,10 +80,10 @@ class WordVectors(KeyedVectors):
     Notes
     -----
     Training is gradient descent on the loss of `softargmax.nn.NegativeSampling` or `softargmax.nn.HierarchicalSoftmax`,
-    summed over pairs. The hidden vectors are v, and there are no biases. Within a batch of tokens, w is updated pair by
-    pair (64 inner products at a time). The vectors v are updated only at the end of the batch. If all pairs updated w
-    at once, the nodes near a tree's root would diverge. With a batch of one token, training is that of word2vec, one
-    window at a time.
+    summed over pairs. The hidden vectors are v, and there are no biases. Within a batch of tokens, up to 64 pairs of a
+    token are processed at a time: first their inner products, then their updates of w. The vectors v are updated only
+    at the end of the batch. If w were also updated only then, the nodes near a tree's root would diverge. With a batch
+    of one token, training is that of word2vec, one window at a time.
 
     One call of the compiled core computes scores, gradients and updates, in place. The bits of the result are the same
     for any number of threads. (In word2vec, threads race on the vectors.) Vectors are aligned to cache lines unless
@@ -144,7 +144,7 @@ class WordVectors(KeyedVectors):
             raise ValueError(f"{name}: expected {classes} classes, one per count, got {noise.classes}")
         self._noise, self._kept = noise, _kept(counted, t)
         self._seed = int(seed_of(np.empty(0), integer(seed, "seed"), None))
-        self._pieces = 0  # number of blocks of _TOKENS tokens so far, each with its own random numbers
+        self._pieces = 0  # number of blocks of _TOKENS tokens trained so far; each has its own random stream
         self.vectors = _initial_vectors(self._seed, classes, self._dim)
         self.weight = _table(classes if tree is None else tree.nodes, self._dim)
         self._name(words)
@@ -308,7 +308,10 @@ def _initial_vectors(seed: int, classes: int, dim: int) -> NDArray[np.float32]:
 
 
 def _pairs(text: Ints, windows: Ints, reach: int, start: int, stop: int) -> tuple[Ints, Ints, Ints]:
-    """Return the words among the tokens start to stop - 1, the offsets of their contexts, and all context words."""
+    """Return three arrays: the words among the tokens start to stop - 1, `starts`, and all context words.
+
+    The context words of word i are those from starts[i] to starts[i + 1] - 1.
+    """
     first = max(0, start - reach)
     near = text[first : stop + reach]
     (ends,) = np.nonzero(near < 0)
