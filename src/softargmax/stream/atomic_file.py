@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str], size: int = 0) -> Iterator[BinaryIO]:
-    """Write a file that appears under its name when the block ends without an error. An old file stays until then.
+    """Write a file that appears under its name when the ``with`` block ends without an error.
 
-    The data is written to a new file in the target's folder. This file is synced to disk and then renamed. On Linux the
-    new file has no name until it is complete, so a killed process leaves no partial file. (For microseconds before the
-    rename, the complete file has a hidden name.) The permissions of an existing target are kept.
+    An old file of this name stays until then. The data is written to a new file in the target's folder. This file is
+    synced to disk and then renamed. On Linux the new file has no name until it is complete, so a killed process leaves
+    no partial file. (For microseconds before the rename, the complete file has a hidden name.) The permissions of an
+    existing target are kept.
 
     Parameters
     ----------

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-BLOCK = 4096  # equal to core.native.BLOCK (a test checks this), which is imported only when it is needed
+BLOCK = 4096  # the value of core.native.BLOCK (a test compares them), because core.native is imported only on use
 
 
 class State(NamedTuple):
-    """The states of rows in the compiled core, as arrays of shape (outer, inner).
+    """The states of rows, as the compiled core returns them: arrays of shape (outer, inner).
 
-    `scaled` uses the beta of the call. `plain` uses beta = 1, and is computed only if the beta of the call is 0.
+    `scaled` uses the requested beta. `plain` uses beta = 1, and is computed only if the requested beta is 0.
     """
 
     scaled: tuple[Array, Array, Array]
