@@ -1,4 +1,4 @@
-"""Discriminant analysis: normal distributions with one covariance for all classes (linear), or one each (quadratic)."""
+"""Discriminant analysis: classes are normal, with one covariance for all (linear) or one for each class (quadratic)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class LinearDiscriminant(ScoreClassifier):
-    r"""Linear discriminant analysis: normally distributed classes with the same covariance. The scores are affine in x.
+    r"""Linear discriminant analysis: all classes have normal distributions with the same covariance.
+
+    The scores are affine in x.
 
     .. math:: z_k(x) = \log \pi_k - \frac{1}{2} (x - \mu_k)^T \Sigma^{-1} (x - \mu_k) + \ldots
         = \log \pi_k + \mu_k^T \Sigma^{-1} x - \frac{1}{2} \mu_k^T \Sigma^{-1} \mu_k
@@ -136,7 +138,9 @@ class LinearDiscriminant(ScoreClassifier):
 
 
 class QuadraticDiscriminant(ScoreClassifier):
-    r"""Quadratic discriminant analysis: normal distributions, each with its own covariance. Scores are quadratic in x.
+    r"""Quadratic discriminant analysis: each class has a normal distribution with its own covariance.
+
+    The scores are quadratic in x.
 
     .. math:: z_k(x) = \log \pi_k - \frac{1}{2} \log |\Sigma_k| - \frac{1}{2} (x - \mu_k)^T \Sigma_k^{-1} (x - \mu_k)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from softargmax.classify.base import Array, Training
 
 BLOCK = 1 << 20
-"""Usual number of entries of X in a block of rows, or of scores if they are more.
+"""Usual number of entries of X in a block of rows, or of scores if there are more of them.
 
 For 50,000 rows of 64 features and 1000 classes, a pass takes 71 ms. With a quarter of this block size it takes 85 ms.
 """

@@ -48,8 +48,8 @@ class SoftmaxRegression(ScoreClassifier):
     alpha : float
         The order of the map from scores to probabilities, above 0.
     tol : float
-        The fit stops when no derivative of the mean penalised loss is above this number, or when a step lowers the loss
-        by less than the rounding error.
+        The fit stops when all derivatives of the mean penalised loss have absolute values of at most this number, or
+        when a step lowers the loss by less than the rounding error.
     max_iter : int
         The maximum number of steps.
     fit_intercept : bool

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from softargmax.classify.objective import Objective
 
 DENSE = 2048
-"""With more features, the coordinates remove only the scales of the features, not their correlations."""
+"""With more features than this, the coordinates remove only the scales of the features, not their correlations."""
 ROWS = 8
 """Number of rows per feature that suffice to estimate correlations."""
 MATRICES, PRODUCTS = 1 << 24, 1 << 34

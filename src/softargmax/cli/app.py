@@ -87,7 +87,7 @@ def _root(
 
 
 def dispatched(arguments: Sequence[str]) -> list[str]:
-    """Return the command line for typer: with a subcommand, and with one number per ``--temperatures``.
+    """Return the command line as typer expects it: with a subcommand, and one number after each ``--temperatures``.
 
     A command line without a subcommand gets the default subcommand.
 

@@ -93,7 +93,7 @@ def print_results(out: Console, title: str, results: list[measure.Result], limit
 
 
 def stream_row(out: Console | None, size: int, memory: int) -> dict[str, Any]:
-    """Convert a file in a separate process. Print and return its size, peak memory, speed and correctness."""
+    """Convert a file in a separate process. Print and return sizes, time, peak memory and the check of rows."""
     with tempfile.TemporaryDirectory(prefix="softargmax-") as name:
         source, target = Path(name) / "scores.npy", Path(name) / "probabilities.npy"
         shape = streamed.write_scores(source, size)

@@ -110,8 +110,8 @@ def results(
 ) -> None:
     """Print a result that has the shape of the scores.
 
-    A terminal shows the probabilities of one row as bars, and several rows as one line per row. Long results are cut
-    off there. In a pipe, all numbers are printed.
+    On a terminal, one row is shown as numbers with bars, and several rows as a summary with one line per row. Long
+    output is cut off. In a pipe, all numbers are printed.
     """
     if found.ndim <= 1:
         vector(np.atleast_1d(scores), np.atleast_1d(found), np.atleast_1d(shares).tolist(), log=log)

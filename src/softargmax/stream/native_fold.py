@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-BLOCK = 4096  # the value of core.native.BLOCK (a test compares them), because core.native is imported only on use
+BLOCK = 4096  # same value as core.native.BLOCK, as a test checks; core.native is imported only where it is used
 
 
 class State(NamedTuple):

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from softargmax.stream.windows import Box, Span
 
 
-# One call reads contiguous runs that are less than NEAR bytes apart, with the bytes between them, but at most STRETCH
-# bytes in total. The overhead of a call is the time to read 8 KiB.
+# Contiguous runs less than NEAR bytes apart are joined: one call reads them and the bytes between them, up to STRETCH
+# bytes. The overhead of a call is the time to read 8 KiB.
 NEAR = 8 << 10
 STRETCH = 1 << 19
 

@@ -94,7 +94,7 @@ class WindowReader:
         self.tick(window.size * self.source.dtype.itemsize)
 
     def groups(self) -> Iterator[tuple[slice, slice]]:
-        """Yield groups of rows that are read together. A group is a slice of the outer and of the inner dimension."""
+        """Yield groups of rows that are read together, as slices (outer, inner) of the dimensions of that name."""
         for outer in parts(self.rows.form.outer, self.window.outer):
             for inner in parts(self.rows.form.inner, self.window.inner):
                 yield outer, inner

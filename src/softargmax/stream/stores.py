@@ -73,7 +73,7 @@ class ArrayStore:
 
 
 def _shared_mapping(array: Array) -> mmap.mmap | None:
-    """Return the file mapping of an array, or None if it has none or a copy-on-write mapping."""
+    """Return the file mapping of an array, or None if it is not mapped or the mapping is copy-on-write."""
     shared = False
     base: Any = array
     while isinstance(base, np.ndarray):

@@ -114,7 +114,10 @@ def boxes_of(sizes: Sequence[int], start: int, stop: int) -> Iterator[tuple[int,
 
 
 class Span(NamedTuple):
-    """A contiguous range of a C-order array: its start, its length, and its indices relative to the box."""
+    """A contiguous range of a C-order array: its start, its length, and the part of a box that it contains.
+
+    The indices of `part` are relative to the box.
+    """
 
     start: int
     length: int

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from softargmax.cli.classify.csv_file import Source
 
 LARGEST = 1e100  # maximum absolute value of a number
-FEW = 0.1  # if fewer than this share of the cells in a column are words, the words are reported as mistakes
+FEW = 0.1  # if less than this share of a column's cells are words, the words are reported as mistakes
 CODES = 10  # a column of words may contain up to this many distinct numbers, such as codes
 MOST = 256  # maximum number of categories per column; each category becomes a column of the dense feature matrix
 MANY = 10  # with fewer rows, increasing integers may be chance, so they are not reported as row numbers
-SMALL = 10  # always allowed number of categories; a larger number may be at most half the number of rows
+SMALL = 10  # up to this many categories per column are always allowed, and more up to half the number of rows
 
 
 @dataclass(frozen=True)

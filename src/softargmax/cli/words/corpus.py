@@ -112,7 +112,7 @@ def numbered(paths: Iterable[Path], numbering: Numbering, most: int | None = Non
 
 
 def tokens_in(path: Path) -> Iterator[list[str]]:
-    """Yield lists of the tokens of a file. The first token is `BEGIN`. Stop at a NUL character: the file is binary."""
+    """Yield lists of the tokens of a file, `BEGIN` first. Stop at a NUL character, which marks a binary file."""
     before = [BEGIN]
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         while piece := "".join(file.readlines(PIECE)):
@@ -129,7 +129,7 @@ def stdlib() -> Path:
 
 
 def sources_of(words: Sequence[str]) -> Iterator[Source]:
-    """Yield the named files, and those in folders and patterns; without words, the standard library's .py files."""
+    """Yield the files of `words` (files, folders or patterns). By default, yield the standard library's .py files."""
     if not words:
         yield from (source for source in below(stdlib()) if source.path.suffix == ".py")
     for word in words:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from softargmax.cli.words.vocabulary import Ints
 
-SHARED, OWN = 1024, 16  # number of negative samples: shared by all rows of a step, and drawn for each row
+SHARED, OWN = 1024, 16  # number of negative samples that all rows of a step share, and number drawn for each row
 
 
 class LayerFactory:

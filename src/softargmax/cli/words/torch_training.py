@@ -127,7 +127,7 @@ class Training:
 
 
 class HeldOut:
-    """Token sequences, spread evenly over the held-out text: one, or more with at most `most` predicted tokens."""
+    """Token sequences, spread evenly over the held-out text, with at most `most` predicted tokens (or one sequence)."""
 
     def __init__(self, settings: Settings, text: Ints, most: int) -> None:
         check_length(text, settings, "held out")
