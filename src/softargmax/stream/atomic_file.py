@@ -102,9 +102,10 @@ def _open_temporary(target: Path) -> tuple[int, Path | None]:
 
 
 def _link(fd: int, name: Path) -> None:
-    """Give a name to an unnamed file: create a link to the file that /proc/self/fd/N refers to.
+    """Give a name to the open, unnamed file with descriptor `fd`.
 
-    /proc/self/fd/N is itself a symbolic link. `os.link` follows it only if folder descriptors are passed.
+    The symbolic link /proc/self/fd/N refers to the file with descriptor N. The new name becomes a hard link to this
+    file. `os.link` follows the symbolic link only if folder descriptors are passed.
     """
     directory = os.open(name.parent, os.O_RDONLY)
     try:

@@ -28,7 +28,7 @@ class State(NamedTuple):
     """
 
     scaled: tuple[Array, Array, Array]
-    plain: tuple[Array, Array, Array] | None  # at beta = 0, logsumexp of a single score is that score
+    plain: tuple[Array, Array, Array] | None  # at beta = 0, logsumexp of a row with one finite score is this score
 
 
 def native() -> bool:

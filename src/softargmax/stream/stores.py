@@ -137,7 +137,7 @@ def rows_of(store: Store, axes: Sequence[int]) -> Rows:
 
 
 def rows_like(rows: Rows, store: Store, axes: Sequence[int]) -> Rows:
-    """Return the rows of `store`, which has the shape and order of the store of `rows`. Both have the same windows."""
+    """Return the rows of `store`, in the same windows as `rows`. Both stores must have the same shape and order."""
     return ScatteredRows(store, axes) if isinstance(rows, ScatteredRows) else PlainRows(store, rows.form)
 
 
@@ -181,7 +181,7 @@ class ScatteredRows:
         return window[0].T if self.side_by_side else window[:, :, 0]
 
     def _boxes(self, box: Box) -> list[tuple[tuple[slice, slice], list[int], Box]]:
-        """Return (place, shape, box) of every box of a window.
+        """Return (place, shape, box) for each box of the store from which a window is gathered.
 
         `place` is the position of the box in the flat view (rows, elements). `shape` is the shape of the box, with the
         kept dimensions first.
