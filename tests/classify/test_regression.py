@@ -50,7 +50,7 @@ def test_minimum_equals_scikit_learns(name: str, C: float, solver: str) -> None:
     assert found <= theirs * (1 + 1e-9)
 
 
-@pytest.mark.filterwarnings("ignore:float64 resolves no further descent")  # some columns are collinear up to rounding
+@pytest.mark.filterwarnings("ignore:the loss decreases no further in float64")  # due to nearly collinear columns
 @pytest.mark.parametrize("name", ["iris", "collinear"])
 def test_minimum_without_a_penalty(name: str) -> None:
     problem = SMALL[name]
@@ -276,7 +276,7 @@ def test_scores_beyond_the_dtype_raise() -> None:
 def test_stalled_fit_warns() -> None:
     """On unscaled float32 rows with an l1 penalty, the descent stalls far above tol, and the fit warns."""
     X, y = SMALL["breast_cancer"]
-    with pytest.warns(ConvergenceWarning, match="float32 resolves no further descent"):
+    with pytest.warns(ConvergenceWarning, match="the loss decreases no further in float32"):
         model = SoftmaxRegression(l1_ratio=0.5, max_iter=5000, tol=1e-8).fit(X.astype(np.float32), y)
     assert model.objective_ == pytest.approx(objective(model, Problem(X, y), 0.5), rel=1e-3)
 

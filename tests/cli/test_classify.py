@@ -178,7 +178,7 @@ def test_wrong_use(run, wine, options, message):
     [
         ("ash", "", "'ash': one cell is empty, first in row 3"),
         ("ash", "NaN", "'ash': one cell is empty"),
-        ("ash", "inf", "row 3: expected at most 1e+100, got inf"),
+        ("ash", "inf", "row 3: expected an absolute value of at most 1e+100, got inf"),
         ("cultivar", "", "'cultivar': one cell is empty"),
         ("colour", "", "'colour': one cell is empty"),
         ("cultivar", "class_9", "expected 5 rows or more of each class for --folds 5, got 1 of class 'class_9'"),

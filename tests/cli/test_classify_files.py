@@ -161,7 +161,7 @@ def test_files_as_other_programs_write_them(run, tmp_path):
         (["12345678901234567890,1", "12345678901234567891,2"] * 4, None),
         (["a,9007199254740993", "b,2"] * 4, None),
         (["None,1", "null,2"] * 4, "4 cells are empty"),
-        (["a,1e200", "b,2"] * 4, "expected at most 1e+100, got 1e+200"),
+        (["a,1e200", "b,2"] * 4, "expected an absolute value of at most 1e+100, got 1e+200"),
         ([*(["a,1", "b,2"] * 20), "a,7x"], "row 41: '7x' is not a number, unlike 40 other rows"),
         (["v,1", "w,2"] * 4, "a name other than those of the probability columns (p_CLASS)"),
     ],

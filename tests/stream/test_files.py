@@ -166,7 +166,7 @@ def test_docstrings_list_every_parameter(name):
 
 
 def test_wrong_pieces():
-    with pytest.raises(ValueError, match="source: expected at least one piece for shape and dtype, got none"):
+    with pytest.raises(ValueError, match="source: expected at least one array, got an empty iterable"):
         stream.logsumexp(iter([]))
     with pytest.raises(ValueError, match="empty sequence"):
         stream.softmax([])

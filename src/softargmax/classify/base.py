@@ -74,7 +74,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
     classes_: Array
 
     def _scores(self, X: Any) -> Array:
-        """Return the scores z, shape (n, K), of rows that have been checked."""
+        """Return the scores z, shape (n, K), of checked rows."""
         raise NotImplementedError
 
     @available_if(lambda self: self._decides)  # type: ignore[untyped-decorator]

@@ -67,7 +67,7 @@ class CalibrationReport:
     bin_accuracy: Floats
 
     def figure(self, *, title: str = "") -> Any:
-        """Draw the reliability diagram: accuracy over confidence, and the number of rows per bin (requires matplotlib).
+        """Plot the reliability diagram: accuracy against confidence, and the rows per bin. This requires matplotlib.
 
         Parameters
         ----------
@@ -208,7 +208,8 @@ def _error(
     def end(quantile: float) -> float:
         """Return an end of the interval: the estimated error times a factor c.
 
-        With this c, the given quantile of errors drawn from c times the observed gaps equals the estimate.
+        Errors are simulated from c times the observed gaps, plus noise. Their `quantile` must equal the estimate, which
+        determines c.
         """
 
         def beyond(c: float) -> float:

@@ -107,7 +107,8 @@ class MultinomialNaiveBayes(_CountingBayes):
     Parameters
     ----------
     alpha : float or array_like
-        :math:`\alpha`, at least 0: one number for all features, or one per feature, shape (D,).
+        :math:`\alpha`, the number added to every count, at least 0: one for all features, or one per feature, shape
+        (D,).
     fit_prior : bool
         If True, :math:`\pi_k` is the share of class k in the training data. If False, all :math:`\pi_k` are equal.
     class_prior : array_like, optional
@@ -147,7 +148,7 @@ class MultinomialNaiveBayes(_CountingBayes):
     array([[0.03, 0.97]])
     """
 
-    # No `decision_function`: scikit-learn's checks pass negative rows to every estimator that has one.
+    # No `decision_function`: scikit-learn's checks pass negative numbers to every estimator that has one.
     _decides: ClassVar[bool] = False
 
     def _features(self, X: Any) -> Any:
@@ -178,7 +179,8 @@ class BernoulliNaiveBayes(_CountingBayes):
     Parameters
     ----------
     alpha : float or array_like
-        :math:`\alpha`, at least 0: one number for all features, or one per feature, shape (D,).
+        :math:`\alpha`, the number added to every count, at least 0: one for all features, or one per feature, shape
+        (D,).
     binarize : float, optional
         A feature is present if it is above this number. With None, rows must contain only 0 and 1.
     fit_prior : bool

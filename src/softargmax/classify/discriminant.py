@@ -1,4 +1,4 @@
-"""Discriminant analysis of normal classes: one covariance for all classes (linear), or one per class (quadratic)."""
+"""Discriminant analysis: classes are normal, with one covariance for all (linear) or one for each class (quadratic)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class LinearDiscriminant(ScoreClassifier):
-    r"""Linear discriminant analysis: all classes are normal with the same covariance. The scores are affine in x.
+    r"""Linear discriminant analysis: all classes have normal distributions with the same covariance.
+
+    The scores are affine in x.
 
     .. math:: z_k(x) = \log \pi_k - \frac{1}{2} (x - \mu_k)^T \Sigma^{-1} (x - \mu_k) + \ldots
         = \log \pi_k + \mu_k^T \Sigma^{-1} x - \frac{1}{2} \mu_k^T \Sigma^{-1} \mu_k
@@ -136,7 +138,9 @@ class LinearDiscriminant(ScoreClassifier):
 
 
 class QuadraticDiscriminant(ScoreClassifier):
-    r"""Quadratic discriminant analysis: each class is normal with its own covariance. The scores are quadratic in x.
+    r"""Quadratic discriminant analysis: each class has a normal distribution with its own covariance.
+
+    The scores are quadratic in x.
 
     .. math:: z_k(x) = \log \pi_k - \frac{1}{2} \log |\Sigma_k| - \frac{1}{2} (x - \mu_k)^T \Sigma_k^{-1} (x - \mu_k)
 
@@ -261,7 +265,7 @@ class QuadraticDiscriminant(ScoreClassifier):
 
 
 def covariance_of(x: Array, shrinkage: str | float, unit: float) -> Array:
-    """Return the shrunk covariance of rows. With "auto", a constant feature has the standard deviation `unit`."""
+    """Return the shrunk covariance of rows. With "auto", a constant feature gets the standard deviation `unit`."""
     if shrinkage != "auto":
         return np.asarray(shrunk_covariance(empirical_covariance(x), shrinkage))
     spread = x.std(axis=0)
@@ -274,8 +278,9 @@ def _means(x: Array, target: Array, classes: int) -> Array:
 
 
 def _whitening(x: Array, tol: float) -> Array:
-    """Return A, shape (D, rank), with A^T x^T x A = I. Directions in which scaled features vary by at most tol are
-    dropped.
+    """Return A, shape (D, rank), with A^T x^T x A = I.
+
+    Directions in which the scaled features have a standard deviation of at most tol are dropped.
     """
     spread = np.sqrt(np.square(x).sum(axis=0))
     spread[spread == 0] = 1.0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FAR = 1e140
 """Scaled rows are clipped to this absolute value. Rows are scaled such that the largest training number is near 1."""
 LEAST = 1e-290
-"""The smallest variance of scaled features, for which FAR / sqrt(variance) is finite."""
+"""Smaller variances of scaled features are raised to this number, so that FAR / sqrt(variance) is finite."""
 
 
 def power_of_two(X: NDArray[Any]) -> float:
@@ -35,8 +35,9 @@ def scaled(X: NDArray[Any], scale: float) -> Floats:
 def square_sums(deviations: Callable[[int, Any], Floats], rows: int, classes: int) -> Floats:
     """Return |deviations(k, row)|^2 for each row and each class k, shape (n, K).
 
-    If a squared distance of a row overflows, all K distances of the row are replaced. The deviations are divided by the
-    largest one and squared. The differences of these squared distances from the smallest one are multiplied by 1e300.
+    If a squared distance of a row overflows, all K squared distances of the row are replaced. They are computed again,
+    from the deviations divided by the row's largest deviation. Then the smallest one is subtracted from all K, and the
+    differences are multiplied by 1e300.
     """
     far = np.empty((rows, classes))
     with np.errstate(over="ignore"):

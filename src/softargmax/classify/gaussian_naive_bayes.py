@@ -28,7 +28,7 @@ class GaussianNaiveBayes(ScoreClassifier):
     priors : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     var_smoothing : float
-        This number times the largest variance of a feature is added to all variances.
+        All variances are increased by this number times the variance of the feature that varies most.
 
     Attributes
     ----------
@@ -48,9 +48,9 @@ class GaussianNaiveBayes(ScoreClassifier):
 
     Notes
     -----
-    The model is that of scikit-learn's GaussianNB (which ignores sample weights in the variance for var_smoothing).
-    Features are first scaled by a power of two. So squares of features near 1e200 do not overflow. If all features are
-    near 1e-200, their squares do not underflow.
+    The model is that of scikit-learn's GaussianNB, with one difference: the variance that var_smoothing multiplies is
+    weighted by the sample weights. Features are first scaled by a power of two. So squares of features near 1e200 do
+    not overflow. If all features are near 1e-200, their squares do not underflow.
 
     References
     ----------

@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 def reliability(
     edges: Floats, counts: NDArray[np.int64], confidence: Floats, accuracy: Floats, errors: Floats, title: str
 ) -> Figure:
-    """Plot accuracy over confidence, with standard errors and the diagonal. Below, plot the number of rows per bin."""
+    """Plot accuracy against confidence, with standard errors and the diagonal, and below it the rows per bin."""
     figure = Figure(figsize=(5.0, 5.2), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     filled = counts > 0

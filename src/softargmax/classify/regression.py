@@ -48,8 +48,8 @@ class SoftmaxRegression(ScoreClassifier):
     alpha : float
         The order of the map from scores to probabilities, above 0.
     tol : float
-        The fit stops when no derivative of the mean penalised loss is above this number, or when a step lowers the loss
-        by less than the rounding error.
+        The fit stops when all derivatives of the mean penalised loss have absolute values of at most this number, or
+        when a step lowers the loss by less than the rounding error.
     max_iter : int
         The maximum number of steps.
     fit_intercept : bool
@@ -169,8 +169,8 @@ class SoftmaxRegression(ScoreClassifier):
         start = np.zeros(objective.shape)
         if flag(self.warm_start, "warm_start"):
             self._load_previous(start)
-        # Use one BLAS thread. After every product, more BLAS threads would spin on the cores that our own threads need.
-        # A pass over the data takes 40 ms with them, and 16 ms without.
+        # Use one BLAS thread. Several would spin after every product, on the cores that our own threads need. A pass
+        # over the data takes 40 ms with several BLAS threads, and 16 ms with one.
         with threadpool_limits(1, user_api="blas"):
             if ratio * strength > 0:
                 found = solvers.lasso(objective, start, l1=ratio * strength, tol=tol, steps=steps)
@@ -183,7 +183,8 @@ class SoftmaxRegression(ScoreClassifier):
             )
         if not found.converged:
             dtype = training.X.dtype
-            why = f"max_iter, {steps}, was reached" if found.steps >= steps else f"{dtype} resolves no further descent"
+            stuck = f"the loss decreases no further in {dtype}"
+            why = f"max_iter, {steps}, was reached" if found.steps >= steps else stuck
             message = f"{why}; expected derivatives of at most tol, {tol:g}, got {found.largest:.1e}"
             warnings.warn(message, ConvergenceWarning, stacklevel=2)
         table = self._centred(found.table, penalised=ratio * strength > 0).astype(training.X.dtype)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from softargmax.classify.objective import Objective
 
 DENSE = 2048
-"""With at most this many features, the coordinates remove scales and correlations. With more, they remove scales."""
+"""With more features than this, the coordinates remove only the scales of the features, not their correlations."""
 ROWS = 8
 """Number of rows per feature that suffice to estimate correlations."""
 MATRICES, PRODUCTS = 1 << 24, 1 << 34
@@ -69,7 +69,7 @@ class Whitened:
         self.inverse = np.stack([dtrtri(r)[0] for r in self.r])  # takes a third of the time of a general inverse
 
     def table(self, u: Array) -> Array:
-        """Return W from the vector U."""
+        """Return W for the coordinates U, a vector."""
         return _times(self.inverse, u.reshape(self.shape))
 
     def gradient(self, of_table: Array) -> Array:
@@ -77,7 +77,7 @@ class Whitened:
         return _times(self.inverse.transpose(0, 2, 1), of_table).reshape(-1)
 
     def point(self, table: Array) -> Array:
-        """Return the vector U from W."""
+        """Return the coordinates U of W, as a vector."""
         return _times(self.r, table).reshape(-1)
 
 
@@ -89,7 +89,7 @@ class Scaled:
         self.r = objective.scales()
 
     def table(self, u: Array) -> Array:
-        """Return W from the vector U."""
+        """Return W for the coordinates U, a vector."""
         return np.asarray(u.reshape(self.shape) / self.r)
 
     def gradient(self, of_table: Array) -> Array:
@@ -97,7 +97,7 @@ class Scaled:
         return np.asarray((of_table / self.r).reshape(-1))
 
     def point(self, table: Array) -> Array:
-        """Return the vector U from W."""
+        """Return the coordinates U of W, as a vector."""
         return np.asarray((table * self.r).reshape(-1))
 
 
@@ -138,7 +138,7 @@ class _Cached:
 
 
 class _Watch:
-    """The objective for a minimiser, and a callback that stops it when all derivatives in W are at most tol."""
+    """The objective for a minimiser, and a callback that stops it when no derivative with respect to W exceeds tol."""
 
     def __init__(self, objective: Objective, coordinates: Whitened | Scaled, tol: float) -> None:
         self.objective, self.coordinates, self.tol = objective, coordinates, tol
@@ -212,7 +212,10 @@ def newton(objective: Objective, start: Array, *, tol: float, steps: int) -> Fou
 
 
 def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: int) -> Found:
-    """Minimise with the penalty l1 |W|_1 by L-BFGS-B, for scaled features. The variables P, N >= 0 give W = P - N."""
+    """Minimise with the penalty l1 |W|_1 by L-BFGS-B, in the coordinates of `Scaled`.
+
+    The variables are P, N >= 0 with W R = P - N. The penalty is a differentiable function of P and N.
+    """
     shape, size, r = objective.shape, start[:, :-1].size, Scaled(objective).r[:-1]
 
     @_Cached
@@ -248,7 +251,7 @@ def lasso(objective: Objective, start: Array, *, l1: float, tol: float, steps: i
 def subgradient(table: Array, gradient: Array, l1: float, r: Array) -> tuple[float, float]:
     """Return the largest absolute entry of the minimum-norm subgradient, and the expected decrease by one step.
 
-    The step is a gradient step in scaled coordinates, as in `_Watch`.
+    The step is a gradient step in scaled coordinates. `_Watch` explains the decrease.
     """
     w, dw = table[:, :-1], gradient[:, :-1]
     inner = np.where(w == 0, np.maximum(np.abs(dw) - l1, 0), np.abs(dw + l1 * np.sign(w)))

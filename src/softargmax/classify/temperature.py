@@ -76,8 +76,8 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
 
     Notes
     -----
-    The probabilities equal those of scikit-learn's CalibratedClassifierCV with method "temperature" and without an
-    ensemble. T is found by Newton's method (`fit_temperature`) and does not change the most probable class.
+    The probabilities equal those of scikit-learn's CalibratedClassifierCV with method "temperature" and
+    ensemble=False. T is found by Newton's method (`fit_temperature`) and does not change the most probable class.
     If the classifier has no `decision_function`, its probabilities p are converted into the scores log(p + 1e-12).
 
     For scores without a classifier, in any array library, use `fit_temperature` and softmax(z, temperature=T).

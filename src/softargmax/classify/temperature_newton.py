@@ -47,8 +47,8 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     Notes
     -----
     The loss is convex in :math:`\beta`. Its derivative is the mean of :math:`\langle p, z \rangle - z_y`. Its second
-    derivative is the mean of the variance of z under p. A Newton step that leaves the bracket is replaced by bisection.
-    Nothing is copied from a device to the host.
+    derivative is the mean of the variance of z under p. Each step shrinks an interval around :math:`\hat\beta`. A
+    Newton step that leaves the interval is replaced by bisection. Nothing is copied from a device to the host.
 
     If the scores are worse than chance, T is so large that the softmax is uniform. If every row is classified
     correctly, both T and the loss tend to 0. If a score is NaN, or no row has a weight above 0, T is NaN.
@@ -92,7 +92,7 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
 
 
 def _log_beta(z: Any, margins: Any, w: Any, size: Any) -> Any:
-    """Return log beta by Newton's method. Newton steps are taken in beta, within a shrinking bracket of log beta.
+    """Return log beta by Newton's method. Steps are taken in beta. Each must stay in a shrinking interval of log beta.
 
     `margins` are z - z_y divided by `size`, and beta applies to scores divided by `size`.
     """

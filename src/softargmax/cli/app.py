@@ -87,7 +87,9 @@ def _root(
 
 
 def dispatched(arguments: Sequence[str]) -> list[str]:
-    """Return the command line in typer's form. Insert the default subcommand if no subcommand is named.
+    """Return the command line as typer expects it: with a subcommand, and one number after each ``--temperatures``.
+
+    A command line without a subcommand gets the default subcommand.
 
     >>> dispatched(["1", "2"]), dispatched(["plot", "1", "--temperatures", "1", "10"])
     (['softmax', '1', '2'], ['plot', '1', '--temperatures', '1', '--temperatures', '10'])

@@ -51,7 +51,7 @@ def command(
         with stream.whole_file(json) as file:
             file.write((json_module.dumps(render.plain(record), indent=2) + "\n").encode())
     if STREAM in record and not record[STREAM]["rows_equal"]:
-        raise FailedRunError("stream: expected sampled rows equal to the in-memory result, got different bits")
+        raise FailedRunError("stream: expected sampled rows to equal the in-memory result, got different bits")
 
 
 def timed(out: Console | None, name: str, benchmarks: Iterable[measure.Case], rounds: int) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def print_results(out: Console, title: str, results: list[measure.Result], limit
 
 
 def stream_row(out: Console | None, size: int, memory: int) -> dict[str, Any]:
-    """Convert a file in a separate process, and print the peak memory of that process."""
+    """Convert a file in a separate process. Print and return sizes, time, peak memory and the check of rows."""
     with tempfile.TemporaryDirectory(prefix="softargmax-") as name:
         source, target = Path(name) / "scores.npy", Path(name) / "probabilities.npy"
         shape = streamed.write_scores(source, size)

@@ -23,12 +23,12 @@ Sides = dict[str, "Callable[[], object]"]
 
 
 def scores(*shape: int) -> np.ndarray[Any, Any]:
-    """Return normally distributed float32 scores. Filling the array also maps its pages before any timing."""
+    """Return normally distributed float32 scores. Filling the array causes its page faults before any timing."""
     return np.random.default_rng(0).standard_normal(shape, np.float32) * np.float32(4)
 
 
 def torch_side(z: np.ndarray[Any, Any], make: Callable[[Any, Any], Callable[[], object]]) -> Sides:
-    """Return {"torch": torch's function}, or {} if torch is not installed. Its tensor shares the memory of z."""
+    """Return {"torch": make(torch, t)} with a tensor t that shares the memory of z, or {} if torch is not installed."""
     if find_spec("torch") is None:
         return {}
     import torch
@@ -37,7 +37,7 @@ def torch_side(z: np.ndarray[Any, Any], make: Callable[[Any, Any], Callable[[], 
 
 
 def scipy_side(make: Callable[[Any], Callable[[], object]]) -> Sides:
-    """Return {"scipy": SciPy's function}, or {} if SciPy is not installed."""
+    """Return {"scipy": make(scipy.special)}, or {} if SciPy is not installed."""
     if find_spec("scipy") is None:
         return {}
     import scipy.special

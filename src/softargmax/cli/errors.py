@@ -50,7 +50,7 @@ def fail_unless_installed(need: str, extra: str, **packages: str) -> None:
     extra : str
         The pip extra that installs the packages.
     packages : str
-        Keyword arguments: the name of each module, with the name of its package.
+        Keyword arguments such as sklearn="scikit-learn": the name of a module, and the package that contains it.
     """
     for module, package in packages.items():
         if find_spec(module) is None:

@@ -48,7 +48,7 @@ class Inputs(NamedTuple):
         return cls(tables.scores_of(words, path, tables.Reading(header, columns)), output, json)
 
     def report(self, key: str, function: Callable[..., Array], **options: Any) -> None:
-        """Call a function of the scores, and write or print the result. In JSON the result has the name `key`."""
+        """Call `function` with the scores, and write or print the result. In JSON, `key` is the name of the result."""
         scores, names = self.table
         as_scores = key == "probabilities"  # the result has one value per score, so the column names still apply
         with refused_as(WrongUseError):

@@ -70,7 +70,7 @@ def command(  # noqa: PLR0913 one argument per option
         return
     read = np.load(scores, allow_pickle=False) if isinstance(scores, str) else scores
     if json:
-        wide = np.result_type(result.dtype, np.float32)  # logsumexp is computed in float32 or float64
+        wide = np.result_type(result.dtype, np.float32)  # logsumexp is at least float32, even for float16 probabilities
         lse = stream.logsumexp(read, **{**options, "dtype": wide})
         key = "log_probabilities" if log else "probabilities"
         print(render.as_json({"values": read, key: result, "logsumexp": lse, **options, "dtype": str(result.dtype)}))
@@ -86,14 +86,14 @@ def readable(words: list[str], path: str | None, reading: tables.Reading) -> tup
 
 
 def computed(name: str, scores: Array | str, *target: str, **options: Any) -> Array:
-    """Run a function of `softargmax.stream`. If `scores` is a file, raise errors as FailedRunError."""
+    """Call the function `name` of `softargmax.stream`. If `scores` is a file name, errors become FailedRunError."""
     with refused_as(FailedRunError) if isinstance(scores, str) else nullcontext():
         result: Array = getattr(stream, name)(scores, *target, **options)
     return result
 
 
 def convert(run: Callable[..., Array], output: str, *, json: bool) -> None:
-    """Write the result to a .npy file, from scores in memory or in a .npy file of any size."""
+    """Call `run` to compute the result and write it to the .npy file `output`. Then print its size and the time."""
     start = time.perf_counter()
     with render.progress(Path(output).name, quiet=json) as progress:
         result = run(output, progress=progress)

@@ -89,7 +89,7 @@ def numbers(words: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.float64]
 
 
 def source(words: Sequence[str]) -> str | None:
-    """Return the file among the words, or None if all words are numbers."""
+    """Return the file name in a command line, or None if all words are numbers."""
     others = [word for word in words if not is_number(word)]
     if not others:
         return None

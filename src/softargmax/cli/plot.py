@@ -73,7 +73,7 @@ class Panel(NamedTuple):
 
 
 def panel_of(scores: np.ndarray[Any, Any], temperature: float, base: float | None) -> Panel:
-    """Compute a panel. If a probability is NaN, the perplexity is NaN."""
+    """Compute the probabilities and the perplexity of one panel. If a probability is NaN, the perplexity is NaN."""
     p = softargmax.softmax(scores, temperature=temperature, base=base)
     known = np.isfinite(p).all()
     entropy = softargmax.entropy(scores, temperature=temperature, base=base) if known else np.nan

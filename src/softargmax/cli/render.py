@@ -45,7 +45,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]
     if isinstance(value, np.ndarray):
-        # Write a float32 with its own shortest digits, not with the digits of the double that it converts to.
+        # Keep the type of the elements: a float32 0.1 is written as 0.1, but tolist() gives 0.10000000149011612.
         return [plain(part) for part in value] if value.ndim else plain(value[()])
     if isinstance(value, np.generic):
         value = float(str(value)) if isinstance(value, np.floating) else value.item()
@@ -66,7 +66,7 @@ def bar(share: float, width: int = 32) -> Text:
 
 
 def figures(number: float) -> str:
-    """Return a number with seven significant digits, as in the documentation.
+    """Return a number with seven significant digits, the precision used in the documentation.
 
     >>> figures(0.0236405430), figures(1.0), figures(4.2e-18)
     ('0.02364054', '1', '4.2e-18')
@@ -75,7 +75,7 @@ def figures(number: float) -> str:
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """Return a table with a rule under the header and right-aligned numbers."""
+    """Return a table with a line under the header and right-aligned numbers."""
     made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
     for index, name in enumerate(columns):
         made.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
@@ -110,7 +110,8 @@ def results(
 ) -> None:
     """Print a result that has the shape of the scores.
 
-    One row is printed in full. Several rows are summarised on a terminal, and printed in full in a pipe.
+    On a terminal, one row is shown as numbers with bars, and several rows as a summary with one line per row. Long
+    output is cut off. In a pipe, all numbers are printed.
     """
     if found.ndim <= 1:
         vector(np.atleast_1d(scores), np.atleast_1d(found), np.atleast_1d(shares).tolist(), log=log)

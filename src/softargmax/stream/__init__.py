@@ -1,8 +1,8 @@
 r"""Softmax, log-softmax and log-sum-exp of arrays that do not fit in memory.
 
-A row is read in pieces. Each piece has a state (m, l), and merging these states gives the state of the row. Pieces are
-cut at the block boundaries of the in-memory kernels and merged in the same order. The results are therefore
-bit-identical:
+A row is read in pieces. Each piece has a state (m, l): its maximum and its sum of exponentials. Merging these states
+gives the state of the row. The in-memory kernels also cut rows into blocks and merge their states. A stream cuts at the
+same places and merges in the same order, so the results are bit-identical:
 
 .. math:: \mathrm{stream}(z) = \mathrm{in\ memory}(z)
 

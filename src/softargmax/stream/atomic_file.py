@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str], size: int = 0) -> Iterator[BinaryIO]:
-    """Write a file that appears under its name when the block ends without an error. An old file stays until then.
+    """Write a file that appears under its name when the ``with`` block ends without an error.
 
-    The data is written to a new file in the target's folder. This file is synced to disk and then renamed. On Linux the
-    new file has no name until it is complete, so a killed process leaves no partial file. (For microseconds before the
-    rename, the complete file has a hidden name.) The permissions of an existing target are kept.
+    An old file of this name stays until then. The data is written to a new file in the target's folder. This file is
+    synced to disk and then renamed. On Linux the new file has no name until it is complete, so a killed process leaves
+    no partial file. (For microseconds before the rename, the complete file has a hidden name.) The permissions of an
+    existing target are kept.
 
     Parameters
     ----------
@@ -101,9 +102,10 @@ def _open_temporary(target: Path) -> tuple[int, Path | None]:
 
 
 def _link(fd: int, name: Path) -> None:
-    """Give a name to an unnamed file: create a link to the file that /proc/self/fd/N refers to.
+    """Give a name to the open, unnamed file with descriptor `fd`.
 
-    /proc/self/fd/N is itself a symbolic link. `os.link` follows it only if folder descriptors are passed.
+    The symbolic link /proc/self/fd/N refers to the file with descriptor N. The new name becomes a hard link to this
+    file. `os.link` follows the symbolic link only if folder descriptors are passed.
     """
     directory = os.open(name.parent, os.O_RDONLY)
     try:

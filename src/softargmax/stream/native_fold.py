@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-BLOCK = 4096  # equal to core.native.BLOCK (a test checks this), which is imported only when it is needed
+BLOCK = 4096  # same value as core.native.BLOCK, as a test checks; core.native is imported only where it is used
 
 
 class State(NamedTuple):
-    """The states of rows in the compiled core, as arrays of shape (outer, inner).
+    """The states of rows, as the compiled core returns them: arrays of shape (outer, inner).
 
-    `scaled` uses the beta of the call. `plain` uses beta = 1, and is computed only if the beta of the call is 0.
+    `scaled` uses the requested beta. `plain` uses beta = 1, and is computed only if the requested beta is 0.
     """
 
     scaled: tuple[Array, Array, Array]
-    plain: tuple[Array, Array, Array] | None  # at beta = 0, logsumexp of a single score is that score
+    plain: tuple[Array, Array, Array] | None  # at beta = 0, logsumexp of a row with one finite score is this score
 
 
 def native() -> bool:

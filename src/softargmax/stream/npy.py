@@ -1,4 +1,4 @@
-"""Read and write boxes of the array in a ``.npy`` file, by plain read and write calls.
+"""Read and write boxes (one slice per dimension) of the array in a ``.npy`` file, with plain read and write calls.
 
 The file is not memory-mapped, for two reasons. The system may keep mapped pages in this process's memory indefinitely.
 A disk error in a mapped page raises a signal, not an exception. Python objects are never unpickled.
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from softargmax.stream.windows import Box, Span
 
 
-# Contiguous runs less than NEAR bytes apart are read by one call, up to STRETCH bytes. The overhead of a call is the
-# time to read 8 KiB.
+# Contiguous runs less than NEAR bytes apart are joined: one call reads them and the bytes between them, up to STRETCH
+# bytes. The overhead of a call is the time to read 8 KiB.
 NEAR = 8 << 10
 STRETCH = 1 << 19
 
 
 class NpyFile:
-    """An open ``.npy`` file: `shape` and `dtype` of its array, and the `order` of its dimensions, slowest first."""
+    """An open ``.npy`` file: `shape` and `dtype` of its array, and `order`, its dimensions, slowest-varying first."""
 
     plain = True
 
@@ -137,7 +137,7 @@ def open_npy(path: str | os.PathLike[str]) -> NpyFile:
 
 
 def read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return the shape, True for Fortran order, and the dtype of a ``.npy`` header. Raise an error if invalid."""
+    """Read a ``.npy`` header. Return the shape, True for Fortran order, and the dtype. Reject invalid headers."""
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         version = np.lib.format.read_magic(file)

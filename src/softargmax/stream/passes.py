@@ -67,9 +67,9 @@ class WindowReader:
         self.rows: Rows = rows_of(source, job.axes)
         form = self.rows.form
         converted = job.work.itemsize if job.work != source.dtype else 0
-        copies = 2 if isinstance(self.rows, ScatteredRows) else 1  # scattered boxes are copied into a window
+        copies = 2 if isinstance(self.rows, ScatteredRows) else 1  # `ScatteredRows` copies boxes into a window
         each = copies * (source.dtype.itemsize + out_bytes) + converted
-        # Without the native fold a row is never cut, even if it exceeds `memory`.
+        # Without the compiled core a row is never cut, even if it exceeds `memory`.
         elements = max(job.memory // each, 0 if native_fold.native() else form.length)
         self.window = window_of(form, elements, native_fold.BLOCK, source.dtype.itemsize)
         self.converted = np.empty(0, self.work)
@@ -94,7 +94,7 @@ class WindowReader:
         self.tick(window.size * self.source.dtype.itemsize)
 
     def groups(self) -> Iterator[tuple[slice, slice]]:
-        """Yield the groups of rows, each as an outer and an inner slice."""
+        """Yield groups of rows that are read together, as slices (outer, inner) of the dimensions of that name."""
         for outer in parts(self.rows.form.outer, self.window.outer):
             for inner in parts(self.rows.form.inner, self.window.inner):
                 yield outer, inner

@@ -121,6 +121,6 @@ def of_pieces(
         if progress is not None:
             progress(read, read)
     if not frame:
-        raise ValueError("source: expected at least one piece for shape and dtype, got none")
+        raise ValueError("source: expected at least one array, got an empty iterable")
     lse = fold.finish(dtype)
     return lse.reshape([1 if size < 0 else size for size in frame if keepdims or size >= 0])[()]

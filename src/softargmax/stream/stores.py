@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Store(Protocol):
     """The interface of arrays that streams read and write, in a file or in memory.
 
-    `order` lists the dimensions of the array, slowest first. `plain` is True if the stored elements can be viewed in
-    another shape without a copy.
+    `order` lists the dimensions of the array, slowest-varying first. `plain` is True if the stored elements can be
+    viewed in another shape without a copy.
     """
 
     plain: bool
@@ -35,8 +35,8 @@ class Store(Protocol):
     def read(self, sizes: Sequence[int], box: Box) -> Array:
         """Return the elements in a box.
 
-        A box has one slice per dimension of the stored elements, viewed with shape `sizes`. The result is valid until
-        the next read.
+        The stored elements are viewed as an array of shape `sizes`. The box has one slice per dimension of this view.
+        The result is valid until the next read.
         """
 
     def write(self, sizes: Sequence[int], box: Box, window: Array) -> None:
@@ -73,7 +73,7 @@ class ArrayStore:
 
 
 def _shared_mapping(array: Array) -> mmap.mmap | None:
-    """Return the file mapping of an array, or None if there is no mapping or its pages may differ from the file."""
+    """Return the file mapping of an array, or None if it is not mapped or the mapping is copy-on-write."""
     shared = False
     base: Any = array
     while isinstance(base, np.ndarray):
@@ -96,7 +96,7 @@ class ListStore:
         self.dtype = first.dtype
         self.order = tuple(range(first.ndim))
 
-    def read(self, sizes: Sequence[int], box: Box) -> Array:  # noqa: ARG002  `sizes` is always the own shape
+    def read(self, sizes: Sequence[int], box: Box) -> Array:  # noqa: ARG002  `sizes` is always self.shape
         """See `Store`."""
         wanted = box[self.axis]
         parts = []
@@ -137,7 +137,7 @@ def rows_of(store: Store, axes: Sequence[int]) -> Rows:
 
 
 def rows_like(rows: Rows, store: Store, axes: Sequence[int]) -> Rows:
-    """Return the rows of `store`, which has the shape and order of the store of `rows`. Both have the same windows."""
+    """Return the rows of `store`, in the same windows as `rows`. Both stores must have the same shape and order."""
     return ScatteredRows(store, axes) if isinstance(rows, ScatteredRows) else PlainRows(store, rows.form)
 
 
@@ -181,7 +181,7 @@ class ScatteredRows:
         return window[0].T if self.side_by_side else window[:, :, 0]
 
     def _boxes(self, box: Box) -> list[tuple[tuple[slice, slice], list[int], Box]]:
-        """Return (place, shape, box) of every box of a window.
+        """Return (place, shape, box) for each box of the store from which a window is gathered.
 
         `place` is the position of the box in the flat view (rows, elements). `shape` is the shape of the box, with the
         kept dimensions first.

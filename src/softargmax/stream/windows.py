@@ -1,8 +1,8 @@
 """Compute the windows in which an array is read, and their order. This module computes indices and reads no data.
 
-The dimensions of an array, in *storage order* (slowest first), are merged into three: (outer, length, inner). Rows run
-along the middle dimension. Each of the `outer` slabs contains `inner` rows, whose elements are interleaved. In a
-C-order file, rows along the last axis have the form (rows, length, 1), and rows along axis 0 have the form (1, length,
+The dimensions of an array, in *storage order* (slowest-varying first), are merged into three: (outer, length, inner).
+Rows run along the middle dimension. Each of the `outer` slabs contains `inner` rows, whose elements are interleaved. In
+a C-order matrix, rows along axis 1 have the form (rows, length, 1), and rows along axis 0 have the form (1, length,
 rows).
 """
 
@@ -37,9 +37,9 @@ def form_of(shape: Sequence[int], order: Sequence[int], axes: Sequence[int]) -> 
     shape : sequence of int
         The array's shape.
     order : sequence of int
-        The array's dimensions, slowest first.
+        The array's dimensions, slowest-varying first.
     axes : sequence of int
-        The reduced dimensions, in ascending order. The elements of a row have this order.
+        The reduced dimensions, in ascending order. Flattening them in this order gives the elements of a row.
     """
     dims = [dim for dim in order if shape[dim] != 1]
     reduced = [axis for axis in axes if shape[axis] != 1]
@@ -114,7 +114,10 @@ def boxes_of(sizes: Sequence[int], start: int, stop: int) -> Iterator[tuple[int,
 
 
 class Span(NamedTuple):
-    """A contiguous range of a C-order array: its start, its length, and the part of a box that it contains."""
+    """A contiguous range of a C-order array: its start, its length, and the part of a box that it contains.
+
+    The indices of `part` are relative to the box.
+    """
 
     start: int
     length: int

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from softargmax.cli.classify.csv_file import Source
 
 LARGEST = 1e100  # maximum absolute value of a number
-FEW = 0.1  # in a column of numbers, words in less than this share of the cells are reported as mistakes
+FEW = 0.1  # if less than this share of a column's cells are words, the words are reported as mistakes
 CODES = 10  # a column of words may contain up to this many distinct numbers, such as codes
 MOST = 256  # maximum number of categories per column; each category becomes a column of the dense feature matrix
-MANY = 10  # minimum number of rows for a warning of row numbers; in fewer rows integers can increase by chance
-SMALL = 10  # up to this many categories are always allowed; more of them only up to half the number of rows
+MANY = 10  # with fewer rows, increasing integers may be chance, so they are not reported as row numbers
+SMALL = 10  # up to this many categories per column are always allowed, and more up to half the number of rows
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,8 @@ def numbers_of(table: Any, name: str, source: str, *, learns: bool = False) -> N
     wrong = ~(np.abs(values) <= LARGEST)
     if wrong.any():
         at = int(wrong.argmax())
-        raise FailedRunError(f"{source}: column {name!r}, row {at + 1}: expected at most {LARGEST:g}, got {values[at]}")
+        where = f"{source}: column {name!r}, row {at + 1}"
+        raise FailedRunError(f"{where}: expected an absolute value of at most {LARGEST:g}, got {values[at]}")
     return values
 
 

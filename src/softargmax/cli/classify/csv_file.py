@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 LONGEST = 120  # maximum number of characters shown of pyarrow's error message
 EMPTY = ["", "NA", "N/A", "NaN", "nan", "null", "NULL"]
 HEAD = 1 << 16  # maximum number of bytes of the first line
-# Pattern of pyarrow's error message for a row of another length. The message counts the header as row 1.
+# Pattern of pyarrow's error message for a row with too few or too many cells. The message counts the header as row 1.
 RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 
 
 class Source:
     """A CSV file, or standard input for ``-``.
 
-    If the file has no header, the column names are the column numbers. A first row with a name in `known` is a header.
+    A first row that contains a name in `known` is a header. If the file has no header, the column names are the column
+    numbers.
     """
 
     def __init__(self, path: str, *, header: bool | None = None, known: Iterable[str] = ()) -> None:
@@ -59,7 +60,7 @@ class Source:
         return pa.table({name: self._decoded(found[name], name) for name in names})
 
     def _parsed(self, kinds: dict[str, Any]) -> Any:
-        """Parse the file in one thread, so that pyarrow's errors name the row. `kinds` maps column names to types."""
+        """Parse the file in one thread, so that pyarrow's errors name the row. `kinds` maps columns to types."""
         import pyarrow as pa
         from pyarrow import csv
 

@@ -13,7 +13,10 @@ LOOKS = re.compile(r"\W*\d+([.,:/'_\s]\d+)*\W*")  # matches 1.5%, 1,200, $3 and 
 
 
 def numbers_in(words: Any, mark: str, where: str) -> Any:
-    """Convert a column of words to numbers, or return None if a word is not a number. `mark` separates fields."""
+    """Convert a column of words to numbers, or return None if a word is not a number.
+
+    `mark` is the separator of the fields. If it is not a comma, commas in the words are decimal commas.
+    """
     import pyarrow as pa
     from pyarrow import compute
 

@@ -83,7 +83,7 @@ def validated(estimator: Any, X: NDArray[Any], y: NDArray[Any], parts: Any) -> d
 
 
 def singular_message(X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Columns) -> str:
-    """Return the message for a singular covariance. It names the class, and a column that is constant in the class."""
+    """Return the message for a singular covariance: it names a class, and a column that hardly varies in this class."""
     for rows in (np.arange(len(y)), *(rows for rows, _ in parts.split(X, y))):
         for name in np.unique(y):
             x = X[rows][y[rows] == name]

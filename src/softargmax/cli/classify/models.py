@@ -90,7 +90,7 @@ def save(path: str, model: Model) -> None:
 
 
 def load(path: str) -> Model:
-    """Read a model file without running code from it. Reject any other content."""
+    """Read a model file without running code from it. Raise FailedRunError for any other file."""
     import zipfile
 
     from skops.io import loads
@@ -114,7 +114,7 @@ def load(path: str) -> Model:
     model = Model(target, Columns(numbers, categories), estimator)
     try:
         sound = is_sound(target, numbers, categories, estimator) and fits(model)
-    except Exception as error:  # damaged parts can raise any exception
+    except Exception as error:  # a damaged model can raise any exception
         raise FailedRunError(damaged) from error
     if not sound:
         raise FailedRunError(damaged)
@@ -122,7 +122,7 @@ def load(path: str) -> Model:
 
 
 def is_sound(target: Any, numbers: Any, categories: Any, estimator: Any) -> bool:
-    """True if the parts of a model file have the types that ``softargmax fit`` writes."""
+    """True if the contents of a model file have the types that ``softargmax fit`` writes."""
     if not all(isinstance(words, list) for words in (numbers, *categories.values())):
         return False
     for words in ([target, *numbers, *categories], *categories.values()):

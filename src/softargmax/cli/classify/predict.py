@@ -28,7 +28,7 @@ def command(model: File, data: Data, output: Output = None, header: Header = Non
     """Predict the classes of the rows of a CSV file, and their probabilities."""
     csv_file.ready()
     models.check_output(output, data, model)
-    with learning.collected_warnings() as warned:  # loading a model of another scikit-learn version warns
+    with learning.collected_warnings() as warned:  # models from other scikit-learn versions cause warnings
         kept = models.load(model)
         rows_file = csv_file.Source(data, header=header, known=kept.columns.names)
         table = kept.columns.read(rows_file)

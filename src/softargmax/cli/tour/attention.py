@@ -1,4 +1,4 @@
-"""Attention over handwritten digits: entropy at growing length, a causal map, and exact retrieval at large beta."""
+"""Attention over handwritten digits: entropy for more and more keys, a causal map, exact retrieval at large beta."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LENGTHS = 2 ** np.arange(6, 14)
 D, QUERIES, SHOWN, NOISE = 64, 64, 60, 0.5
-KAPPA = D**0.5 / np.log(LENGTHS[0])  # makes both scales equal for LENGTHS[0] keys
+KAPPA = D**0.5 / np.log(LENGTHS[0])  # makes both SCALES equal for LENGTHS[0] keys
 SCALES: dict[str, Callable[[int], Any]] = {
     "1 / √d": lambda _: D**-0.5,
     "κ log n / d": lambda n: softargmax.entropy_invariant_scale(n, D, kappa=KAPPA),
@@ -72,7 +72,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
 
 
 def shifted(images: Array) -> Array:
-    """Return nine copies of every image, shifted by up to one pixel: more keys from real data."""
+    """Return nine copies of every image, shifted by up to one pixel, to get more keys from real data."""
     wide = np.pad(images.reshape(-1, 8, 8), ((0, 0), (1, 1), (1, 1)))
     return np.concatenate([wide[:, i : i + 8, j : j + 8].reshape(-1, D) for i in range(3) for j in range(3)])
 

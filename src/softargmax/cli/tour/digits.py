@@ -90,7 +90,7 @@ def quality(scores: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], temperat
 
 
 def draw(sweep: np.ndarray[Any, Any], loss: np.ndarray[Any, Any], best: float, output: str) -> None:
-    """Draw the log-loss over temperature."""
+    """Plot the log-loss against the temperature."""
     figure = plot.pyplot()(figsize=(6.4, 3.6), layout="constrained")
     panel = figure.subplots()
     panel.plot(sweep, loss, color=plot.shades(3)[1], linewidth=2)

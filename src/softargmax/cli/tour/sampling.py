@@ -63,7 +63,7 @@ def bandits(temperature: float) -> float:
 
 
 def draw(reward: list[float], samples: np.ndarray[Any, Any], output: str) -> None:
-    """Draw the mean reward over temperature, and the samples as rows of squares."""
+    """Plot the mean reward against the temperature, and the samples as rows of squares."""
     figure = plot.pyplot()(figsize=(7.6, 5.6), layout="constrained")
     above, below = figure.subplots(2, 1)
     above.plot(TEMPERATURES, reward, color="0.25", linewidth=2, marker="o")

@@ -19,7 +19,7 @@ SCORES = np.array([1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0])
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:
-    """Draw the probabilities over temperature, and check the limits at 0 and infinity."""
+    """Plot the probabilities against the temperature, and check the limits at 0 and infinity."""
     sweep = np.geomspace(0.05, 200, 121)
     p = np.array([softargmax.softmax(SCORES, temperature=T) for T in sweep])
     entropy = np.array([softargmax.entropy(SCORES, temperature=T) for T in sweep])
@@ -42,7 +42,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
 
 
 def draw(sweep: np.ndarray[Any, Any], p: np.ndarray[Any, Any], entropy: np.ndarray[Any, Any], output: str) -> None:
-    """Draw one line per distinct score, and the perplexity below."""
+    """Plot one line of probabilities per distinct score, and the perplexity below."""
     figure = plot.pyplot()(figsize=(7.6, 5.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(2.4, 1))
     scores, first, count = np.unique(SCORES, return_index=True, return_counts=True)

@@ -23,7 +23,7 @@ PROMPT, WRITTEN, TOP_P = "def ", 60, 0.8
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:
-    """Train each layer for `STEPS` steps. Every perplexity must fall below half that of the unigram counts."""
+    """Train each layer for `STEPS` steps. Every perplexity must fall below half the unigram perplexity."""
     for package in ("torch", "safetensors"):
         if find_spec(package) is None:
             if out is not None:

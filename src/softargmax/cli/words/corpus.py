@@ -36,7 +36,7 @@ class Corpus(NamedTuple):
     facts: dict[str, Any]
 
     def digest(self) -> str:
-        """Return a hash of the vocabulary's words and counts, and of the two texts."""
+        """Return a hash of the vocabulary's words and counts, and of the training and held-out text."""
         found = hashlib.blake2b("\0".join(self.vocabulary.words).encode(), digest_size=12)
         for part in (self.vocabulary.counts, self.train, self.held_out):
             found.update(np.ascontiguousarray(part).data)
@@ -68,10 +68,10 @@ class Source(NamedTuple):
 def read(words: Sequence[str] = (), *, classes: int | None = None, tokens: int | None = None) -> Corpus:
     """Read files, folders and patterns (the standard library by default), and number their tokens.
 
-    Files are read in the order of a hash of their names. Files in the first twentieth of the hash's range are held out,
-    so a file is held out on all machines or on none. The first `tokens` tokens are a fair sample of the training files.
-    If this rule would hold out no file or every file (such as a single file), the last twentieth of the text is held
-    out.
+    Files are read in the order of a hash of their names. A file is held out if its hash is in the first twentieth of
+    all hash values, so every machine holds out the same files. The order of hashes is as good as random, so the first
+    `tokens` tokens are a fair sample of the training files. If this rule would hold out no file or every file (such as
+    a single file), the last twentieth of the text is held out.
     """
     began = time.perf_counter()
     sources = sorted({source.path.resolve(): source for source in sources_of(words)}.values())
@@ -112,7 +112,7 @@ def numbered(paths: Iterable[Path], numbering: Numbering, most: int | None = Non
 
 
 def tokens_in(path: Path) -> Iterator[list[str]]:
-    """Yield `BEGIN` and the tokens of a file, as one list for each group of lines. Stop at NUL, as in binary files."""
+    """Yield lists of the tokens of a file, `BEGIN` first. Stop at a NUL character, which marks a binary file."""
     before = [BEGIN]
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         while piece := "".join(file.readlines(PIECE)):
@@ -129,7 +129,7 @@ def stdlib() -> Path:
 
 
 def sources_of(words: Sequence[str]) -> Iterator[Source]:
-    """Yield the files that words (files, folders or patterns) name, by default the standard library's .py files."""
+    """Yield the files of `words` (files, folders or patterns). By default, yield the standard library's .py files."""
     if not words:
         yield from (source for source in below(stdlib()) if source.path.suffix == ".py")
     for word in words:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from softargmax.cli.words.vocabulary import Ints
 
-SHARED, OWN = 1024, 16  # number of negatives shared by all rows of a step, and number of negatives per row
+SHARED, OWN = 1024, 16  # number of negative samples that all rows of a step share, and number drawn for each row
 
 
 class LayerFactory:
@@ -30,7 +30,7 @@ class LayerFactory:
         return layer
 
     def sampling(self, kind: Any, samples: int = SHARED, **options: Any) -> Any:
-        """Return a layer whose negatives are drawn with probabilities proportional to the counts to the power 3/4."""
+        """Return a layer that draws negative samples with probabilities proportional to counts**(3/4)."""
         from softargmax.output import Unigram  # imported here, because no other command needs it
 
         most = int(np.count_nonzero(self.counts))

@@ -59,7 +59,7 @@ def printed(out: Console, records: Sequence[Record], folder: Path) -> None:
 
 
 def draw(records: Sequence[Record], output: Path) -> None:
-    """Draw the perplexity of every layer over the seconds of training."""
+    """Plot the perplexity of every layer against the seconds of training."""
     figure = plot.pyplot()(figsize=(6.8, 4.2), layout="constrained")
     from matplotlib.ticker import LogFormatter
 

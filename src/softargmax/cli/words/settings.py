@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 CONTEXTS = {"window": 8, "attention": 64}
-"""The models, with the default of the maximum number of context tokens of a prediction."""
+"""The models, and the default of ``--context`` for each: how many tokens a prediction can depend on."""
 HEADS = 4  # number of attention heads
-SPAN = 16  # number of consecutive predictions of a window model that share embedding rows
+SPAN = 16  # consecutive tokens that a window model predicts together, because their windows share embeddings
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def received(pipe: BufferedReader) -> tuple[Job, Texts]:
 
 
 def trained(job: Job, names: Sequence[str], text: Corpus, folder: Path) -> Iterator[dict[str, Any]]:
-    """Train the layers in order, with checkpoints in `folder`, and yield their records. Stop after an interrupt."""
+    """Train the layers in order, with checkpoints in `folder`, and yield their results. Stop after an interrupt."""
     texts = Texts(text.train, text.held_out, text.vocabulary.counts)
     for name in names:
         settings, path = replace(job.settings, layer=name), folder / f"{name}.safetensors"

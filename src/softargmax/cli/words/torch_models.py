@@ -20,7 +20,7 @@ BLOCKS = 2
 
 
 class Window(nn.Module):
-    """A window model: one hidden layer on the concatenated embeddings of the last n tokens.
+    """A window model: one hidden layer on the concatenated embeddings of the last n tokens (n is `context`).
 
     The model maps S sequences of tokens, shape (S, n - 1 + L), to hidden vectors of shape (S, L, D). Each vector
     depends on its own token and the n - 1 tokens before it.

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from softargmax.cli.words.settings import Settings
     from softargmax.cli.words.vocabulary import Ints
 
-PART = 16  # the target-sampling layer takes the targets of this many steps as candidates
+PART = 16  # the target-sampling layer normalises over all targets of this many consecutive steps
 
 
 class Training:
     """A model in training.
 
-    The data of a step depend only on the seed and the step's number. So a resumed training continues as if it had not
-    stopped. On one machine, equal seeds give equal bits if package versions and the number of threads are equal. Both
-    determine the order in which torch adds.
+    The data of a step depend only on the seed and the step's number. So a resumed training gets the same data as an
+    uninterrupted training. On one machine, equal seeds give equal bits if package versions and the number of threads
+    are equal. Both determine the order in which torch adds.
     """
 
     def __init__(self, settings: Settings, text: Ints, counts: Ints) -> None:
@@ -57,7 +57,10 @@ class Training:
         return {"adam": torch.optim.Adam(dense, lr, fused=True), "sparse_adam": torch.optim.SparseAdam(sparse, lr)}
 
     def batch(self, step: int) -> Tensor:
-        """Return the token sequences of a step. An epoch has each sequence once, in a new order and at a new offset."""
+        """Return the token sequences of a step.
+
+        Each epoch cuts the text into sequences from a new offset, and takes them in a new order.
+        """
         epoch, place = divmod(step, self.per_epoch)
         if epoch != self._epoch:
             rng = np.random.default_rng([self.settings.seed, epoch])
@@ -124,7 +127,7 @@ class Training:
 
 
 class HeldOut:
-    """Token sequences, spread evenly over the held-out text. At most `most` tokens, or one sequence, are predicted."""
+    """Token sequences, spread evenly over the held-out text, with at most `most` predicted tokens (or one sequence)."""
 
     def __init__(self, settings: Settings, text: Ints, most: int) -> None:
         check_length(text, settings, "held out")

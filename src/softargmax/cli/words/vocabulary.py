@@ -21,7 +21,7 @@ TOKEN = re.compile(r"[^\W\d]\w*|\d+|[^\w\s]|\n")
 
 UNKNOWN, BEGIN = "<unk>", "<file>"  # the class of rare words; the token that begins each file
 COMMONEST = 1 << 15
-"""The default limit of K."""
+"""By default, a vocabulary has at most this many classes."""
 
 CLOSES, OPENS = frozenset(".,:;)]}"), frozenset("([{.@\n")
 
