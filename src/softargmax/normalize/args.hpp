@@ -9,7 +9,7 @@ enum class Op : std::uint8_t {
     softmax,
     log_softmax,
     logsumexp,        // the smooth maximum lse / beta
-    fold,             // computes only the state, starting from the state `m`, `r`, `low`
+    fold,             // computes only the state, starting from the state in `m`, `r` and `low`
     apply_softmax,    // computes the softmax from the state that is passed in
     apply_log_softmax,
     sum,              // computes one of the sums under the softmax (sums.hpp)
@@ -17,10 +17,10 @@ enum class Op : std::uint8_t {
     log_softmax_vjp,  // z = log p, other = g:  out = beta (g - p sum g)
     logsumexp_vjp,    // z = p, lse = g:        out = p g
     logcumsumexp,
-    prefix_surprisals,  // -log of the weight of each score in its prefix
+    prefix_surprisals,  // -log of the probability of each score in the softmax of the scores up to it
 };
 
-// True if the scores are folded into a state first. Other operations read a state or need none.
+// True if the operation first folds the scores into a state. Other operations read a state or need none.
 constexpr bool folds(Op op) {
     switch (op) {
         case Op::softmax:
