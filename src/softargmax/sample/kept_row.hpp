@@ -17,7 +17,7 @@ SOFTARGMAX_INLINE double distance(double z, double m, Scale beta) {
     return x < kFar ? kFar : x > -kFar ? -kFar : 2 * (x + d * beta.lo);
 }
 
-// Returns x for a pack of scores. No score is above m.
+// Returns beta (z - m) for a pack of scores, none of which is above m.
 SOFTARGMAX_INLINE Pack<double> distance(Pack<double> z, double m, Scale beta) {
     using V = Pack<double>;
     const V half = V::all(0.5), d = half * z - V::all(0.5 * m), x = d * V::all(beta.hi), limit = V::all(kFar);
@@ -53,7 +53,7 @@ template <class T> struct Kept {
         if (other.edge > edge || (other.edge == edge && other.tie < tie)) *this = other;
     }
     // Sets `low` to the smallest score that is kept in the columns from `first` to `last`. Returns false if these
-    // columns are on both sides of `tie`: then `low` is not valid for all of them.
+    // columns are on both sides of `tie`. `low` is then not valid for all of them.
     SOFTARGMAX_INLINE bool one_bound(std::int64_t first, std::int64_t last, T& low) const {
         low = everything() ? std::numeric_limits<T>::lowest() : last <= tie ? edge : -next_below(-edge);
         return last <= tie || first > tie || everything();
