@@ -51,7 +51,7 @@ def linear_terms(i: LinearTerms, r: tuple[Any, ...]) -> None:
 
 @np.errstate(all="ignore")
 def linear_terms_vjp(i: LinearTermsVjp, dh: Any, dw: Any, db: Any) -> None:
-    """Write the gradients with respect to h, W and b of the sum over rows and terms of incoming gradient times term."""
+    """Write the gradients with respect to h, W and b, for incoming gradients of loss, lse, entropy and z-loss."""
     memory = memory_of(dh)
     options, to = _numbers(_options(i.of.options, memory)), _GradientSums(i.of.layer, i.to, memory, dh, dw, db)
     incoming = (i.g_loss, i.g_lse, i.g_entropy, i.g_z)
@@ -119,7 +119,7 @@ def _numbers(options: LossOptions) -> LossOptions:
 
 
 class _GradientSums:
-    """The gradients dz W, dz^T h and sum dz, as far as `forms` names them. `add` adds one part of the rows."""
+    """Those of the gradients dz W, dz^T h and sum dz that `forms` names. `add` adds one part of the rows to them."""
 
     def __init__(self, layer: Layer, forms: str, memory: Memory, dh: Any, dw: Any, db: Any) -> None:
         self.forms, self._dh, self._dw, self._db = forms, *map(memory.numpy, (dh, dw, db))

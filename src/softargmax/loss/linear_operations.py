@@ -158,7 +158,10 @@ def _layer(i: LinearDivergence, whose: str) -> Layer:
 
 
 def _slope(i: LinearDivergence, g: LinearDivergences, whose: str, other: str) -> Callable[[Any, Any, slice], Any]:
-    """Return a function from both models' scores of a part of the rows to the gradient of the scores of `whose`."""
+    """Return a function that computes the gradient with respect to the scores of `whose`, for a part of the rows.
+
+    Its arguments are the scores of the part for both models, and the part.
+    """
 
     def slope(z: Any, other_z: Any, part: slice) -> Any:
         where, beta = reference_linear.rows_of(i.where, part), reference_linear.beta_of(i.beta, part)

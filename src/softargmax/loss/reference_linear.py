@@ -73,7 +73,7 @@ def linear_terms(layer: Layer, options: LossOptions) -> CrossEntropyTerms:
 
 
 def linear_terms_vjp(of: LinearTerms, g_loss: Any, g_lse: Any, g_entropy: Any, g_z: Any, to: str) -> tuple[Any, ...]:
-    """Return the gradients of the sum of g times term, with respect to the arrays that `to` names."""
+    """Return the gradients with respect to the arrays that `to` names, for incoming gradients of the four terms."""
     seeds = [None if g is None else g[:, None] for g in (g_loss, g_lse, g_entropy, g_z)]
 
     def slope(z: Any, part: slice) -> Any:

@@ -148,7 +148,7 @@ def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weig
     constant = (p == 0.0) | (xp.abs(energies) == math.inf)
     deviation = xp.where(constant, 0.0, xp.astype(xp.where(constant, 0.0, energies), wide) - centre)
     deviation = deviation * xp.where(xp.abs(beta) == math.inf, 0.0, beta)
-    correction = mean_of(deviation)  # corrects the rounding of U, which matters for energies like 1e15
+    correction = mean_of(deviation)  # removes the error of the rounded U, which matters for energies like 1e15
     deviation = deviation - xp.reshape(correction, kept)
     heat = k * mean_of(deviation * deviation)
     entropy = k * entropy

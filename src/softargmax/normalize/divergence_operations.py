@@ -44,8 +44,8 @@ class Divergence(NamedTuple):
 def _divergence_slopes(i: KlDivergence) -> tuple[Any, Any]:
     """Return the derivatives of D with respect to x_p = beta z_p and x_q = beta z_q.
 
-    The computation uses float64 if the library has it, because the differences are small if p is near q. The derivative
-    with respect to an infinite score is 0. In a row with an infinite D, all derivatives are 0.
+    The computation uses float64 if the library has it: if p is near q, the derivatives are small differences of larger
+    numbers. The derivative with respect to an infinite score is 0. In a row with an infinite D, all derivatives are 0.
     """
     xp = namespace(i.z_p)
     of_p, of_q = (Scores(z, i.where, i.beta, i.axes, working_dtype(z, xp)) for z in (i.z_p, i.z_q))

@@ -163,7 +163,9 @@ def kl_divergence(
 ) -> Array:
     r"""Return the Kullback-Leibler divergence of two softmaxes from their scores, in nats.
 
-    .. math:: \mathrm{KL}(p \,\|\, q) = \sum_i p_i \log \frac{p_i}{q_i} = \sum_i p_i \log \frac{p_i}{q_i} - p_i + q_i
+    .. math::
+        \mathrm{KL}(p \,\|\, q) = \sum_i p_i \log \frac{p_i}{q_i}
+        = \sum_i \left(p_i \log \frac{p_i}{q_i} - p_i + q_i\right)
 
     Parameters
     ----------

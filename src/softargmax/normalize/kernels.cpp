@@ -119,7 +119,8 @@ template <class T, int Size> void logsumexp_vjp(const Args& args) {
 
 // ---- prefixes -------------------------------------------------------------------------------------------------------
 
-// Returns -log of the probability of a score in the softmax of the scores so far, and inf outside the support.
+// Returns -log of the probability of a score in the softmax of its prefix, which has the state `s`. Returns inf outside
+// the support.
 inline double surprisal(double z, const State& s, Scale beta) {
     if (z == -kInf) return kInf;
     if (z == s.m) return log_l(s);

@@ -51,7 +51,8 @@ def log_softmax(
     Only r is stored, and log l is computed as log1p(r). The largest log p of a confident row, which is close to 0, has
     therefore full relative precision.
 
-    Gradient: with incoming g, :math:`\beta\,(g - p \sum g)` over the support, 0 in rows that contain +inf.
+    Gradient: with incoming g, it is :math:`\beta\,(g - p \sum g)`, where the sum runs over the support. It is 0 outside
+    the support and in rows that contain +inf.
 
     References
     ----------

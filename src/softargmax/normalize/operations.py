@@ -213,7 +213,7 @@ log_softmax: Operation[Scores, LogProbabilities] = Operation(
 
 
 def _log_softmax_vjp_vjp(i: LogSoftmaxVjp, _r: ToScores, g: ToScores, _wanted: Wanted) -> Gradients:
-    """Return the gradients from d gz = beta (dg - p <1, dg> - p dlog p <1, g>)."""
+    """Return the gradients with respect to log p and g, from d gz = beta (dg - p <1, dg> - p dlog p <1, g>)."""
     inside = _inside(i.log_p, i.lse)
     h = only(inside, g.gz) * slope(i.beta)
     ph = _probability(inside, i.log_p) * h
@@ -277,7 +277,7 @@ class LogSumExpVjp(NamedTuple):
 
 
 def _logsumexp_slopes(i: LogSumExp, lse: Any, wanted: Wanted) -> tuple[Any, Any, Any]:
-    """Return dL/dz, dL/dbeta and dL/dw (dL/dbeta and dL/dw only if wanted). Each result can be differentiated again."""
+    """Return dL/dz, dL/dbeta and dL/dw; the last two are None if not wanted. Each can be differentiated again."""
     xp, support = namespace(i.z), i.where
     if i.weights is not None:
         support = i.weights != 0 if i.where is None else (i.weights != 0) & i.where

@@ -5,9 +5,9 @@ probability of z_i in the softmax of its prefix.
 
 For tangents t_i of z_i, the tangent of y_i is an exponential moving average, u_i = (1 - w_i) u_{i-1} + w_i t_i. For
 gradients g_i of y_i, the gradient of z_i is w_i c_i, where c_i = g_i + (1 - w_{i+1}) c_{i+1} is a recurrence from the
-end of the row. The derivative dy_i/dbeta is -H_i / beta^2, where H_i is the entropy of the softmax of the prefix. It
-follows the recurrence H_i = (1 - w_i) H_{i-1} + h(w_i) with h(w) = -w log w - (1 - w) log(1 - w). All three
-recurrences are scans of maps u -> a u + b with 0 <= a <= 1.
+end of the row. The derivative dy_i/dbeta is -H_i / beta^2, where H_i, the entropy of the softmax of the prefix, follows
+the recurrence H_i = (1 - w_i) H_{i-1} + h(w_i) with h(w) = -w log w - (1 - w) log(1 - w). All three recurrences are
+scans of maps u -> a u + b with 0 <= a <= 1.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ prefix_surprisals: Operation[LogCumSumExp, Surprisals] = Operation(
 
 
 class _Steps(NamedTuple):
-    """Coefficients of the recurrence for each score, along the last axis."""
+    """Coefficients of the recurrences for each score, along the last axis."""
 
     surprisal: Any  # -log w
     w: Any  # the probability of the score in the softmax of its prefix

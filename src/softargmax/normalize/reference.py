@@ -5,8 +5,7 @@
 
 The definitions compute in float64 if the library has it, otherwise in float32, and round the result once. No control
 flow depends on values, so the functions can be traced. `reference_rows.py` explains how they avoid rounding errors and
-how they treat limits. In the code, the maximum m is not multiplied by beta: it is the maximum of z, or of -z for
-beta < 0.
+how they treat limits. In the code, the variable m is not max x but the maximum of z, or of -z for beta < 0.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def _log_probabilities(rows: Rows, a: Measure) -> Any:
 
 
 def _smooth_maximum(rows: Rows, a: Measure) -> Any:
-    """Return lse / beta = m + log(l) / beta, in the unit of z.
+    """Return lse / beta = m + log(l) / beta, where m is the maximum of z.
 
     At beta = 0 it is inf if l > 1, -inf if l < 1 (which needs weights), and the mean of the scores if l = 1.
     """

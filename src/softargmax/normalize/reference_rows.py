@@ -126,7 +126,8 @@ def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = 
         x = xp.where(weights == 0, -INF, x)
     x = rows.pad(xp.where(x == -INF, -INF, x))  # same values, but no derivative outside the support
     m = rows.top(x)
-    # For s < -2000 `below` may return t = 0: exp(s) is 0 there, and t is less than the rounding error of log_softmax.
+    # Where s < -2000, `below` may return t = 0. This changes no result: exp(s) is 0 there, and t is less than the
+    # rounding error of log_softmax.
     s, t = below(x, rows.spread(m), scale, rows.spread(hi), rows.spread(lo), 2000.0)
     c = xp.zeros_like(m)
     if weights is not None:

@@ -53,7 +53,9 @@ _LSE = Result("z", "dtype", _per_segment, wide=True)
 def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
     """Implement vmap: move the batch axis of z to the end, where each index has separate rows."""
     if dims.offsets is not None:
-        raise NotImplementedError("offsets: expected no batch axis under vmap, got one; concatenate all segments")
+        raise NotImplementedError(
+            "offsets: expected an array that vmap does not map, got a mapped one; pass all segments in one call"
+        )
 
     def moved(x: Any, dim: int | None) -> Any:
         if isinstance(x, float):

@@ -1,9 +1,9 @@
-// Softmax of short float32 rows, sixteen rows at a time, one row per lane. Work that is needed once per row, such as
-// finding the maximum, is then done for sixteen rows at once. Without lanes, each row waits for a chain of dependent
+// Softmax of short float32 rows, sixteen rows at a time, one row per SIMD lane. Work that is needed once per row, such
+// as finding the maximum, is then done for sixteen rows at once. Without lanes, each row waits for a chain of dependent
 // operations, which takes 71 ns per row for 65536 rows of 64 scores.
 //
-// The operations and their order are as in core/cpp/state.hpp and softmax_row.hpp, so both give the same bits. Loops
-// over the rows `g` are written so that the compiler vectorizes them.
+// The operations and their order are as in core/cpp/state.hpp and softmax_row.hpp, so a row has the same bits as if it
+// were computed alone. Loops over the rows `g` are written so that the compiler vectorizes them.
 #pragma once
 
 #include "normalize/softmax_row.hpp"
@@ -170,8 +170,8 @@ template <bool Unit> class Lanes {
     }
     const float* row(int g) const { return row_[g]; }
 
-    // True if the lanes can compute the row: its maximum is ordinary (see find_peaks) and it has no NaN. Other rows are
-    // computed by whole_group.
+    // True if the lanes can compute the row: it has no NaN, and find_peaks has set plain_. Other rows are computed by
+    // whole_group.
     bool plain(int g) const { return plain_[g] && r_[g] == r_[g]; }
     State state(int g) const { return {static_cast<double>(top_[g]), r_[g]}; }
 

@@ -75,7 +75,7 @@ SOFTARGMAX_INLINE void add_to(Twofold& sum, Twofold part) {
 // Returns h(r) = e^r - 1 - r without cancellation for |r| <= kNear. It starts from h(r / 4) and t(r / 4), where
 // t(r) = e^r - 1, and doubles r twice: h(2 r) = 2 h(r) + t(r)^2 and t(2 r) = t(r) (2 + t(r)). No term of these sums for
 // h is negative.
-constexpr double kNear = 1.36;  // four times the range of exp_tail
+constexpr double kNear = 1.36;  // so that |r / 4| is less than ln2 / 2, the range of exp_tail
 SOFTARGMAX_INLINE Pack<double> beyond_linear(Pack<double> r) {
     using V = Pack<double>;
     const V x = r * V::all(0.25), u = x * x, two = V::all(2), tail = exp_tail<double>(x, u);
@@ -105,8 +105,8 @@ inline Twofold divergence(const double* x, const double* y, double beta, Twofold
     return sum.total();
 }
 
-// The Renyi entropy has two formulas, with E = <p, p^(a-1) - 1> / (1 - a) and the sums l_p and l_q of the states of p
-// and q:
+// The Renyi entropy has two formulas. E is <p, p^(a-1) - 1> / (1 - a), and l_p and l_q are the sums of exponentials in
+// the states of p and q:
 //
 //     (a log l_p - log l_q) / (a - 1)        log1p((1 - a) E) / (1 - a)
 //

@@ -113,8 +113,8 @@ def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
     The draw of a row depends only on the scores and options of this row, the seed and the stream. It does not depend on
     the batch, the threads or the instruction set. The draw is the arg max of ``z / T + gumbel(z.shape, seed=seed)``
     over the kept classes. Draws without replacement are the classes with the largest of these sums, in descending
-    order. Each row is processed by one thread. Without filters and log-probabilities, the row is read once for every 32
-    draws.
+    order. Each row is processed by one thread. Draws with replacement, without filters and without log-probabilities,
+    read the row once for every 32 draws.
 
     Under `vmap` (torch, JAX), each mapped call has the same noise as the same call without `vmap`. If a seed is passed,
     all mapped calls therefore have the same noise, unless `stream` is mapped too. Without a seed, torch's argument
@@ -211,7 +211,8 @@ def _checked(z: Any, options: DrawKeywords) -> Categorical:
     replace, n = flag(requested["replace"], "replace"), number_of_draws(requested["num_samples"])
     if not replace and n > z.shape[-1] > 0:
         raise ValueError(
-            f"num_samples: expected at most {z.shape[-1]}, the number of classes (draws without replacement), got {n}"
+            f"num_samples: expected at most {z.shape[-1]}, the number of classes, "
+            f"for draws without replacement, got {n}"
         )
     axis = z.ndim - 1
     seed, stream = source_of(z, axis, requested["seed"], requested["stream"], requested["generator"])
@@ -245,7 +246,7 @@ def filter_scores(  # noqa: PLR0913 options are keywords
         temperature.
     typical_p : float or array, optional
         A number above 0 and at most 1. Sort the classes by :math:`|-\log p - H|`, where H is the entropy. Keep the
-        first classes of this order, as few as have probabilities that sum to this number or more.
+        first classes of this order until their probabilities sum to this number or more.
     epsilon : float or array, optional
         Keep the classes with p of at least epsilon.
     eta : float or array, optional

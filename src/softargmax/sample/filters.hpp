@@ -1,9 +1,9 @@
 // The filters top-k, top-p, min-p, typical, epsilon and eta.
 //
-// Sort the scores of a row from the largest to the smallest, and equal scores by column. All filters except `typical`
-// keep a prefix of this order, which is stored as a `Kept`. The intersection of two prefixes is the shorter prefix.
-// With `joint`, each filter sees the whole row. Without it, each filter sees only the scores that the previous filters
-// kept, renormalised.
+// Let the scores of a row be sorted from the largest to the smallest, and equal scores by column. All filters except
+// `typical` keep a prefix of this order, which is stored as a `Kept`. The intersection of two prefixes is the shorter
+// prefix. With `joint`, each filter sees the whole row. Without it, each filter sees only the scores that the previous
+// filters kept, renormalised.
 #pragma once
 
 #include "sample/kept_row.hpp"
@@ -16,9 +16,9 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 // the last score that is kept. It is found without sorting the row.
 //
 // The depth of a score is its distance from the start of the order. Its weight is 1 if the goal is a number of scores,
-// and its e^x if the goal is a mass. A histogram sums the weights of all scores by depth. Prefix sums give the bin in
-// which the goal is reached. The scores of this bin are collected, sorted, and added one by one. If the bin has too
-// many scores, it is divided further. If all its scores are equal, those with the lowest columns are taken.
+// and e^x with x = beta (z - m) if the goal is a mass. A histogram sums the weights of all scores by depth. Prefix sums
+// give the bin in which the goal is reached. The scores of this bin are collected, sorted, and added one by one. If the
+// bin has too many scores, it is divided further. If all its scores are equal, those with the lowest columns are taken.
 
 // The order and the goal. count: sorted by score, the goal is k scores. mass: sorted by score, the goal is the mass p.
 // typical: sorted by |x - mean|, the goal is the mass p.
@@ -72,7 +72,7 @@ template <class T> class Select {
         return all;
     }
 
-    // Calls f(piece, from, count, distances, depths) for every tile of the row. Excluded scores have depth -1.
+    // Calls f(piece, from, count, distances, depths) for every kTile scores of the row. Excluded scores have depth -1.
     template <class F> void each(F f) {
         row_.distances([&](const Piece<T>& piece, const double* x, std::int64_t from, std::int64_t n) {
             alignas(64) double q[kTile];

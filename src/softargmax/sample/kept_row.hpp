@@ -39,8 +39,8 @@ template <class T, class F> SOFTARGMAX_INLINE void wide_packs(const T* z, std::i
     }
 }
 
-// A set of scores: all scores above `edge`, and the scores equal to `edge` in columns up to `tie`. Top-k, top-p and
-// lower bounds of p keep such a set.
+// A set of scores: all scores above `edge`, and the scores equal to `edge` in columns up to `tie`. The filters top-k
+// and top-p, and those that set a lower bound of p, keep such a set.
 template <class T> struct Kept {
     static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
     T edge = -std::numeric_limits<T>::infinity();
@@ -154,8 +154,8 @@ template <class T> struct Row {
         return found;
     }
 
-    // Calls f(piece, distances, start, count) for every tile of the row. The distances of excluded scores, and of the
-    // padding of the last pack, are -inf.
+    // Calls f(piece, distances, start, count) for every kTile scores of the row. The distances of excluded scores, and
+    // of the padding of the last pack, are -inf.
     static constexpr int kTile = 256;
     template <class F> void distances(F f) {
         each([&](const Piece<T>& piece) {
