@@ -30,7 +30,7 @@ struct Strip {
     std::int64_t n;
 };
 
-// Returns the sums of one block. The maximum of the row must be known.
+// Returns the sums of one block. `s` must contain the maximum of the whole row.
 Sums look(const Strip& x, const State& s, Scale beta) {
     using V = Pack<double>;
     // far = kFar beta (m - z), computed so that m - z cannot overflow.

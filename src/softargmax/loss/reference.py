@@ -11,7 +11,8 @@ outside the support makes the loss +inf.
 
 tau - m_k and 1 - p_k are computed as accurately as sums over the other classes, not as differences of rounded numbers.
 The small gradient of a confident row is therefore accurate. All numbers are computed in float64 if the library has it,
-otherwise in float32, and rounded once. Control flow does not depend on values, so the functions can be traced.
+otherwise in float32 (the working precision), and rounded once. Control flow does not depend on values, so the functions
+can be traced.
 """
 
 from __future__ import annotations

@@ -377,7 +377,7 @@ class Mean(NamedTuple):
 
 
 def _scores_of(i: Any) -> Scores:
-    """Return the arguments of softmax for a record that has all fields of Scores. The result is at least float32."""
+    """Return the arguments of softmax for a record that has all fields of Scores. Their `dtype` is at least float32."""
     return Scores(i.z, i.where, i.beta, i.axes, row_dtype(i.z.dtype))
 
 

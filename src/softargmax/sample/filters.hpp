@@ -392,7 +392,7 @@ template <class T> class Filters {
         row_.kept = kept;
         row_.band = band;
         if (band.everything()) return;
-        // The intersection with the typical scores may be empty. Then the largest score is kept.
+        // With `joint`, it is possible that no score is kept by all filters. Then the largest score is kept.
         if (args_.joint && moments(row_).count == 0) {
             row_.band = {};
             row_.kept = {};

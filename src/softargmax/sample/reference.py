@@ -2,8 +2,8 @@
 
     x = beta (z - m)        p = exp(x) / sum exp(x)        draw = arg max (x + g)
 
-The definitions sort whole rows and compute the noise of whole rows. Control flow does not depend on values, so the
-functions can be traced.
+The definitions sort whole rows and compute the noise of whole rows. The working precision is float64 if the library has
+it, otherwise float32. Control flow does not depend on values, so the functions can be traced.
 """
 
 from __future__ import annotations
