@@ -22,15 +22,15 @@ struct Args : RowArgs {
     double* states = nullptr;  // output: m, r and low of each row; null: not requested
     const double* given = nullptr;  // input: `states` of an earlier call; null: computed from the scores
     Grouped loss;              // the sum or mean of the losses of each group; absent: not requested
-    bool mean = false;         // the weight of a row in a mean is w_y, or 1 for probabilities, or 0 if ignored
+    bool mean = false;         // divide by the sum of the row weights: w_y, or 1 for probabilities, or 0 if ignored
     double least = 0;          // probabilities of at most this count as 0 in the gradient
-    Grouped g;                 // float64: factor of the gradient of each group's loss in `out`; absent: 1
+    Grouped g;                 // float64: incoming gradient of each group's loss; absent: 1
     // Set by the kernel: the loss of each row, and the factor of the gradient of each row or group of rows.
     double* losses = nullptr;
     const double* seeds = nullptr;
-    std::int64_t each = 1, each_of_seed = 1;  // rows per group
-    // Returns the factor of a row. It avoids the division if it can, because a division takes as long as the loss of a
-    // row of three classes.
+    std::int64_t each = 1, each_of_seed = 1;  // rows per group of `loss`, and rows per number of `seeds`
+    // Returns the factor of the gradient of a row. It avoids the division if it can, because a division takes as long
+    // as the loss of a row of three classes.
     double seed_of(std::int64_t row) const {
         return seeds[each_of_seed == 1 ? row : each_of_seed == rows.total ? 0 : row / each_of_seed];
     }
@@ -46,8 +46,8 @@ struct LinearArgs : Args {
 
 // Returns the number of rows of a part. A part has 1/parts of all rows. It has more rows if its scores would take less
 // than 4 MiB in float32, or less than an eighth of the memory of W. Every part reads all of W, which takes as long as
-// the scores of about 20 rows. A result above 24 is rounded down to a multiple of 24, so that two threads get the same
-// number of panels.
+// computing the scores of about 20 rows. A result above 24 is rounded down to a multiple of 24, so that two threads get
+// the same number of panels of the matrix product (core/cpp/matmul.hpp).
 inline std::int64_t rows_at_once(std::int64_t rows, std::int64_t width, std::int64_t classes, std::int64_t parts) {
     constexpr std::int64_t large = 1 << 20, even = 24;
     const std::int64_t most =

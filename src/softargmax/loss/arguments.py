@@ -24,9 +24,9 @@ class LossOptions(NamedTuple):
 
     @property
     def one_class(self) -> bool:
-        """True if the target of each row is one class.
+        """True if the target of each row is one class, without label smoothing.
 
-        At most one m_k of a row is then not 0, so sums of m_k are exact.
+        At most one m_k of a row (see reference.py) is then not 0, so the sum of m_k over the classes is exact.
         """
         return self.target is not None and not self.label_smoothing
 
@@ -46,7 +46,7 @@ class CrossEntropy(NamedTuple):
     options: LossOptions
     axes: Axes
     kept: Leading
-    """Number of leading axes of the rows that the loss keeps. The loss is summed over all other axes."""
+    """How many axes the loss keeps: the first `kept` axes of z, not counting the class axis. All others are summed."""
     mean: bool
     """If True, each sum is divided by the total weight of its rows."""
     dtype: DType
@@ -62,7 +62,7 @@ class CrossEntropyVjp(NamedTuple):
 
 
 class GradientOf(NamedTuple):
-    """Arguments for the loss and g times its gradient, computed in one pass. If g is None, the factor is 1."""
+    """Arguments for computing the loss and g times its gradient in one pass. If g is None, it counts as 1."""
 
     of: CrossEntropy
     g: Dense | None
@@ -93,7 +93,7 @@ class LinearCrossEntropy(NamedTuple):
     least: float
     """Probabilities of at most this number may count as 0 in gradients."""
     forms: str
-    """The gradients to compute together with the loss, while the scores are in memory: a subset of "hwb"."""
+    """The gradients to compute together with the loss: a subset of "hwb", for h, w and bias."""
     sums: DType
     """The dtype in which gradients are summed."""
     dtype: DType
@@ -116,7 +116,7 @@ class LinearTerms(NamedTuple):
 
 
 class LinearTermsVjp(NamedTuple):
-    """Arguments for the gradients of <g, terms>. `to` names the arrays to differentiate, a subset of "hwb"."""
+    """Arguments for the gradients of the terms of the loss, with incoming gradients g. `to` is a subset of "hwb"."""
 
     of: LinearTerms
     g_loss: Dense | None

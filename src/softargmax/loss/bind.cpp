@@ -39,7 +39,8 @@ struct GroupedField {
     }
 };
 
-// A last layer, and memory for the scores of a part of the rows. For the plan, `scores` describes all rows.
+// A last layer, and memory for the scores of a part of the rows. `scores` has this memory, but the shape of all rows,
+// because the plan needs that shape.
 struct Layer {
     HeldArray h, w, bias;
     View scores;
@@ -83,8 +84,8 @@ struct Layer {
     }
 };
 
-// Sets the pointer to the gradient of an array of the layer. An array of another shape, (0,), means that this gradient
-// is not requested.
+// Sets the pointer to the memory for the gradient of an array of the layer. If the gradient is not requested, x has the
+// shape (0,), and the pointer is not set.
 void put_gradient(const char* name, const HeldArray& x, const Layer& layer, Dims shape, char* LinearArgs::* to,
                   LinearArgs& job) {
     if (!x || x.shape != shape) return;

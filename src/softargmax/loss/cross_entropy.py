@@ -38,8 +38,9 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
     z : array_like
         Scores, any shape but 0-d, any array library. The K classes run along `axis`.
     target : array_like
-        One class per row: integers, of z's shape without `axis`. Or probabilities t: floats of z's shape. The values of
-        probabilities are not checked. The formula also applies if some are negative or if they do not sum to 1.
+        One class per row: integers, of z's shape without `axis`. t is then 1 for this class and 0 for all others. Or
+        probabilities t: floats of z's shape. The values of probabilities are not checked. The formula also applies if
+        some are negative or if they do not sum to 1.
     axis : int
         The axis of the classes.
     reduction : {"mean", "sum", "none"}
@@ -57,7 +58,8 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
         c, at least 0. The term :math:`c\,\mathrm{lse}^2` keeps lse near 0. It is not multiplied by class weights. The
         mean divides it by the same number as the rest of the loss.
     softcap : float, optional
-        s, above 0. Scores are soft-capped to between -s and s. Entries outside the support stay outside it.
+        s, above 0. Scores are soft-capped to between -s and s. Entries outside the support stay outside it. By default
+        the scores are not soft-capped.
     temperature : float or array
         T, as in `softmax`.
     where : array of bool, optional
@@ -85,7 +87,8 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
     Edge rows:
 
     - Empty support: the loss is +inf for every target, and the gradient is 0.
-    - Target outside the support: the loss is +inf, and the gradient is :math:`\tau p` in the support.
+    - Target outside the support: the loss is +inf, and the gradient is :math:`\tau p` in the support, with
+      :math:`\tau = \sum_k m_k`.
     - k scores of +inf, one of them that of the target: the loss is log k, and the gradient is 0.
     - NaN in the support: the loss is NaN.
     - Ignored row: the loss and the gradient are 0, even if a score is NaN.
@@ -141,8 +144,8 @@ def cross_entropy_terms(z: Logits, /, target: Target, **options: Unpack[Keywords
     -------
     CrossEntropyTerms
         loss (which includes the z-loss), lse, entropy and z_loss. Each is one number, or one per row if `reduction` is
-        "none". The means of loss and z_loss divide as in `cross_entropy`. The means of lse and entropy divide by the
-        number of rows that are not ignored.
+        "none". For "mean", the sums of loss and z_loss are divided by the same number as in `cross_entropy`. The sums
+        of lse and entropy are divided by the number of rows that are not ignored.
 
     Raises
     ------
@@ -151,7 +154,7 @@ def cross_entropy_terms(z: Logits, /, target: Target, **options: Unpack[Keywords
 
     Notes
     -----
-    x are the scores after soft-cap and temperature, as in `cross_entropy`. lse is the logarithm of softmax's
+    :math:`x = s \tanh(z / s) / T` are the scores after soft-cap and temperature. lse is the logarithm of softmax's
     denominator. `logsumexp` with temperature T returns T times lse. All results of an ignored row are 0. A row with an
     empty support has loss +inf, lse -inf and entropy 0.
 
@@ -235,8 +238,8 @@ def cross_entropy_and_gradient(z: Logits, /, target: Target, **options: Unpack[K
     -----
     With this function you can train without an autograd framework. Edge rows are as in `cross_entropy`.
 
-    Gradient: see the Notes of `cross_entropy` for the formula. The gradient of a confident row is accurate, even in
-    array libraries whose cross-entropy loses digits in the difference p - 1.
+    Gradient: see the Notes of `cross_entropy` for the formula. The gradient of a confident row is accurate. The
+    cross-entropy of some array libraries loses digits there, in the difference p - 1.
 
     References
     ----------

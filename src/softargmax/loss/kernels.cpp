@@ -2,9 +2,9 @@
 //
 // The blocks of a row are folded into the state of the row. The loss is computed from the state and the score of the
 // target. The gradient is the softmax of the blocks minus the target. These two passes are enough for a `plain` loss,
-// with classes as targets and without label smoothing and soft-cap. All other losses are computed in double, because p
-// minus a smoothed target cancels. If the target has more than one class, an extra pass over the blocks computes its
-// sums.
+// which has classes as targets and neither label smoothing nor a soft-cap. All other losses are computed in double,
+// because p minus a smoothed target cancels. If the target has more than one class, an extra pass over the blocks
+// computes its sums.
 #include <memory>
 
 #include "core/cpp/parallel_rows.hpp"
@@ -30,7 +30,7 @@ struct Strip {
     std::int64_t n;
 };
 
-// Returns the sums of one block. The maximum of the row must be known.
+// Returns the sums of one block. `s` must contain the maximum of the whole row.
 Sums look(const Strip& x, const State& s, Scale beta) {
     using V = Pack<double>;
     // far = kFar beta (m - z), computed so that m - z cannot overflow.
@@ -106,7 +106,7 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
     using Base = GroupOf<Args, T, Size>;
     using Base::args, Base::begin, Base::end, Base::first, Base::pitch, Base::scale, Base::scores;
     const bool plain = is_plain(args);
-    // As in Strip.
+    // The class weights, targets and raw scores of the loaded block, as in Strip.
     const double *w = nullptr, *t = nullptr, *raw = nullptr;
 
     using Base::Base;
@@ -130,14 +130,15 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
             for (int g = 0; g < this->count; ++g) {
                 double* row_bent = bent + g * pitch;
                 cap.bend(row_bent, e - b);
-                // At beta = 0 every score counts as 0. This includes +-inf, which the soft-cap has made finite.
+                // At beta = 0, every score that is finite after the soft-cap counts as 0. This includes infinite scores
+                // that the soft-cap has made finite.
                 for (std::int64_t i = 0; i < e - b && scale[g].flat; ++i)
                     row_bent[i] = row_bent[i] - row_bent[i] == 0 ? 0 : row_bent[i];
             }
         }
     }
 
-    // Sets the values of a row that do not depend on the scores of this call.
+    // Sets the values of a row that are known before its scores are read.
     void start(int g, Row& to) const {
         if (args.given) {
             const double* given = args.given + 3 * (first + g);
@@ -188,7 +189,7 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
             const Slope slope(of, this->beta(g), times(beta_to_scores(g), seed), args);
             const T* z = row(g);
             const std::int64_t n = size(block), y = of.y - begin(block);
-            // In a row of NaN, the entry of y is NaN like all other entries.
+            // In a row with NaN, the whole gradient is NaN, so class y needs no special treatment.
             const bool here = holds(of.y, block) && slope.gain.hi == slope.gain.hi;
             const auto to = this->target(g, block, z);
             if (slope.flat()) {
@@ -257,8 +258,8 @@ template <class T> void run_as(const Args& args) {
     else run_groups<T, 1>(args);
 }
 
-// Returns the total weight of the rows [begin, end) in a mean. It returns infinity in place of 0, so that the mean over
-// no rows is 0.
+// Returns the number that divides the sum of the losses of the rows [begin, end): their total weight for a mean, or 1
+// for a sum. If the total weight is 0 it returns infinity, so that the mean is 0.
 double together(const Args& args, std::int64_t begin, std::int64_t end) {
     if (!args.mean) return 1;
     std::int64_t counted = end - begin;
@@ -275,7 +276,7 @@ double sum_of_losses(const Args& args, std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; i += V::kLanes) sum.add({V::load_part(args.losses + i, end - i, 0)});
     const double found = rounded(sum.total());
     if (found - found == 0) return found;
-    double plain = 0;  // an infinite loss has no rounding error
+    double plain = 0;  // for losses that are not all finite, a plain sum is enough
     for (std::int64_t i = begin; i < end; ++i) plain += args.losses[i];
     return plain;
 }
@@ -313,7 +314,8 @@ void run_rows(const Args& args) {
     else run_as<double>(args);
 }
 
-// Returns the arguments for a part of the rows, whose scores are in `z`. A seed that all rows share is not moved.
+// Returns the arguments for a part of the rows, whose scores are in `z`. All pointers move to the first row of the
+// part, except that of a seed which all rows share.
 Args part_of(const LinearArgs& args, std::int64_t begin, std::int64_t end, char* z) {
     Args part = args;
     const auto move = [&](Operand& x) {

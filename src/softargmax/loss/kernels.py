@@ -1,12 +1,12 @@
-"""Kernels for last layers in CPU memory. They compute scores and losses for a few rows at a time.
+"""Kernels for last layers in CPU memory. They compute scores and losses for a few rows at a time, called a part.
 
 The scores come from the matrix product of the core. A row of this product has the same bits in every batch, and so does
-the loss of the row. The kernels overwrite the scores of a part of the rows with their gradient. The gradient with
-respect to W is summed over the parts.
+the loss of the row. The kernels overwrite the scores of a part with their gradient. The gradient with respect to W is
+summed over the parts.
 
-In the gradients, entries of h and w that are not finite are replaced by 0. This does not change a result, because these
-entries are only multiplied by entries of dz that are 0 or NaN. It makes the bits of a row independent of all other
-rows.
+For the gradients, entries of h and w that are not finite are replaced by 0. They are only multiplied by entries of dz
+that are 0 or NaN, and 0 times such an entry counts as 0. The replacement makes the bits of a row independent of all
+other rows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def linear_terms(i: LinearTerms, r: tuple[Any, ...]) -> None:
 
 @np.errstate(all="ignore")
 def linear_terms_vjp(i: LinearTermsVjp, dh: Any, dw: Any, db: Any) -> None:
-    """Write the gradients of <g, terms> with respect to h, W and b."""
+    """Write the gradients with respect to h, W and b, for incoming gradients of loss, lse, entropy and z-loss."""
     memory = memory_of(dh)
     options, to = _numbers(_options(i.of.options, memory)), _GradientSums(i.of.layer, i.to, memory, dh, dw, db)
     incoming = (i.g_loss, i.g_lse, i.g_entropy, i.g_z)
@@ -119,7 +119,7 @@ def _numbers(options: LossOptions) -> LossOptions:
 
 
 class _GradientSums:
-    """Compute the gradients that `forms` names, for one part of the rows after another: dz W, dz^T h and sum dz."""
+    """Those of the gradients dz W, dz^T h and sum dz that `forms` names. `add` adds one part of the rows to them."""
 
     def __init__(self, layer: Layer, forms: str, memory: Memory, dh: Any, dw: Any, db: Any) -> None:
         self.forms, self._dh, self._dw, self._db = forms, *map(memory.numpy, (dh, dw, db))
@@ -131,9 +131,9 @@ class _GradientSums:
     def make_finite(self, z: Array, part: slice) -> None:
         """Replace nonfinite entries of W and h by 0. Call this before the scores z of the part become their gradient.
 
-        A nonfinite entry of W makes all scores of its class nonfinite, and a nonfinite entry of h all scores of its
-        row. One row of finite scores therefore shows that W is finite, and one column that h is finite. Testing W
-        itself would take a third of the time of its product with 3 rows.
+        A nonfinite entry of W makes all scores of its class nonfinite. If the scores of one row are finite, W is
+        therefore finite. A nonfinite entry of h makes all scores of its row nonfinite. If the scores of one class are
+        finite, h is therefore finite. Testing W itself would take a third of the time of the product of W with 3 rows.
         """
         if part.start == 0 and not _native.finite(z[:1]):
             self._w = self._memory.numpy(sound(self._layer.w, self._memory.view))

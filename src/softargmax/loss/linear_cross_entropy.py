@@ -69,8 +69,9 @@ def linear_cross_entropy(
     or an eighth as many scores as w has entries, whichever is largest. Half-precision inputs are multiplied and summed
     in float32.
 
-    If autograd records a mean or a sum for torch tensors in CPU memory, the forward pass also computes the gradients.
-    It saves them for the backward pass. Call the function under `torch.no_grad()` if you need no gradients.
+    If autograd records the call, the arrays are torch tensors in CPU memory, and `reduction` is "mean" or "sum", the
+    forward pass also computes the gradients and saves them for the backward pass. Call the function under
+    `torch.no_grad()` if you need no gradients.
 
     Edge rows are as in `cross_entropy`. A class whose bias is -inf is outside the support.
 

@@ -1,4 +1,4 @@
-"""Check the arrays of a last layer, z = h W^T + b. Reshape them and the options to scores of shape (N, K)."""
+"""Check the arrays of a last layer, z = h W^T + b. Reshape them and the options so that z has shape (N, K)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def common_layer(
 ) -> tuple[CheckedLayer, LinearCrossEntropy] | None:
     """Return the layer and the argument record of the most common call in training, or None for any other call.
 
-    Such a call has a matrix of hidden vectors, arrays of one dtype, and options as in `common_call`. The kernel checks
-    the classes. This function takes 6 us. The full check of all arguments takes 90 us.
+    Such a call has a matrix of hidden vectors, arrays of one dtype, and only options that `common_call` accepts. The
+    kernel checks the class values. This function takes 6 us. The full check of all arguments takes 90 us.
     """
     common = common_call(h, target, options)
     if common is None or common.axes != (1,) or not _needs_no_conversion(w, h, 2) or w.shape[1] != h.shape[1]:
@@ -57,7 +57,8 @@ def layer_of(h: Any, w: Any, bias: Any, suffix: str = "") -> CheckedLayer:
     h = check.scores(h, f"h{suffix}")
     if callable(w) and hasattr(w, "weight"):
         raise TypeError(
-            f"w{suffix}: expected an array, got a layer, {type(w).__name__}; pass its weight (and bias{suffix}=)"
+            f"w{suffix}: expected an array, got the layer {type(w).__name__}; "
+            f"pass its weight as w{suffix} and its bias as bias{suffix}"
         )
     w = check.scores(arrays.like(w, h, f"w{suffix}"), f"w{suffix}")
     if not h.ndim:
@@ -92,7 +93,10 @@ def sums_of(layer: CheckedLayer) -> Any:
 
 
 def negligible_probability(layer: CheckedLayer, exact: bool) -> float:
-    """Return the largest probability that may count as 0 in gradients: a rounding unit / K, or 0 if `exact` is True."""
+    """Return the largest probability that may count as 0 in gradients.
+
+    It is u / K, where u is the rounding unit of the sums, or 0 if `exact` is True.
+    """
     double = any(arrays.dtype_name(x.dtype) == "float64" for x in layer.flat[:2])
     return 0.0 if check.flag(exact, "exact") else _rounding(double) / max(layer.shape[-1], 1)
 
@@ -126,7 +130,7 @@ def _as_rows(array: Any, size: int) -> Any:
 
 
 def broadcast_rows(array: Any, rows: tuple[int, ...], size: int) -> Any:
-    """Reshape an array that is the same for all rows to (1, last). Broadcast any other array to (N, last)."""
+    """Return the array with shape (N, n), or (1, n) if it is the same for all rows. n is the size of its last axis."""
     xp, last = namespace(array), array.shape[-1]
     if math.prod(array.shape[:-1]) == 1:
         return xp.reshape(array, (1, last))

@@ -158,7 +158,10 @@ def _layer(i: LinearDivergence, whose: str) -> Layer:
 
 
 def _slope(i: LinearDivergence, g: LinearDivergences, whose: str, other: str) -> Callable[[Any, Any, slice], Any]:
-    """Return a function that maps both models' scores of a part of the rows to the gradient of one model's scores."""
+    """Return a function that computes the gradient with respect to the scores of `whose`, for a part of the rows.
+
+    Its arguments are the scores of the part for both models, and the part.
+    """
 
     def slope(z: Any, other_z: Any, part: slice) -> Any:
         where, beta = reference_linear.rows_of(i.where, part), reference_linear.beta_of(i.beta, part)
@@ -170,7 +173,7 @@ def _slope(i: LinearDivergence, g: LinearDivergences, whose: str, other: str) ->
 
 
 def _with_scores_of(other: Layer, slope: Callable[[Any, Any, slice], Any]) -> Callable[[Any, slice], Any]:
-    """Return `slope` as a function of z and part, which computes the scores of the other layer itself."""
+    """Return `slope` as a function of z and part only. The function computes the scores of the other layer."""
     return lambda z, part: slope(z, reference_linear.product(reference_linear.part_of(other, part)), part)
 
 

@@ -3,8 +3,8 @@
 //     loss = -sum m_k log p_k + c lse^2        d loss / d x_k = (tau + 2 c lse) p_k - m_k
 //     m_k = w_k ((1 - e) t_k + e / n)          tau = sum m_k
 //
-// n is the number of scores in the support. All sums run over the support, except that tau also includes targets
-// outside it. A target with mass outside the support makes the loss +inf.
+// n is the number of scores in the support. All sums run over the support, except that tau also includes m_k outside
+// the support. A positive m_k outside the support makes the loss +inf.
 #pragma once
 
 #include "core/cpp/elementwise.hpp"
@@ -16,7 +16,7 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::loss {
 // because they may overflow even if the weighted mean of `far` does not.
 constexpr double kFar = 0x1p-64;
 struct Sums {
-    double n = 0;          // scores in the support
+    double n = 0;          // number of scores in the support
     Twofold w{}, w_far{};  // sum w_k, kFar sum w_k far
     Twofold t{}, t_far{};  // sum w_k t_k, kFar sum w_k t_k far
     Twofold beyond{};      // sum w_k t_k outside the support
@@ -81,7 +81,8 @@ inline double loss_of(const Row& row, Scale beta, const Args& args) {
     return rounded(loss);
 }
 
-// The gradient with respect to the scores of one row, gain p_k - scale m_k.
+// The gradient with respect to the scores of one row, gain p_k - scale m_k. scale is the incoming gradient times beta,
+// and gain = scale (tau + 2 c lse).
 //
 // At the maximum p_k may be close to 1. The gradient is therefore computed there as scale ((tau + 2 c lse - m_k) p_k -
 // m_k (1 - p_k)) with 1 - p_k = r / (1 + r). All factors are pairs of doubles. If seed, beta, tau and 2 c lse were each
@@ -97,7 +98,7 @@ struct Slope {
     // `seed` is the incoming gradient of the loss, times beta.
     Slope(const Row& row, Scale beta, Twofold seed, const Args& args) : share(row, args.label_smoothing) {
         const State& s = row.state;
-        if (row.ignored || s.r == -1 || (is_limit(s, beta) && s.r == s.r)) return;  // constant there
+        if (row.ignored || s.r == -1 || (is_limit(s, beta) && s.r == s.r)) return;  // the loss is constant
         own = times(share.own, row.y < 0 ? plus(row.t, row.beyond) : Twofold{row.w_y, 0});
         if (args.z_loss > 0) lse = times(lse_of(s, beta), 2 * args.z_loss);
         w = row.w;
@@ -108,7 +109,7 @@ struct Slope {
         p = inverse(sum_l(s));
         others_p = times(Twofold{s.r, s.low}, p);
     }
-    // A row of NaN has a gradient of NaN, even if the incoming gradient is 0.
+    // True if the gradient is 0. A row with NaN has a gradient of NaN, even if the incoming gradient is 0.
     bool flat() const { return scale.hi == 0 && gain.hi == gain.hi; }
     // Returns gain p_k - scale m_k. `top` is true for a score equal to the maximum.
     Twofold at(bool top, double gain_p, double w_k, double t) const {

@@ -2,9 +2,9 @@
 
     d loss / d x_k = (tau + 2 c lse) p_k - m_k
 
-The definitions are in reference.py. A vjp rule returns the gradient with respect to the scores only. For all other
-arguments, autograd differentiates the definition. Kernels save the state (m, r, low) of each row. The backward pass
-recomputes p from this state. It reads the scores once and writes the gradient once.
+reference.py contains the definitions and explains the symbols. A vjp rule returns the gradient with respect to the
+scores only. For all other arguments, autograd differentiates the definition. Kernels save the state (m, r, low) of each
+row. The backward pass recomputes p from this state. It reads the scores once and writes the gradient once.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def _cross_entropy_vjp(i: CrossEntropy, r: Loss, g: Loss, wanted: Wanted) -> Gra
 
 
 def _cross_entropy_vjp_vjp(i: CrossEntropyVjp, _r: ToScores, g: ToScores, wanted: Wanted) -> Gradients:
-    """Return the gradient with respect to g. gz is linear in g.
+    """Return the gradient with respect to g. The operation returns gz = slope g, which is linear in g.
 
-    Where the factor of g is 0, the incoming gradient is ignored, even if it is NaN.
+    Where the slope is 0, the incoming gradient is ignored, even if it is NaN.
     """
     if "g" not in wanted:
         return {}

@@ -9,9 +9,10 @@ outside the support makes the loss +inf.
 
     d loss / d x_k = tau p_k - m_k + 2 c lse p_k = p_k (tau - m_k) - m_k (1 - p_k) + 2 c lse p_k
 
-tau - m_k and 1 - p_k are computed as sums over the other classes, not as differences of rounded numbers. The small
-gradient of a confident row is therefore accurate. All numbers are computed in float64 if the library has it, otherwise
-in float32, and rounded once. Control flow does not depend on values, so the functions can be traced.
+tau - m_k and 1 - p_k are computed as accurately as sums over the other classes, not as differences of rounded numbers.
+The small gradient of a confident row is therefore accurate. All numbers are computed in float64 if the library has it,
+otherwise in float32 (the working precision), and rounded once. Control flow does not depend on values, so the functions
+can be traced.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def weights_of_rows(rows: Any, options: LossOptions, axes: tuple[int, ...]) -> A
 
 
 def seed_of(of: CrossEntropy, g: Any) -> Factor:
-    """Return the factor of the gradient of each row: g, divided by the total weight of the rows for a mean."""
+    """Return the factor of the gradient of each row: g, or for a mean, g divided by the total weight of the rows."""
     z, (axis,), kept = of.z, of.axes, of.kept
     xp, kind = namespace(z), working_dtype(z, namespace(z))
     rows = row_shape(z.shape, (axis,))
@@ -104,8 +105,8 @@ class RowValues(NamedTuple):
     log_p: Any  # 0 where p = 0
     lse: Any
     inside: Any  # True in the support
-    possible: Any  # True where p > 0; at infinite beta or lse only a part of the support
-    mass: Any  # m_k; outside the support without the term e / n
+    possible: Any  # True where p > 0; if beta or lse is infinite, this is only a part of the support
+    mass: Any  # m_k; outside the support it does not include the term e / n
     skipped: Any  # True for ignored rows, or None
     wrong: Any  # True for rows whose class is out of range, or None
     axis: int
@@ -194,7 +195,10 @@ def terms(z: Any, options: LossOptions, axes: tuple[int, ...]) -> CrossEntropyTe
 
 
 def gradient(z: Any, seeds: Sequence[Factor | None], options: LossOptions, axes: tuple[int, ...]) -> Any:
-    """Return the gradient of <seeds, terms>."""
+    """Return the gradient of seeds[0] loss + seeds[1] lse + seeds[2] entropy + seeds[3] z-loss with respect to z.
+
+    A seed of None counts as 0.
+    """
 
     def rows(z: Any, a: RowValues, i: LossOptions, *seeds: Any) -> Any:
         slope = namespace(z).zeros_like(a.p)
@@ -229,9 +233,10 @@ def finished(rows: Any, a: RowValues) -> Any:
 
 
 def _to_scores(slope: Any, z: Any, a: RowValues, options: LossOptions) -> Any:
-    """Return d / d z from d / d x: multiply by beta (0 in the limit |beta| = inf) and by the slope of the soft-cap.
+    """Return the gradient with respect to z. `slope` is the gradient with respect to x = beta cap(z).
 
-    The result is 0 outside the support.
+    It is multiplied by beta (or 0 if |beta| = inf) and by the derivative of the soft-cap. The result is 0 outside the
+    support.
     """
     xp, beta = namespace(z), options.beta.hi
     flat = math.isinf(beta) if isinstance(beta, float) else xp.abs(beta) == INF
@@ -296,7 +301,7 @@ def _sum(values: Any, axis: int) -> Any:
 
 
 def _mass_of_others(a: RowValues, options: LossOptions) -> Any:
-    """Return sum m - m_k for each class k, as accurately as if m_k were never added."""
+    """Return sum m - m_k for each class k, as accurately as the sum over all classes but k."""
     m, axis = a.mass, a.axis
     xp = namespace(m)
     if options.one_class or not m.shape[axis]:

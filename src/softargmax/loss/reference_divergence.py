@@ -1,7 +1,7 @@
 """Definitions of the divergences between a teacher's softmax p and a student's softmax q.
 
     forward = KL(p || q)        reverse = KL(q || p)        js = KL(p || m) / 2 + KL(q || m) / 2, m = (p + q) / 2
-    KL(p || q) = sum_k p_k d_k - p_k + q_k = sum_k p_k (d_k + expm1(-d_k)),  d = log p - log q
+    KL(p || q) = sum_k (p_k d_k - p_k + q_k) = sum_k p_k (d_k + expm1(-d_k)),  d = log p - log q
 
 No term is negative, so the terms do not cancel. A class with p_k = 0 adds 0 to the sum of p_k d_k. A class with p_k > 0
 and q_k = 0 makes KL(p || q) +inf. If the supports of p and q are empty, the divergence is 0.

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 PARTS = 768
 """The approximate number of parts into which the rows are split. Each part has at least one row.
 
-For torch tensors with 1024 x 8192 scores and D = 16, the definition then has 2 % of the scores in memory at once. With
-192 parts it has 27 to 45 %, because malloc does not reuse the memory of a part. The time is the same for 768 and 192
-parts. Every part reads W and adds to dW. A layer with larger D is therefore split into fewer parts, but into at least
-192.
+With 768 parts, for torch tensors with 1024 x 8192 scores and D = 16, the definition has 2 % of the scores in memory at
+once. With 192 parts it has 27 to 45 %, because malloc does not reuse the memory of a part. The time is the same for 768
+and 192 parts. Every part reads W and adds to dW. A layer with larger D is therefore split into fewer parts, but into at
+least 192.
 """
 CLASSES = (1,)
 
@@ -53,7 +53,7 @@ def linear_cross_entropy(i: LinearCrossEntropy) -> tuple[Any, ...]:
 
 @np.errstate(all="ignore")
 def linear_cross_entropy_vjp(of: LinearCrossEntropy, g: Any, to: str) -> tuple[Any, ...]:
-    """Return g times the gradients of the loss that `to` names."""
+    """Return g times the gradients of the loss with respect to the arrays that `to` names."""
     seed = seed_of(of, g)
 
     def slope(z: Any, part: slice) -> Any:
@@ -73,7 +73,7 @@ def linear_terms(layer: Layer, options: LossOptions) -> CrossEntropyTerms:
 
 
 def linear_terms_vjp(of: LinearTerms, g_loss: Any, g_lse: Any, g_entropy: Any, g_z: Any, to: str) -> tuple[Any, ...]:
-    """Return the gradients of <g, terms> that `to` names."""
+    """Return the gradients with respect to the arrays that `to` names, for incoming gradients of the four terms."""
     seeds = [None if g is None else g[:, None] for g in (g_loss, g_lse, g_entropy, g_z)]
 
     def slope(z: Any, part: slice) -> Any:
@@ -107,7 +107,7 @@ def product(layer: Layer) -> Any:
 
 
 def times(a: Any, b: Any) -> Any:
-    """Return a b in the wider dtype of the two, at least float32, also under autocast.
+    """Return the matrix product of a and b in the wider of their dtypes, but at least float32, even under autocast.
 
     A half-precision b is converted a few columns at a time, to save memory.
     """
@@ -221,7 +221,7 @@ def beta_of(beta: Scale, part: slice) -> Scale:
 
 
 def rows_of(array: Any, part: slice) -> Any:
-    """Return the entries of an array for a part of the rows. If it has one entry for all rows, return it unchanged."""
+    """Return a part of the rows of an array. A single row, which counts for all rows, is returned unchanged."""
     if array is None or array.shape[0] == 1 or part == slice(0, array.shape[0]):
         return array
     return array[part, ...]

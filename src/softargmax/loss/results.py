@@ -64,7 +64,7 @@ class LinearLossAndGradient(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """The loss of each group of rows, and the state of each row.
+    """The loss (one number, or one per row), and the state (m, r, low) of each row.
 
     Only kernels save states. Without a kernel the shape of `states` is (0,).
     """

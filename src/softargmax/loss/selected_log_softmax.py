@@ -58,8 +58,8 @@ def selected_log_softmax(
     The result is -inf for a class outside the support, and for a row with an empty support. A result close to 0, of the
     likely class of a confident row, is accurate.
 
-    Gradient: with incoming g, :math:`\frac{g}{T} (\delta_{ky} - p_k)` in the support. The difference :math:`1 - p_y` is
-    computed as the sum of the other probabilities, without cancellation.
+    Gradient: with incoming g and without soft-cap, it is :math:`\frac{g}{T} (\delta_{ky} - p_k)` in the support. The
+    difference :math:`1 - p_y` is computed as the sum of the other probabilities, without cancellation.
 
     References
     ----------

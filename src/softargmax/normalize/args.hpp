@@ -9,7 +9,7 @@ enum class Op : std::uint8_t {
     softmax,
     log_softmax,
     logsumexp,        // the smooth maximum lse / beta
-    fold,             // computes only the state, starting from the state `m`, `r`, `low`
+    fold,             // computes only the state, starting from the state in `m`, `r` and `low`
     apply_softmax,    // computes the softmax from the state that is passed in
     apply_log_softmax,
     sum,              // computes one of the sums under the softmax (sums.hpp)
@@ -17,10 +17,10 @@ enum class Op : std::uint8_t {
     log_softmax_vjp,  // z = log p, other = g:  out = beta (g - p sum g)
     logsumexp_vjp,    // z = p, lse = g:        out = p g
     logcumsumexp,
-    prefix_surprisals,  // -log of the weight of each score in its prefix
+    prefix_surprisals,  // -log of the probability of each score in the softmax of its prefix, the scores up to it
 };
 
-// True if the scores are folded into a state first. Other operations read a state or need none.
+// True if the operation first folds the scores into a state. Other operations read a state or need none.
 constexpr bool folds(Op op) {
     switch (op) {
         case Op::softmax:
@@ -52,7 +52,7 @@ enum class SumOf : std::uint8_t;  // defined in sums.hpp
 struct Args : RowArgs {
     Op op;
     SumOf sum;          // which sum, for Op::sum
-    Operand m, r, low;  // the state as doubles: read by `apply_..`, read and written by `fold`
+    Operand m, r, low;  // the state as doubles: read by apply_softmax, apply_log_softmax and fold; written by fold
     Operand parameter;  // parameter of a sum, such as the order of a Renyi entropy; one double per row
     Operand lse;        // one per row, in nats: written by softmax and log_softmax unless null, read by the vjps
 };

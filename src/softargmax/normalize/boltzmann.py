@@ -1,4 +1,4 @@
-"""boltzmann: the softmax of energies, and the thermodynamic quantities of the system."""
+"""boltzmann: probabilities of the states of a system from their energies, and thermodynamic quantities."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def boltzmann(
     temperature : float or array
         T. At T = 0 the states with the lowest energy share all of the probability. At infinity all states are equally
         likely. An array has one temperature per row. A list of M temperatures with a single system gives M values of
-        each result, as in `softmax`.
+        each result.
     k : float
         Boltzmann's constant, above 0, in the unit of E / T.
     weights : array, optional
@@ -105,7 +105,7 @@ def boltzmann(
 
 
 def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weights: Any, k: float) -> Boltzmann:
-    """Compute every result for energies, scale, mask and degeneracies that are already checked."""
+    """Compute all results. The arguments are already checked."""
     xp, wide = namespace(energies), row_dtype(energies.dtype)
     allowed = energies != math.inf
     if where is not None:
@@ -131,7 +131,7 @@ def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weig
     if weights is None:
         entropy = squeezed(operations.entropy.first(scores), axes)
     else:  # p is proportional to g times the softmax of z
-        log_ratio = operations.log_softmax.first(scores)  # log(p / g) plus a number per row
+        log_ratio = operations.log_softmax.first(scores)  # log(p / g) plus a constant per row
         log_g = xp.log(xp.astype(xp.where(weights == 0, 1.0, weights), wide))
         scores = scores._replace(z=log_ratio + log_g, beta=UNIT)
         p, lse = operations.softmax(scores)
@@ -148,7 +148,7 @@ def _system(energies: Any, axes: tuple[int, ...], scale: Scale, where: Any, weig
     constant = (p == 0.0) | (xp.abs(energies) == math.inf)
     deviation = xp.where(constant, 0.0, xp.astype(xp.where(constant, 0.0, energies), wide) - centre)
     deviation = deviation * xp.where(xp.abs(beta) == math.inf, 0.0, beta)
-    correction = mean_of(deviation)  # corrects the rounding of U, which matters for energies like 1e15
+    correction = mean_of(deviation)  # removes the error of the rounded U, which matters for energies like 1e15
     deviation = deviation - xp.reshape(correction, kept)
     heat = k * mean_of(deviation * deviation)
     entropy = k * entropy

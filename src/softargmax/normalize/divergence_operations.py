@@ -21,7 +21,7 @@ from softargmax.normalize.operations import (
     sum_to_scores,
 )
 
-# --- D = <p, log p - log q>. dD = <p (log p - log q - D), dx_p> + <q - p, dx_q> ---------------------------------------
+# --- D = <p, log p - log q>. dD = <p (log p - log q - D), dx_p> + <q - p, dx_q> with x_p = beta z_p, x_q = beta z_q ---
 
 
 class KlDivergence(NamedTuple):
@@ -42,10 +42,10 @@ class Divergence(NamedTuple):
 
 
 def _divergence_slopes(i: KlDivergence) -> tuple[Any, Any]:
-    """Return the derivatives of D with respect to x = beta z of p and of q.
+    """Return the derivatives of D with respect to x_p = beta z_p and x_q = beta z_q.
 
-    They are computed in float64, because they are small differences if p is near q. Infinite scores and an infinite D
-    are treated as constants.
+    The computation uses float64 if the library has it: if p is near q, the derivatives are small differences of larger
+    numbers. The derivative with respect to an infinite score is 0. In a row with an infinite D, all derivatives are 0.
     """
     xp = namespace(i.z_p)
     of_p, of_q = (Scores(z, i.where, i.beta, i.axes, working_dtype(z, xp)) for z in (i.z_p, i.z_q))
@@ -61,8 +61,8 @@ def _divergence_slopes(i: KlDivergence) -> tuple[Any, Any]:
 def _to_beta(i: KlDivergence, slopes: tuple[Any, Any]) -> Any:
     """Return the derivative with respect to beta, <of_p, z_p> + <of_q, z_q>, where of_p and of_q are the `slopes`.
 
-    Each slope sums to 0 over a row. The largest score of the row is therefore subtracted from z_p and z_q, which
-    reduces the rounding error.
+    Each slope sums to 0 over a row, so subtracting one number from all scores of a row does not change the result. The
+    code subtracts the largest score of the row, which reduces the rounding error.
     """
     xp, total = namespace(i.z_p), 0.0
     for of, z in zip(slopes, (i.z_p, i.z_q), strict=True):
@@ -103,8 +103,8 @@ kl_divergence: Operation[KlDivergence, Divergence] = Operation(
 
 
 # --- H = log <1, p^a> / (1 - a). dH = a <q - p, dx> / (1 - a) - <q, log q - log p> da / (1 - a)^2, q = p^a / <1, p^a>
-# With u = (a - 1) (log p + H), q = p e^u. Near u = 0 the quotients (q - p) / (1 - a) and (q u - q + p) / (1 - a)^2 are
-# computed as power series.
+# with x = beta z. Let u = (a - 1) (log p + H). Then q = p e^u. Near u = 0, the quotients (q - p) / (1 - a) and
+# (q u - q + p) / (1 - a)^2 are computed as power series in u.
 
 
 class RenyiEntropy(NamedTuple):
@@ -119,7 +119,7 @@ class RenyiEntropy(NamedTuple):
 
 
 def _series(u: Any, add: int) -> Any:
-    """Return sum u^k / (k! (k + add)). It is (e^u - 1) / u for add = 1, (u e^u - e^u + 1) / u^2 for add = 2."""
+    """Return sum u^k / (k! (k + add)): (e^u - 1) / u for add = 1, and (u e^u - e^u + 1) / u^2 for add = 2."""
     total = namespace(u).zeros_like(u)
     for k in range(18, -1, -1):
         total = total * u + 1.0 / (math.factorial(k) * (k + add))
@@ -127,7 +127,7 @@ def _series(u: Any, add: int) -> Any:
 
 
 def _renyi_slopes(i: RenyiEntropy, entropy: Any) -> tuple[Any, Any, Any]:
-    """Return (p + q) / 2, and the derivatives of H with respect to x = beta z and to a."""
+    """Return (p + q) / 2, and the derivatives of H with respect to x = beta z and to the order a."""
     xp, dtype = namespace(i.z), row_dtype(i.z.dtype)
     of_p = Scores(i.z, i.where, i.beta, i.axes, dtype)
     of_q = of_p._replace(beta=reference.raised(i.beta, i.order, i.z))

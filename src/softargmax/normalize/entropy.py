@@ -29,7 +29,7 @@ def entropy(
     Parameters
     ----------
     z, axis, temperature, base, where
-        As in `softmax`. `base` changes the distribution, not the unit.
+        As in `softmax`. `base` changes the distribution. The result is in nats for every base.
     keepdims : bool
         Keep the reduced axes with size 1.
 
@@ -92,7 +92,7 @@ def renyi_entropy(
     Parameters
     ----------
     z, axis, temperature, base, where
-        As in `softmax`. `base` changes the distribution, not the unit.
+        As in `softmax`. `base` changes the distribution. The result is in nats for every base.
     order : float or array
         The order a: at least 0, infinity included. A larger order gives more weight to likely classes. An array has one
         order per row. The result has a gradient with respect to the order.
@@ -120,7 +120,7 @@ def renyi_entropy(
     small entropy of a confident row.
 
     A row with an empty support gives 0, a row with k entries of +inf gives log k, and a row with a NaN gives NaN. On a
-    device or under tracing the order is not checked: an order below 0 gives NaN.
+    device or under tracing the order is not checked. An order below 0 then gives NaN.
 
     Gradient: let g be the incoming gradient and :math:`q_i = p_i^a / \sum_j p_j^a`. The gradient with respect to z_i is
     :math:`g\,\beta\,a\,(q_i - p_i) / (1 - a)`. The gradient with respect to the order is
@@ -163,7 +163,9 @@ def kl_divergence(
 ) -> Array:
     r"""Return the Kullback-Leibler divergence of two softmaxes from their scores, in nats.
 
-    .. math:: \mathrm{KL}(p \,\|\, q) = \sum_i p_i \log \frac{p_i}{q_i} = \sum_i p_i \log \frac{p_i}{q_i} - p_i + q_i
+    .. math::
+        \mathrm{KL}(p \,\|\, q) = \sum_i p_i \log \frac{p_i}{q_i}
+        = \sum_i \left(p_i \log \frac{p_i}{q_i} - p_i + q_i\right)
 
     Parameters
     ----------
@@ -189,13 +191,13 @@ def kl_divergence(
 
     Notes
     -----
-    Every term of the second form is at least 0, so the terms do not cancel. The small divergence of two close
+    Every term of the second sum above is at least 0, so the terms do not cancel. The small divergence of two close
     distributions is therefore accurate. For example, the divergence of two rows of float64 scores that differ by 1e-9
     is right to many digits. The same is true at a high temperature, if it is passed as `temperature`. Dividing the
     scores by the temperature before the call would lose digits.
 
-    A term with p_i = 0 is 0 in the first form. A term with p_i > 0 and q_i = 0 gives +inf. A row in which p has an
-    empty support gives 0. In all other rows, a NaN in the support of p or q gives NaN.
+    A term of the first sum with p_i = 0 counts as 0. A term with p_i > 0 and q_i = 0 makes the result +inf. A row in
+    which p has an empty support gives 0. In all other rows, a NaN in the support of p or q gives NaN.
 
     Gradient: with incoming g, the gradient with respect to z_p is
     :math:`g\,\beta\,p_i (\log(p_i / q_i) - \mathrm{KL})`, and with respect to z_q it is :math:`g\,\beta\,(q_i - p_i)`.

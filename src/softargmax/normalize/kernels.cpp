@@ -60,16 +60,16 @@ template <class T, int Size> void under_softmax(const Args& args) {
 
 // ---- derivatives --------------------------------------------------------------------------------------------------
 
-struct Number {  // a struct, because std::vector needs a type of this namespace (core/cpp/parallel_rows.hpp)
+struct Number {  // a struct, because RowsByBlock must not get a type from outside this namespace (parallel_rows.hpp)
     double value = 0;
 };
-// Returns the part of a loaded block: of <p, g> for softmax, and of the sum of g for log_softmax.
+// Returns the sum over a loaded block: <p, g> for softmax_vjp, and the sum of g in the support for log_softmax_vjp.
 template <class T, int Size> Number block_sum(const Group<T, Size>& group, std::int64_t block, int g) {
     const T *x = group.scores + g * group.pitch, *y = group.other + g * group.pitch;
     const std::int64_t n = group.end(block) - group.begin(block);
     return {group.args.op == Op::log_softmax_vjp ? sum_in_support(x, y, n) : inner_product(x, y, n).hi};
 }
-// Returns beta, or 0 if the softmax of the row is constant: for lse = +inf and for T = 0. Returns 1 for a row of NaN.
+// Returns beta, or 0 if the softmax of the row is constant: for lse = +inf and for T = 0. Returns 1 if lse is NaN.
 inline double slope_of(const Args& args, std::int64_t row) {
     const double beta = args.hi ? at(args.hi, args, row) : 1, lse = args.lse ? at(args.lse, args, row) : 0;
     if (lse != lse) return 1;
@@ -119,7 +119,8 @@ template <class T, int Size> void logsumexp_vjp(const Args& args) {
 
 // ---- prefixes -------------------------------------------------------------------------------------------------------
 
-// Returns -log of the probability of a score in the softmax of the scores so far, and inf outside the support.
+// Returns -log of the probability of a score in the softmax of its prefix, which has the state `s`. Returns inf outside
+// the support.
 inline double surprisal(double z, const State& s, Scale beta) {
     if (z == -kInf) return kInf;
     if (z == s.m) return log_l(s);
@@ -127,8 +128,8 @@ inline double surprisal(double z, const State& s, Scale beta) {
     return std::isinf(x.hi) ? x.hi : x.hi + (x.lo + d.lo * beta.hi + log_l(s));
 }
 
-// Writes value(score, state) for every score of a block, where the state includes that score. Updates `s` to the state
-// after the block.
+// Writes value(score, state) for every score of a block, where the state is that of all scores up to this one. On
+// return, `s` is the state after the block.
 template <class T, class F> void accumulate(const T* z, std::int64_t n, Scale beta, State& s, T* out, F value) {
     for (std::int64_t j = 0; j < n; ++j) {
         const double score = static_cast<double>(z[j]);

@@ -47,10 +47,12 @@ def log_softmax(
     A row with an empty support is -inf everywhere. In a row with k entries of +inf, the result is -log k at these
     entries and -inf at all others.
 
-    The sum of exponentials relative to the maximum is l = 1 + r, where the maximum contributes the 1. Only r is stored,
-    and log l is log1p(r). The largest log p of a confident row is close to 0 and has full relative precision.
+    Let l be the sum of exp(beta z_i - m), where m is the largest beta z_i. The term of the maximum is 1, so l = 1 + r.
+    Only r is stored, and log l is computed as log1p(r). The largest log p of a confident row, which is close to 0, has
+    therefore full relative precision.
 
-    Gradient: with incoming g, :math:`\beta\,(g - p \sum g)` over the support, 0 in rows that contain +inf.
+    Gradient: with incoming g, it is :math:`\beta\,(g - p \sum g)`, where the sum runs over the support. It is 0 outside
+    the support and in rows that contain +inf.
 
     References
     ----------

@@ -88,13 +88,13 @@ def logsumexp(
     A row with an empty support gives -inf (for T < 0: +inf), a row with an entry of +inf gives +inf, and a row with a
     NaN gives NaN.
 
-    At T = inf the result is +inf, unless the row has a single score. T = -inf gives the same result as
-    T = inf. With weights, the result at T = inf depends on the sum of the weights. It is +inf for a sum above 1, -inf
-    for a sum below 1, and the weighted mean of the scores for a sum of 1. If the weights sum to 1 and T is large, the
-    sum of weighted exponentials is near 1. Its rounding error is then multiplied by T.
+    At T = inf the result is +inf, unless the row has a single score, which is then the result. T = -inf gives the same
+    result as T = inf. With weights, the result at T = inf depends on the sum of the weights. It is +inf for a sum above
+    1, -inf for a sum below 1, and the weighted mean of the scores for a sum of 1. If the weights sum to 1 and T is
+    large, the sum of weighted exponentials is near 1. The rounding error of its logarithm is then multiplied by T.
 
-    The sum of exponentials relative to the maximum is l = 1 + r, where the maximum contributes the 1. Only r is stored,
-    and log l is log1p(r). A result near 0 therefore keeps its digits.
+    Let l be the sum of exp(beta z_i - m), where m is the largest beta z_i. The term of the maximum is 1, so l = 1 + r.
+    Only r is stored, and log l is computed as log1p(r). A result near 0 therefore keeps its digits.
 
     Gradient: with incoming g, the gradient with respect to z is g p, where p is the softmax. In a row with k scores of
     +inf, the gradient with respect to each of them is g/k. The gradient with respect to w_i, for w_i above 0, is
@@ -193,9 +193,9 @@ def signed_logsumexp(
     Notes
     -----
     Positive and negative terms are summed separately in float64, and the logarithms of the two sums are combined. If
-    most of the sum cancels, S is computed instead from the mean of w under the softmax. Only the digits that cancel are
-    then lost. A row with an empty support has log_abs = -inf and sign 0, and so does a row whose terms cancel exactly.
-    If both sums are infinite, the result is NaN.
+    the two sums are almost equal, S is computed instead as sum exp(z_i) times the mean of w under the softmax. Only the
+    digits that cancel are then lost. A row with an empty support has log_abs = -inf and sign 0, and so does a row whose
+    terms cancel exactly. If both sums are infinite, the result is NaN.
 
     Gradient: with g the incoming gradient of log_abs, the gradient with respect to z_i is g w_i exp(z_i) / S.
 
@@ -225,8 +225,8 @@ def signed_logsumexp(
     log_abs = large + xp.log1p(-xp.exp(xp.where(gap > -0.5, -1.0, gap)))
     sign = xp.where(large == -math.inf, 0.0, xp.where(positive, xp.ones_like(large), -1.0))
 
-    # If most of the sum cancels, the logarithms of the two sums have too few digits. Use the mean of w under the
-    # softmax.
+    # If the two sums are almost equal, their logarithms have too few digits. Compute S as exp(lse) times the mean of w
+    # under the softmax.
     cancels = (gap > -0.5) & (xp.abs(large) < math.inf)
     z, weights = _powers_to_scores(z, weights)
     support = weights != 0.0 if where is None else where & (weights != 0.0)
@@ -255,9 +255,9 @@ def _sign(x: Any) -> Any:
 
 
 def _powers_to_scores(z: Any, weights: Any) -> tuple[Any, Any]:
-    """Move large powers of two from the weights to the scores, so that p does not underflow if a weight is huge.
+    """Move powers of two from huge and tiny weights to the scores, so that the softmax does not underflow.
 
-    Weights of moderate size are not changed, so their scores are not rounded.
+    Weights of moderate size do not change. Their scores do not change either, and so are not rounded.
     """
     xp = namespace(weights)
     edge, shift = (300, 600) if weights.dtype == xp.float64 else (32, 80)

@@ -20,7 +20,7 @@ Dim = int | tuple[int, ...] | None
 
 
 class _Normalizer(nn.Module):
-    """Base class of Softmax and LogSoftmax: their options."""
+    """Base class of Softmax and LogSoftmax. It checks and stores their options."""
 
     temperature: float | Tensor
 
@@ -50,7 +50,7 @@ class _Normalizer(nn.Module):
 
 
 def _check_options(temperature: Any, base: Any, dtype: Any) -> None:
-    """Check the options at construction, without scores. Only the dtype of a tensor is checked, not its values."""
+    """Check the options when a module is created. The dtype of a temperature tensor is checked, but not its values."""
     z = torch.empty(0)
     check.scale_of(known(temperature, "temperature"), base, z, (0,))
     if dtype is not None:

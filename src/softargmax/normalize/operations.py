@@ -1,8 +1,8 @@
 """Operation records of softmax, log_softmax, logsumexp, entropy and expectation. Their definitions are in reference.py.
 
-Only the support (p != 0, log p != -inf) takes part in a derivative. The softmax of a row with scores of +inf
-(lse = inf) is constant, so its derivative is 0. The derivative is also 0 at |beta| = inf (T -> 0), where the softmax is
-piecewise constant.
+The derivative rules use only the scores in the support, which have p != 0 or log p != -inf. The softmax of a row with
+scores of +inf (lse = inf) is constant, so its derivative is 0. The derivative is also 0 at |beta| = inf (T -> 0), where
+the softmax is piecewise constant.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Tangents
 from softargmax.core.scale import UNIT
 from softargmax.normalize import reference
 
-# --- softmax: p = exp(x - lse). dp = p (dx - <p, dx>), dlse = <p, dx>, with dx = beta dz + z dbeta ------------------
+# --- softmax: p = exp(x - lse), x = beta z. dp = p (dx - <p, dx>), dlse = <p, dx>, dx = beta dz + z dbeta -------------
 
 
 class Scores(NamedTuple):
@@ -55,7 +55,7 @@ class ToScores(NamedTuple):
 
 
 def _saved(i: Any) -> Wanted:
-    """Return the fields that the derivative rules read. They need z and beta only if beta is an array."""
+    """Return the fields that the derivative rules read. The rules need z and beta only if beta is an array."""
     results = {"p", "log_p", "lse"}
     return results if is_number(i.beta) else results | {"z", "beta"}
 
@@ -110,9 +110,10 @@ softmax: Operation[Scores, Probabilities] = Operation(
 
 
 def _softmax_vjp_vjp(i: SoftmaxVjp, _r: ToScores, g: ToScores, _wanted: Wanted) -> Gradients:
-    """Differentiate gz = beta p (g - <p, g>). The matrix of the map from g to gz is symmetric.
+    """Differentiate gz = beta p (g - <p, g>).
 
-    d gz = beta (p (dg - <p, dg>) + dp (g - <p, g>) - p <dp, g>).
+    d gz = beta (p (dg - <p, dg>) + dp (g - <p, g>) - p <dp, g>). The map from g to gz has a symmetric matrix, so the
+    gradient with respect to g is the same map of the incoming gradient.
     """
     inside = (i.p != 0) & (i.lse != math.inf)
     p, g_, h = only(inside, i.p), only(inside, i.g), only(inside, g.gz)
@@ -174,7 +175,7 @@ def _inside(log_p: Any, lse: Any) -> Any:
 
 
 def _probability(inside: Any, log_p: Any) -> Any:
-    """Compute p from log p. Outside the mask p is 0."""
+    """Compute p from log p. Where `inside` is False, p is 0."""
     return only(inside, namespace(log_p).exp(only(inside, log_p)))
 
 
@@ -212,7 +213,7 @@ log_softmax: Operation[Scores, LogProbabilities] = Operation(
 
 
 def _log_softmax_vjp_vjp(i: LogSoftmaxVjp, _r: ToScores, g: ToScores, _wanted: Wanted) -> Gradients:
-    """Return the gradients from d gz = beta (dg - p <1, dg> - p dlog p <1, g>)."""
+    """Return the gradients with respect to log p and g, from d gz = beta (dg - p <1, dg> - p dlog p <1, g>)."""
     inside = _inside(i.log_p, i.lse)
     h = only(inside, g.gz) * slope(i.beta)
     ph = _probability(inside, i.log_p) * h
@@ -245,8 +246,8 @@ log_softmax_vjp: Operation[LogSoftmaxVjp, ToScores] = Operation(
 
 
 # --- logsumexp: L = log <w, exp x> / beta. dL = <p, dz> + <q, dw> / (beta <w, q>) + <p, z - L> dbeta / beta -----------
-# with q = softmax(x) and p = w q / <w, q>. (If the weights span more than the exponent range of their dtype, q
-# underflows where w is huge. In this case L is right, but the gradient is wrong.)
+# with x = beta z, q = softmax(x) and p = w q / <w, q>. (If the weights span more than the exponent range of their
+# dtype, q underflows where w is huge. L is then still right, but the gradient is wrong.)
 
 
 class LogSumExp(NamedTuple):
@@ -267,7 +268,7 @@ class SmoothMaximum(NamedTuple):
 
 
 class LogSumExpVjp(NamedTuple):
-    """Arguments of `logsumexp_vjp`: gz = p g in the support. g has one number per row. `dtype` is the dtype of gz."""
+    """Arguments of `logsumexp_vjp`: gz = p g, and 0 where p = 0. g has one number per row. `dtype` is that of gz."""
 
     p: Array
     g: Array
@@ -276,7 +277,7 @@ class LogSumExpVjp(NamedTuple):
 
 
 def _logsumexp_slopes(i: LogSumExp, lse: Any, wanted: Wanted) -> tuple[Any, Any, Any]:
-    """Return dL/dz, dL/dbeta and dL/dw (dL/dbeta and dL/dw only if wanted). Each result can be differentiated again."""
+    """Return dL/dz, dL/dbeta and dL/dw; the last two are None if not wanted. Each can be differentiated again."""
     xp, support = namespace(i.z), i.where
     if i.weights is not None:
         support = i.weights != 0 if i.where is None else (i.weights != 0) & i.where
@@ -349,7 +350,7 @@ logsumexp_vjp: Operation[LogSumExpVjp, ToScores] = Operation(
 
 
 # --- entropy <p, -log p> and expectation <p, v>: dE = <p (v - E), dx> + <p, dv> ---------------------------------------
-# softmax_vjp computes the covariance p (v - <p, v>). The rules recompute p and log p from the scores.
+# with x = beta z. softmax_vjp computes p (v - <p, v>). The rules recompute p and log p from the scores.
 
 
 class Expectation(NamedTuple):
@@ -376,12 +377,15 @@ class Mean(NamedTuple):
 
 
 def _scores_of(i: Any) -> Scores:
-    """Return the arguments of softmax for the scores of a record."""
+    """Return the arguments of softmax for a record that has all fields of Scores. Their `dtype` is at least float32."""
     return Scores(i.z, i.where, i.beta, i.axes, row_dtype(i.z.dtype))
 
 
 def _entropy_slope(i: Scores) -> tuple[Any, Any]:
-    """Return p, and the derivative of the entropy with respect to x = beta z. The mean of d(-log p) under p is 0."""
+    """Return p, and the derivative of the entropy with respect to x = beta z.
+
+    The change of log p adds nothing to the derivative, because <p, d log p> = 0.
+    """
     of = _scores_of(i)
     result = softmax(of)
     log_p = log_softmax.first(of)
@@ -403,13 +407,13 @@ def _positions(z: Any, axes: tuple[int, ...]) -> Any:
 
 
 def sum_to_scores(i: Any, p: Any, of_x: Any, g: Any, wanted: Wanted) -> dict[str, Any]:
-    """Return the gradients with respect to z and beta of a sum under the softmax.
+    """Return the gradients of a number per row, such as the entropy, with respect to z and beta.
 
-    `of_x` is the derivative of the sum with respect to x = beta z.
+    `of_x` is the derivative of the number with respect to x = beta z. `g` is its incoming gradient.
     """
     gx = only(p != 0, of_x * g)
     gradients = {"z": gx * slope(i.beta)}
-    if "beta" in wanted:  # <z, gx> = <z - <p, z>, gx>, without cancellation
+    if "beta" in wanted:  # <z, gx>, computed as <z - <p, z>, gx>, which does not cancel
         inside = (p != 0) & ~_infinite(i.z)
         mean = row_sum(only(inside, p) * only(inside, i.z), i.axes)
         gradients["beta"] = finite_or_zero(i.beta.hi, row_sum(gx * only(inside, i.z - mean), i.axes))
@@ -417,7 +421,7 @@ def sum_to_scores(i: Any, p: Any, of_x: Any, g: Any, wanted: Wanted) -> dict[str
 
 
 def _tangent_of_sum(i: Any, p: Any, of_x: Any, t: Tangents) -> Any:
-    """Return the tangent of a sum under the softmax. `of_x` is the derivative of the sum with respect to x = beta z."""
+    """Return the tangent of a number per row, such as the entropy, from `of_x`, its derivative in x = beta z."""
     return row_sum(of_x * _tangent(i, (p != 0) & ~_infinite(i.z), t), i.axes)
 
 

@@ -1,12 +1,13 @@
 """logcumsumexp, the smooth maximum of every prefix: arguments, result, derivative rules and kernel.
 
-The result is y_i = log sum_{j <= i} exp(beta z_j) / beta. Let w_i be the weight of z_i in the softmax of its prefix.
+The result is y_i = log sum_{j <= i} exp(beta z_j) / beta. The prefix of a score z_i is z_1 .. z_i. Let w_i be the
+probability of z_i in the softmax of its prefix.
 
 For tangents t_i of z_i, the tangent of y_i is an exponential moving average, u_i = (1 - w_i) u_{i-1} + w_i t_i. For
 gradients g_i of y_i, the gradient of z_i is w_i c_i, where c_i = g_i + (1 - w_{i+1}) c_{i+1} is a recurrence from the
-end of the row. The derivative dy_i/dbeta is -H_i / beta^2, where H_i is the entropy of the softmax of the prefix. It
-follows the recurrence H_i = (1 - w_i) H_{i-1} + h(w_i) with h(w) = -w log w - (1 - w) log(1 - w). All three are scans
-of maps u -> a u + b with 0 <= a <= 1.
+end of the row. The derivative dy_i/dbeta is -H_i / beta^2, where H_i, the entropy of the softmax of the prefix, follows
+the recurrence H_i = (1 - w_i) H_{i-1} + h(w_i) with h(w) = -w log w - (1 - w) log(1 - w). All three recurrences are
+scans of maps u -> a u + b with 0 <= a <= 1.
 """
 
 from __future__ import annotations
@@ -53,17 +54,18 @@ prefix_surprisals: Operation[LogCumSumExp, Surprisals] = Operation(
 
 
 class _Steps(NamedTuple):
-    """Coefficients of the recurrence for each score, along the last axis."""
+    """Coefficients of the recurrences for each score, along the last axis."""
 
     surprisal: Any  # -log w
-    w: Any  # the weight of the score in its prefix
+    w: Any  # the probability of the score in the softmax of its prefix
     rest: Any  # 1 - w
 
 
 def _steps(i: LogCumSumExp) -> _Steps:
     """Compute the coefficients from the states of the prefixes.
 
-    The formula w_i = exp(beta (z_i - y_i)) with a rounded y_i would have a relative error of |beta y_i| ulp.
+    The formula w_i = exp(beta (z_i - y_i)) is not used: y_i is rounded, so w_i would have a relative error of
+    |beta y_i| ulp.
     """
     xp = namespace(i.z)
     surprisal = last(prefix_surprisals.first(i._replace(dtype=working_dtype(i.z, xp))), *i.axes)
@@ -71,7 +73,7 @@ def _steps(i: LogCumSumExp) -> _Steps:
 
 
 def _slope(i: LogCumSumExp, s: _Steps, y: Any) -> Any:
-    """Return dy/dbeta = -H / beta^2, and 0 if beta is 0 or infinite."""
+    """Return dy/dbeta = -H / beta^2, and 0 where beta is 0 or infinite or y is infinite."""
     xp, beta = namespace(y), last(i.beta.hi, *i.axes)
     inside = s.w > 0.0
     of_w = s.w * xp.where(inside, s.surprisal, 0.0)
@@ -84,7 +86,8 @@ def _slope(i: LogCumSumExp, s: _Steps, y: Any) -> Any:
 def _scan(a: Any, b: Any) -> Any:
     """Return u_i = a_i u_{i-1} + b_i along the last axis, in ceil(log2 n) steps.
 
-    `core.prefix_scan` computes the same for every library, but torch's `is_grads_batched` cannot batch its operations.
+    `core.prefix_scan` computes the same for every library, but it uses operations that torch's `is_grads_batched`
+    cannot batch.
     """
     step = 1
     while step < a.shape[-1]:

@@ -3,9 +3,9 @@
     x = beta z        m = max x        l = sum exp(x - m)        r = l - 1
     softmax = exp(x - m) / l           log_softmax = x - m - log l           lse = m + log l
 
-The definitions compute in float64 if the library has it, otherwise in float32, and round once. No control flow depends
-on values, so the functions can be traced. `reference_rows.py` explains how they avoid rounding errors and how they
-treat limits.
+The definitions compute in float64 if the library has it, otherwise in float32, and round the result once. No control
+flow depends on values, so the functions can be traced. `reference_rows.py` explains how they avoid rounding errors and
+how they treat limits. In the code, the variable m is not max x but the maximum of z, or of -z for beta < 0.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ def _log_probabilities(rows: Rows, a: Measure) -> Any:
 
 
 def _smooth_maximum(rows: Rows, a: Measure) -> Any:
-    """Return lse / beta = m + log(l) / beta, in the unit of z. At beta = 0 it is inf, or z if the row has one score."""
+    """Return lse / beta = m + log(l) / beta, where m is the maximum of z.
+
+    At beta = 0 it is inf if l > 1, -inf if l < 1 (which needs weights), and the mean of the scores if l = 1.
+    """
     xp = rows.xp
     log_l = a.c + xp.log1p(safe(a.r, xp))
     limit = (a.hi == 0.0) | (a.hi == INF)
@@ -72,7 +75,8 @@ def log_softmax(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: A
 def _lse(rows: Rows, a: Measure, dtype: Any) -> Any:
     """Return lse = m + log l, in the unit of x = beta z. The dtype is float32 or wider."""
     xp = rows.xp
-    fixed = (xp.abs(a.m) == INF) | ((a.m == 0.0) & (a.hi == INF))  # here beta m = m, also for beta = 0 and inf
+    # In these rows beta m counts as m: an infinite m stays infinite at beta = 0, and m = 0 stays 0 at beta = inf.
+    fixed = (xp.abs(a.m) == INF) | ((a.m == 0.0) & (a.hi == INF))
     infinite = ~fixed & (a.hi == INF)
     m, hi = xp.where(fixed, 0.0, a.m), xp.where(a.hi == INF, 0.0, a.hi)
     scaled = xp.where(infinite, xp.where(a.m < 0.0, -xp.full_like(m, INF), INF), hi * m + a.lo * m)
@@ -115,7 +119,7 @@ def logsumexp_vjp(p: Any, g: Any, dtype: Any) -> Any:
 def _total(rows: Rows, terms: Any) -> Any:
     """Return the sum of each row, exact up to one rounding."""
     high, low = rows.total(terms)
-    return high + rows.xp.where(rows.xp.isfinite(high), low, 0.0)  # an infinite term has no rounding error
+    return high + rows.xp.where(rows.xp.isfinite(high), low, 0.0)  # an infinite sum has no rounding error
 
 
 def _sum(rows: Rows, a: Measure, values: Any, dtype: Any) -> Any:
@@ -135,7 +139,7 @@ def entropy(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) 
 
 
 def raised(beta: Scale, order: Any, z: Any) -> Scale:
-    """Return the scale whose softmax is proportional to p^order: order beta.
+    """Return order * beta. At this scale the softmax of the scores is proportional to p^order.
 
     A beta of 0 or infinity is returned unchanged.
     """
@@ -169,10 +173,10 @@ def _series(u: Any, terms: int) -> Any:
 def renyi_entropy(z: Any, where: Any, beta: Scale, order: Any, axes: tuple[int, ...], dtype: Any) -> Any:
     """Return log sum p^a / (1 - a), computed by one of two formulas.
 
-    Let q = p^a / sum p^a, and let l_p and l_q be the sums of exponentials of the rows of p and q. If the smaller of
-    log l_q and a log l_p is at most half the larger, the result is (log l_q - a log l_p) / (1 - a). The maxima of the
-    rows cancel in this formula. Otherwise the result is log1p((1 - a) E) / (1 - a) with E = <p, (p^(a-1) - 1) / (1 -
-    a)>, a sum without negative terms.
+    Let q = p^a / sum p^a. p and q are the softmaxes of the scores at the scales beta and a beta. Let l_p and l_q be the
+    sums l of these softmaxes. If the smaller of log l_q and a log l_p is at most half the larger, the result is
+    (log l_q - a log l_p) / (1 - a). The maxima are not in this formula, because they cancel. Otherwise the result is
+    log1p((1 - a) E) / (1 - a), where the sum E = <p, (p^(a-1) - 1) / (1 - a)> has no negative terms.
     """
     rows, xp = Rows(z, axes), namespace(z)
     scale = raised(beta, order, z)
@@ -212,7 +216,7 @@ def renyi_entropy(z: Any, where: Any, beta: Scale, order: Any, axes: tuple[int, 
 
 @np.errstate(all="ignore")
 def expectation(z: Any, where: Any, beta: Scale, values: Any, axes: tuple[int, ...], dtype: Any) -> Any:
-    """Return sum p v. If there are no values, v is the positions 0..K-1."""
+    """Return sum p v. If `values` is None, v is the positions 0..K-1."""
     rows, xp = Rows(z, axes), namespace(z)
     if values is None:
         values = xp.arange(max(rows.length, 1), dtype=rows.dtype, device=device_of(z))
@@ -223,10 +227,10 @@ def expectation(z: Any, where: Any, beta: Scale, values: Any, axes: tuple[int, .
 
 @np.errstate(all="ignore")
 def kl_divergence(z_p: Any, z_q: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> Any:
-    """Return sum p (delta - 1 + exp(-delta)) with delta = log p - log q. No term is negative, so none cancels.
+    """Return sum p (delta - 1 + exp(-delta)) with delta = log p - log q. No term is negative, so terms do not cancel.
 
-    delta = beta ((z_p - z_q) - (m_p - m_q)) - (log l_p - log l_q). An error e in a maximum or a log l, which are the
-    same for the whole row, changes the sum by only about e^2.
+    delta = beta ((z_p - z_q) - (m_p - m_q)) - (log l_p - log l_q). An error e in a maximum or in a log l shifts every
+    delta of the row by the same amount. Because p and q sum to 1, this changes the sum by only about e^2.
     """
     rows, xp = Rows(z_p, axes), namespace(z_p)
     a, b = (measure(rows, z, beta, where) for z in (z_p, z_q))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def logsumexp(z: Any, axes: tuple[int, ...], scale: Scale, weights: Any, where: Any, keepdims: bool) -> Any:
-    """Return log sum w exp(beta z) / beta. All terms are divided by the term with the largest real part."""
+    """Return log sum w exp(beta z) / beta. All terms are divided by the term of largest magnitude."""
     xp = namespace(z)
     rows = Rows(z, axes)
     with np.errstate(all="ignore"):

@@ -1,9 +1,9 @@
 """Row layout of ragged segments, and the numbers that the definitions compute for each row.
 
-The definitions avoid rounding errors in two ways. First, z - m is stored together with its rounding error e, as
-d + e = z - m, and its exponential is exp(d) (1 + e). The product beta (z - m) is stored in the same way. Second, the
-sum l is stored as the sum of two numbers. The term of the maximum is exactly 1. It is subtracted from l without
-rounding, which gives r, and log l = log1p(r).
+The definitions avoid rounding errors in two ways. First, z - m is stored as d + e, where d is the rounded difference
+and e its rounding error. Its exponential is computed as exp(d) (1 + e). The product beta (z - m) is stored in the same
+way. Second, the sum l is stored as the sum of two numbers. The term of the maximum is exactly 1. It is subtracted from
+l without rounding, which gives r, and log l is computed as log1p(r).
 
 Limits need no separate formulas, because they only make the support smaller. In a row with scores of +inf, only these
 scores remain in the support, with equal probabilities. At beta = inf only the maxima of a row remain. Entries outside
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Segments(Rows):
     """Ragged rows. Row s is z[offsets[s] : offsets[s + 1]]; this class moves the first axis of z to the end.
 
-    A score of 0 is appended as an extra segment, so that there is always at least one segment. If offsets decrease or
-    do not run from 0 to len(z), every result is NaN (under tracing and on devices offsets cannot be checked).
+    A score of 0 is appended as an extra segment, so that there is always at least one segment. Under tracing and on
+    devices the offsets cannot be checked. If they decrease or do not run from 0 to len(z), every result is NaN.
     """
 
     def __init__(self, z: Any, offsets: Any) -> None:
@@ -62,7 +62,10 @@ class Segments(Rows):
         return x
 
     def _reduce(self, merge: Any, parts: tuple[Any, ...], identity: tuple[float, ...]) -> tuple[Any, ...]:
-        """Reduce each segment with `merge`: the prefix scan at its last position, or the identity if it is empty."""
+        """Reduce each segment with `merge`. The result of an empty segment is the identity.
+
+        The result of any other segment is the value of the prefix scan at the segment's last position.
+        """
         parts = scan(merge, parts, identity, self.ids)
         at = (self.xp.take(part, self.last, axis=-1) for part in parts)
         return tuple(self.xp.where(self.void, unit, part) for unit, part in zip(identity, at, strict=True))
@@ -99,7 +102,7 @@ class Measure(NamedTuple):
     """Scores x = beta z relative to the maximum of their row: x - x_max = s + t, w = exp(s + t), r = sum w - 1."""
 
     m: Any  # the maximum of z, or of -z if beta is negative
-    c: Any  # maximum of x - |beta| m + log weights, or 0 without weights
+    c: Any  # the maximum of (x - |beta| m + log weights), or 0 without weights
     s: Any
     t: Any
     w: Any
@@ -123,7 +126,8 @@ def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = 
         x = xp.where(weights == 0, -INF, x)
     x = rows.pad(xp.where(x == -INF, -INF, x))  # same values, but no derivative outside the support
     m = rows.top(x)
-    # Below s = -2000, exp(s) is 0, and the error term t is smaller than the rounding error of log_softmax.
+    # Where s < -2000, `below` may return t = 0. This changes no result: exp(s) is 0 there, and t is less than the
+    # rounding error of log_softmax.
     s, t = below(x, rows.spread(m), scale, rows.spread(hi), rows.spread(lo), 2000.0)
     c = xp.zeros_like(m)
     if weights is not None:
@@ -144,5 +148,5 @@ def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = 
 
 
 def safe(r: Any, xp: Any) -> Any:
-    """Return r, replaced by 0 in empty rows (r = -1). There log1p(r) would be -inf, and callers do not need it."""
+    """Return r, replaced by 0 in empty rows (r = -1), where log1p(r) would be -inf."""
     return xp.where(r == -1.0, 0.0, r)

@@ -1,7 +1,7 @@
 """softmax, log_softmax and logsumexp of ragged rows: operation records with arguments, results, rules and kernels.
 
-A row is a segment z[offsets[s] : offsets[s + 1]] along axis 0. Each column of the other axes is independent. lse has
-one entry per row, shape (S, ...). beta is a number, or broadcasts with lse.
+A row is a segment z[offsets[s] : offsets[s + 1]] along axis 0. Each index of the other axes has separate rows. lse has
+shape (S, ...), one number per row. beta is a number, or an array that broadcasts with lse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from softargmax.normalize.operations import LogProbabilities, Probabilities, Smo
 
 
 class Segments(NamedTuple):
-    """The offsets of the segments and the segment of each score, with methods to sum and to broadcast."""
+    """The offsets of the segments, and `row`, the number of the segment of each score."""
 
     offsets: Any
     row: Any
@@ -51,9 +51,11 @@ _LSE = Result("z", "dtype", _per_segment, wide=True)
 
 
 def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
-    """Implement vmap: make the batch axis the last axis of z, because the columns of z are independent."""
+    """Implement vmap: move the batch axis of z to the end, where each index has separate rows."""
     if dims.offsets is not None:
-        raise NotImplementedError("offsets: expected no batch axis under vmap, got one; concatenate all segments")
+        raise NotImplementedError(
+            "offsets: expected an array that vmap does not map, got a mapped one; pass all segments in one call"
+        )
 
     def moved(x: Any, dim: int | None) -> Any:
         if isinstance(x, float):
@@ -73,7 +75,7 @@ def _tangent(i: Any, rows: Segments, inside: Any, t: Tangents) -> Any:
 
 
 def _to_beta(i: Any, rows: Segments, p: Any, inside: Any, gx: Any) -> Any:
-    """Return the gradient with respect to beta, <z - <p, z>, gx>, which has no cancellation."""
+    """Return the gradient with respect to beta, <z, gx>, computed as <z - <p, z>, gx>, which does not cancel."""
     z = only(inside, i.z)
     return finite_or_zero(i.beta.hi, rows.sum(gx * only(inside, z - rows.broadcast(rows.sum(p * z)))))
 
@@ -82,7 +84,7 @@ def _to_beta(i: Any, rows: Segments, p: Any, inside: Any, gx: Any) -> Any:
 
 
 class SegmentScores(NamedTuple):
-    """Scores z of shape (N, ...) and the bounds of the segments, of shape (S + 1,)."""
+    """Scores z of shape (N, ...), and the offsets of the S segments, of shape (S + 1,)."""
 
     z: Array
     offsets: Integers
@@ -172,7 +174,7 @@ segment_log_softmax: Operation[SegmentScores, LogProbabilities] = Operation(
 
 
 def _slopes(i: SegmentScores, lse: Any, wanted: Wanted) -> tuple[Segments, Any, Any]:
-    """Return the segments, dL/dz, and dL/dbeta if requested. Both gradients can be differentiated again."""
+    """Return the segments, dL/dz, and dL/dbeta if requested. Both derivatives can be differentiated again."""
     xp, rows = namespace(i.z), Segments.of(i)
     p = segment_softmax(SegmentScores(i.z, i.offsets, i.beta, i.z.dtype)).p
     if "beta" not in wanted:

@@ -27,8 +27,10 @@ def segment_softmax(
 ) -> Array:
     r"""Return the softmax of each segment of z's first axis.
 
-    .. math:: p_i = \frac{e^{z_i / T}}{\sum_{j \in S} e^{z_j / T}}, \qquad
-              S = \{o_s, \dots, o_{s+1} - 1\} \ni i \quad\text{or}\quad S = \{j : s_j = s_i\}
+    .. math:: p_i = \frac{e^{z_i / T}}{\sum_{j \in I} e^{z_j / T}}, \qquad
+              I = \{o_s, \dots, o_{s+1} - 1\} \ni i \quad\text{or}\quad I = \{j : s_j = s_i\}
+
+    I is the set of positions in the segment of i. o_s is the offset of segment s, and s_j is the index of score j.
 
     Parameters
     ----------
@@ -39,8 +41,8 @@ def segment_softmax(
     index : array of int, shape (N,)
         The segment number of each score, from 0 to S - 1, in any order. Pass either `index` or `offsets`.
     num_segments : int, optional
-        S, the number of segments, for use with `index`. Defaults to the largest index plus 1. To read the largest
-        index, the call waits for the device. Required under tracing.
+        S, the number of segments, for use with `index`. Defaults to the largest index plus 1. If it is not given, the
+        call waits for the device to read the largest index. Required under tracing.
     temperature : float or array
         T as in `softmax`. An array broadcasts with (S, ...). For scores of shape (N, H), an array of shape (S, 1) has
         one temperature per segment, and an array of shape (H,) one per head.
@@ -64,8 +66,9 @@ def segment_softmax(
     Each segment is a row. Its edge cases and gradient are as in `softmax`. On a device or under tracing the values of
     offsets and index are not checked. Wrong values give NaN.
 
-    If `index` is not sorted, the scores are sorted by it first, with a stable sort. The result is bitwise equal to that
-    of a call with the sorted scores and their offsets. Passing offsets avoids the sort.
+    If `index` is not sorted, the scores are first sorted by `index`, with a stable sort. The result is returned in the
+    caller's order. It has the same bits as the result for the sorted scores with their offsets. Passing offsets avoids
+    the sort.
 
     References
     ----------
@@ -97,7 +100,9 @@ def segment_log_softmax(
 ) -> Array:
     r"""Return the natural logarithm of `segment_softmax`, computed without the softmax itself.
 
-    .. math:: \log p_i = z_i / T - \log \sum_{j \in S} e^{z_j / T}
+    .. math:: \log p_i = z_i / T - \log \sum_{j \in I} e^{z_j / T}
+
+    I is the set of positions in the segment of i.
 
     Parameters
     ----------
@@ -148,10 +153,10 @@ def segment_logsumexp(
 ) -> Array:
     r"""Return the smooth maximum of each segment of z's first axis.
 
-    .. math:: T \log \sum_{j \in S} e^{z_j / T}
+    .. math:: T \log \sum_{j \in I} e^{z_j / T}
 
-    It is T times the logarithm of the denominator of `segment_softmax`. Like the result of `logsumexp`, it has the unit
-    of the scores.
+    I is the set of positions in the segment. The result is T times the logarithm of the denominator of
+    `segment_softmax`. Like the result of `logsumexp`, it has the unit of the scores.
 
     Parameters
     ----------
@@ -161,7 +166,7 @@ def segment_logsumexp(
     Returns
     -------
     array, shape (S, ...)
-        One number per segment and index of the other axes. float32 for half-precision scores.
+        One number per segment, for each index of the other axes. float32 for half-precision scores.
 
     Raises
     ------
@@ -208,7 +213,7 @@ def _checked(
 
 
 def _masked(rows: SegmentScores, where: Any) -> Any:
-    """Return the scores. Masked scores are replaced by -inf, or by +inf if beta < 0, so that beta z is -inf."""
+    """Return the scores, with masked scores replaced by -inf, or by +inf if beta < 0. Their beta z is then -inf."""
     xp, hi = namespace(rows.z), rows.beta.hi
     if isinstance(hi, float):
         return xp.where(where, rows.z, math.inf if hi < 0.0 else -math.inf)

@@ -1,9 +1,9 @@
-// Softmax of short float32 rows, sixteen rows at a time, one row per lane. Work that is needed once per row, such as
-// finding the maximum, is then done for sixteen rows at once. If the rows are processed one at a time, each waits for a
-// chain of dependent operations: 71 ns per row for 65536 x 64.
+// Softmax of short float32 rows, sixteen rows at a time, one row per SIMD lane. Work that is needed once per row, such
+// as finding the maximum, is then done for sixteen rows at once. Without lanes, each row waits for a chain of dependent
+// operations, which takes 71 ns per row for 65536 rows of 64 scores.
 //
-// The operations and their order are as in core/cpp/state.hpp and softmax_row.hpp, so both give the same bits. Loops
-// over the rows `g` are written so that the compiler vectorizes them.
+// The operations and their order are as in core/cpp/state.hpp and softmax_row.hpp, so a row has the same bits as if it
+// were computed alone. Loops over the rows `g` are written so that the compiler vectorizes them.
 #pragma once
 
 #include "normalize/softmax_row.hpp"
@@ -12,13 +12,13 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
 // ---- sixteen rows in lanes ------------------------------------------------------------------------------------
 
-constexpr int kShort = kUnroll * 16;  // length of the longest row that fits a lane: the scores of one step of `steps`
+constexpr int kShort = kUnroll * 16;  // length of the longest row that fits a lane: kUnroll packs of 16 scores
 
 // Prefetches the cache lines of the next rows, one line at a time, between arithmetic instructions. The hardware does
 // not predict the order in which rows of different lengths are read. If all lines were requested at once, the requests
 // would wait for one another.
 struct Lookahead {
-    const char *next = nullptr, *end = nullptr;  // in the scores
+    const char *next = nullptr, *end = nullptr;  // the next line to prefetch and the end, both in the scores
     char* out = nullptr;  // the position in the results that corresponds to `next`
     const char* until = nullptr;
 
@@ -65,7 +65,7 @@ template <bool Unit> class Lanes {
         transpose_all(lane_[0], kRows, y_[0], kShort, columns_ / kSide, true);
     }  // y_ then contains rows
 
-    // Finds the peak of every row, as Peak<float> does.
+    // Finds the peak of every row, with the formulas of Peak<float> (core/cpp/state.hpp).
     void find_peaks() {
         V top = V::all(-INFINITY);
         for (int i = 0; i < columns_; ++i) top = max(V::load(lane_[i]), top);
@@ -110,13 +110,13 @@ template <bool Unit> class Lanes {
         sum_up(rest_);
         for (int g = 0; g < kRows; ++g) r_[g] = sum_of_terms(g, rest_[g]);
     }
-    // Returns the state's r: the number of maxima minus 1, plus `rest` (the sum of the other terms) in the unit of the
-    // state.
+    // Returns the state's r: the number of maxima minus 1, plus `rest`, the sum of the other terms. `rest` is scaled so
+    // that the term of a maximum would be 1.
     double sum_of_terms(int g, double rest) const {
         return (static_cast<double>(ties_[g]) - 1) + rest * (Reach<float>::lower / e_[g]);
     }
-    // For rows that look confident, sums the two parts `power` and `power t` of the terms separately, as Fold::kCareful
-    // does.
+    // A term is power + power t. For rows that look confident, `power` and `power t` are summed separately, as in
+    // Fold::kCareful (core/cpp/state.hpp).
     void refine_confident() {
         bool any = false;
         for (int g = 0; g < kRows; ++g) any = any || looks_confident(r_[g]);
@@ -135,8 +135,9 @@ template <bool Unit> class Lanes {
         for (int g = 0; g < kRows; ++g)
             if (looks_confident(r_[g])) r_[g] = sum_of_terms(g, powers[g] + rest_[g]);
     }
-    // Sums y_ over each row in the order of Sum<float>. The four packs of a step are added first. The lanes are then
-    // added as in sum_of (simd.hpp), which adds low and high halves first.
+    // Sums y_ over each row, in the order in which Sum<float> would add the scores of that row. First, scores whose
+    // distance in the row is a multiple of 16 are added. The 16 results are then added as in sum_of (simd.hpp): first
+    // those that are 8 apart, then 4, 2 and 1 apart.
     void sum_up(double* sum) const {
         const auto lane = [&](int j) SOFTARGMAX_LAMBDA {
             const V y = V::load(y_[j]);
@@ -160,7 +161,7 @@ template <bool Unit> class Lanes {
     }
 
   public:
-    // Computes rows of at most `columns` scores, where `columns` is a multiple of 16.
+    // For rows of at most `columns` scores, where `columns` is a multiple of 16.
     Lanes(Scale beta, int columns) : beta_(beta), columns_(columns) {}
 
     void load_row(int g, const float* z, std::int64_t n) {
@@ -169,8 +170,8 @@ template <bool Unit> class Lanes {
     }
     const float* row(int g) const { return row_[g]; }
 
-    // True if the lanes can compute the row: its maximum is ordinary (see find_peaks) and it has no NaN. Other rows are
-    // computed by whole_group.
+    // True if the lanes can compute the row: it has no NaN, and find_peaks has set plain_. Other rows are computed by
+    // whole_group.
     bool plain(int g) const { return plain_[g] && r_[g] == r_[g]; }
     State state(int g) const { return {static_cast<double>(top_[g]), r_[g]}; }
 
@@ -209,7 +210,7 @@ template <bool Unit> class Lanes {
     }
 };
 
-// ---- scheduling of short rows: bare rows need no Group, other rows are computed in lanes ----------------------
+// ---- two ways to compute short rows: bare rows without a Group, and rows in lanes -----------------------------
 
 // True if the call is a softmax whose rows fit in one block and are read and written in place, without copies.
 template <class T, int Size> bool is_bare(const Frame<T>& frame) {
@@ -217,8 +218,7 @@ template <class T, int Size> bool is_bare(const Frame<T>& frame) {
     return Size == 1 && args.op == Op::softmax && !args.offsets && args.cols.total <= kBlock && frame.z_direct &&
            frame.out_direct && !frame.changed && frame.one_scale && !frame.scale.undefined && !args.lse;
 }
-// Computes the softmax of bare rows without a Group. Building a Group takes 10 ns. The softmax of a row of 1024 scores
-// takes 240 ns without it.
+// Computes the softmax of bare rows without a Group. This saves 10 ns per row. A row of 1024 scores takes 240 ns.
 template <class T> void bare_rows(const Frame<T>& frame, std::int64_t begin, std::int64_t end) {
     const Args& args = frame.args;
     T* store = scratch(kTerms).get<T>(2 * kBlock);

@@ -55,10 +55,10 @@ def soft_argmax(
 
     Notes
     -----
-    Values outside the support are ignored, even NaN. A row with an empty support gives 0, as does a row whose peak is
-    at position 0. To find rows with an empty support, use ``logsumexp(z) == -inf``. If the values are vectors, each of
-    their D components takes a separate pass over the scores. For large D, ``softmax(z) @ values`` is faster than
-    `soft_argmax` but less accurate.
+    Values outside the support are ignored, even NaN. A row with an empty support gives 0. A row whose peak is at
+    position 0 may also give 0. To find rows with an empty support, use ``logsumexp(z) == -inf``. If the values are
+    vectors, each of their D components takes a separate pass over the scores. For large D, ``softmax(z) @ values``
+    is faster than `soft_argmax` but less accurate.
 
     Gradient: with incoming g, the gradient with respect to z_i is :math:`\beta\,p_i \langle g, v_i - \hat v\rangle`,
     and with respect to v_i it is p_i g. As T tends to 0, the result tends to the value at the maximum (the mean over

@@ -75,8 +75,8 @@ def softmax(
     length 0, is 0 everywhere. If k entries are +inf, each of them has probability 1/k. A NaN in the support makes its
     own row NaN, but no other row.
 
-    Gradient: with incoming g, :math:`\beta\,p \odot (g - \langle p, g\rangle)`, 0 outside the support and in rows that
-    contain +inf.
+    Gradient: with incoming g, it is :math:`\beta\,p \odot (g - \langle p, g\rangle)`. It is 0 outside the support and
+    in rows that contain +inf.
 
     Adding the same number to all scores of a row does not change the result. Multiplying them by a number does. The
     ratio p_i / p_j depends only on z_i - z_j (Luce's choice axiom).

@@ -90,7 +90,7 @@ def softmax_jacobian(z: Logits, /, *, axis: int = -1, temperature: PerRow = 1.0,
 
 
 def _constant(rows: Any, beta: Any, xp: Any) -> Any:
-    """True for rows without NaN that have a scaled score of +inf or T = 0. Their softmax is locally constant."""
+    """True for rows without NaN in which T is 0 or a scaled score is +inf. Their softmax is locally constant."""
     constant = abs(beta) == math.inf
     constant = constant | (xp.abs(rows) == math.inf) & ((rows > 0.0) == (beta >= 0.0))
     return xp.any(constant, axis=-1) & ~xp.any(xp.isnan(rows), axis=-1)

@@ -10,8 +10,8 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
 // ---- softmax --------------------------------------------------------------------------------------------------
 
-// Computes the softmax of a row that fits in one block. The terms of the sum stay in the L1 cache (two arrays of kBlock
-// numbers). They are therefore scaled, and not computed a second time.
+// Computes the softmax of a row that fits in one block. The terms of the sum are stored in two arrays of kBlock
+// numbers, which stay in the L1 cache. The result is computed from these terms, so no exponential is computed twice.
 template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T* store, const Target<T>& to) {
     const T m = maximum(z, n);
     if (std::isinf(m) || std::isinf(beta.hi) || (sizeof(T) == 4 && !fits_float(m, beta))) {
@@ -20,8 +20,8 @@ template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T
         return s;
     }
     // Prefetch the result's memory while the sum is computed: softmax of 4096 x 1024 on 2 threads takes 0.65 ms without
-    // the prefetch and 0.57 ms with it. Streaming stores bypass the caches and would evict the prefetched lines, so
-    // they are used without the prefetch.
+    // the prefetch and 0.57 ms with it. There is no prefetch before streaming stores, because they bypass the caches
+    // and would evict the prefetched lines.
     for (std::int64_t i = 0; i < n && !to.streaming; i += Pack<T>::kLanes) __builtin_prefetch(to.out + i, 1);
     const Peak<T> peak(m, beta);
     const State s = fold_finite<Fold::kStore>(z, n, peak, beta, to.next, store);
@@ -37,7 +37,8 @@ template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T
 
 // ---- derivatives. Incoming gradients outside the support are ignored, even if they are NaN -----------------------
 
-// Calls body(p, g) for each kUnroll packs of the rows p and g. At the end, p is padded with `fill` and g with 0.
+// Calls body(x, y) for every kUnroll packs of a row, where x are packs of p and y are packs of g. The last packs are
+// padded with `fill` in x and with 0 in y.
 template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* p, const T* g, std::int64_t n, T fill, Body body) {
     using V = Pack<T>;
     constexpr std::int64_t step = kUnroll * V::kLanes;
@@ -58,7 +59,7 @@ template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* p, const T*
     body(x, y);
 }
 
-// Returns one block's part of <p, g>.
+// Returns the sum <p, g> over one block. Entries with p = 0 are left out.
 template <class T> Twofold inner_product(const T* p, const T* g, std::int64_t n) {
     using V = Pack<T>;
     const V zero = V::all(0);
@@ -121,7 +122,7 @@ template <class T, int Size> State start(const Group<T, Size>& group, int g) {
     return {at(args.m, args, row), at(args.r, args, row), at(args.low, args, row)};
 }
 
-// Writes the per-row results of a folded row: state, lse, smooth maximum.
+// Writes the results of a row that are one number or state: the state itself, lse and the smooth maximum.
 template <class T, int Size> void finish(const Group<T, Size>& group, int g, State& s) {
     const Args& args = group.args;
     const std::int64_t row = group.first + g;

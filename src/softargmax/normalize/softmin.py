@@ -48,8 +48,8 @@ def softmin(
     Notes
     -----
     The softmin is the softmax of -z: an entry of +inf is outside the support, and entries of -inf share all of the
-    probability. This is also true at beta = 0 (an infinite temperature or base = 1), where the softmin is the limit
-    from the side that favours small scores. temperature=0 gives an arg min. All other edge rows are as in `softmax`.
+    probability. This is also true at beta = 0 (an infinite temperature or base = 1), because the softmin there is the
+    limit beta -> 0 from above. temperature=0 gives an arg min. All other edge rows are as in `softmax`.
 
     Gradient: with incoming g, :math:`-\beta\,p \odot (g - \langle p, g\rangle)`.
 

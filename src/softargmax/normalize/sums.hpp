@@ -3,8 +3,8 @@
 //     expectation <p, v>      entropy -<p, log p>      divergence <p, log p - log q>
 //     Renyi entropy log <1, p^a> / (1 - a)
 //
-// To add a sum, add a value to SumOf and a line to the table kSums. Compute its sum over one block in `block_part`, and
-// its result from the sum over the row in `put_sum`.
+// To add a sum, add a value to SumOf and a line to the table kSums. Compute the sum over one block in `block_part`, and
+// the result of a row from the sum over the row in `put_sum`.
 #pragma once
 
 #include "normalize/args.hpp"
@@ -18,7 +18,7 @@ struct NamedSum {
     SumOf sum;
     const char *name, *text, *result;
     const char* z = "z";
-    const char* other = nullptr;  // name of a second array: scores like z, or values that broadcast if `optional`
+    const char* other = nullptr;  // name of a second array: scores like z, or (if optional) values that broadcast
     bool optional = false;
     const char* parameter = nullptr;  // name of a parameter: one number for all rows, or one per row
 };
@@ -42,12 +42,12 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 struct States {
     State p, q;
 };
-// Returns the order a of a Renyi entropy. For this sum, q = p^a / sum p^a, which is the softmax of the scores times a.
+// Returns the order a of a Renyi entropy. For this sum q = p^a / sum p^a, which is the softmax of a times the scores.
 template <int Size> double order_of(const Group<double, Size>& group, int g) {
     return at(group.args.parameter, group.args, group.first + g);
 }
 // True if the Renyi entropy of this order needs q. Orders 1, inf and NaN do not need q. At a = 1 the entropy is
-// <p, -log p>, and at a = inf it is -log max p.
+// <p, -log p>, and at a = inf it is -log max p. Orders above 2^60 are treated as inf.
 inline bool has_q(double order) { return order != 1 && order <= 0x1p60; }
 // Returns the scale of the scores of q: beta, or the order times beta for the Renyi entropy. At T = 0 it is beta for
 // every sum, because q is then equal to p.
@@ -72,9 +72,10 @@ SOFTARGMAX_INLINE void add_to(Twofold& sum, Twofold part) {
     sum = {s.hi, std::isinf(s.hi) ? 0 : sum.lo + (s.lo + part.lo)};
 }
 
-// Returns e^r - 1 - r without cancellation for |r| <= kNear. With h(r) = e^r - 1 - r and t(r) = e^r - 1 it uses
-// h(2 r) = 2 h(r) + t(r)^2 and t(2 r) = t(r) (2 + t(r)). No added term is negative.
-constexpr double kNear = 1.36;  // four times the range of exp_tail
+// Returns h(r) = e^r - 1 - r without cancellation for |r| <= kNear. It starts from h(r / 4) and t(r / 4), where
+// t(r) = e^r - 1, and doubles r twice: h(2 r) = 2 h(r) + t(r)^2 and t(2 r) = t(r) (2 + t(r)). No term of these sums for
+// h is negative.
+constexpr double kNear = 1.36;  // so that |r / 4| is less than ln2 / 2, the range of exp_tail
 SOFTARGMAX_INLINE Pack<double> beyond_linear(Pack<double> r) {
     using V = Pack<double>;
     const V x = r * V::all(0.25), u = x * x, two = V::all(2), tail = exp_tail<double>(x, u);
@@ -82,9 +83,9 @@ SOFTARGMAX_INLINE Pack<double> beyond_linear(Pack<double> r) {
     return fma(two, h2, t2 * t2);
 }
 
-// Returns sum p delta - p + q, where delta = beta (x - y - top) - log_ratio = log p - log q. All terms are at least 0.
-// Because p and q both sum to 1, an error e in `top` or `log_ratio` changes the sum by only about e^2. The small
-// divergence of close distributions is therefore accurate.
+// Returns sum (p delta - p + q), where delta = beta (x - y - top) - log_ratio = log p - log q. All terms are at
+// least 0. Because p and q both sum to 1, an error e in `top` or `log_ratio` changes the sum by only about e^2. The
+// small divergence of close distributions is therefore accurate.
 inline Twofold divergence(const double* x, const double* y, double beta, Twofold top, double log_ratio, const double* p,
                           const double* q, std::int64_t n) {
     using V = Pack<double>;
@@ -104,19 +105,21 @@ inline Twofold divergence(const double* x, const double* y, double beta, Twofold
     return sum.total();
 }
 
-// The Renyi entropy has two formulas, with E = <p, p^(a-1) - 1> / (1 - a):
+// The Renyi entropy has two formulas. E is <p, p^(a-1) - 1> / (1 - a), and l_p and l_q are the sums of exponentials in
+// the states of p and q:
 //
-//     (a log l_p - log l_q) / (a - 1), without the maxima        log1p((1 - a) E) / (1 - a)
+//     (a log l_p - log l_q) / (a - 1)        log1p((1 - a) E) / (1 - a)
 //
-// The first formula is used if the smaller of a log l_p and log l_q is at most half the larger. At most 1.6 bits then
-// cancel. This is the case for a <= 1/2 and a >= 2. In the second formula no term is negative. At a = 1 it is the
-// Shannon entropy.
+// The first formula needs no maxima, because they cancel. It is used if the smaller of a log l_p and log l_q is at most
+// half the larger. At most 1.6 bits then cancel. This is always so for a <= 1/2 and for a >= 2. In the second formula
+// no term of E is negative. At a = 1, E is the Shannon entropy.
 inline bool logs_are_apart(const States& s, double order) {
     if (!has_q(order)) return order > 1;
     const double log_p = order * log_l(s.p), log_q = log_l(s.q);
     return std::min(log_p, log_q) <= 0.5 * std::max(log_p, log_q);
 }
-// Returns one block's part of E = sum p (-y) phi((a - 1) y), with y = log p and phi(u) = (e^u - 1) / u.
+// Returns the sum over one block of p (-y) phi((a - 1) y), with y = log p and phi(u) = (e^u - 1) / u. Summed over all
+// blocks, it is E.
 inline Twofold mean_of_powers(const double* p, const double* log_p, double order, std::int64_t n) {
     using V = Pack<double>;
     constexpr int L = V::kLanes;
@@ -147,7 +150,7 @@ inline double renyi_entropy(const States& s, double order, double mean) {
     return fma(order, log_p, -log_l(s.q)) / (order - 1) + 0.0;  // + 0.0 turns -0.0 into 0.0
 }
 
-// Returns one block's part of the row's sum.
+// Returns the sum over one block.
 template <int Size> Twofold block_part(const Group<double, Size>& group, std::int64_t block, int g, const States& s) {
     const std::int64_t n = group.end(block) - group.begin(block);
     const double *z = group.scores + g * group.pitch, *other = group.other ? group.other + g * group.pitch : nullptr;

@@ -1,4 +1,4 @@
-// Arguments of the sampling kernels: plain data, without Python objects or vectors.
+// Arguments of the sampling kernels, as plain data: no Python objects and no SIMD types.
 #pragma once
 
 #include "core/cpp/kernel.hpp"
@@ -6,7 +6,8 @@
 namespace softargmax::sample {
 
 // With `index`, the kernel draws from the softmax of each row. Without `index`, it writes 1 to `out` where the filters
-// keep a score, and 0 elsewhere. Without scores, it writes Gumbel noise to `out`, or random words to `words`.
+// keep a score, and 0 elsewhere. Without scores, it writes Gumbel noise to `out`, or random words of 64 bits to
+// `words`.
 struct Args : RowArgs {
     Operand top_k, top_p, min_p, typical_p, epsilon, eta;  // one per row or one for all; absent: no such filter
     bool joint = false;  // true: each filter sees the whole row; false: only the scores that the previous filters kept

@@ -23,7 +23,10 @@ class Filters(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """The distribution to draw from. With `joint` each filter sees the whole row, else only the remaining classes."""
+    """The distribution to draw from.
+
+    If `joint` is True, each filter sees the whole row, otherwise only the classes that the previous filters kept.
+    """
 
     beta: Beta
     where: Array | None = None

@@ -20,7 +20,7 @@ std::optional<std::pair<std::int64_t, int>> first_problem(Args& args) {
     return std::nullopt;
 }
 
-// The number of draws per row. The choice of the number of threads counts each draw as a pass over the scores.
+// The number of draws per row. For choosing the number of threads, each draw counts as one pass over the scores.
 struct DrawsField {
     using Value = std::int64_t;
     const char* name;

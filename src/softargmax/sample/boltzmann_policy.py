@@ -50,7 +50,7 @@ def boltzmann_policy(
     -----
     Edge rows are as in `softmax`. A row with an empty support is 0 everywhere. k values of +inf share all of the
     probability, including epsilon. A NaN in the support makes its row NaN. On a device or under tracing, parameters are
-    not checked. There a parameter out of range makes its row NaN.
+    not checked. A parameter out of range then makes its row NaN.
 
     Half-precision values are computed in float32. Draw from the policy with ``categorical(log(pi))``.
 

@@ -51,6 +51,8 @@ def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
 
     .. math:: \arg\max_i\,(\beta z_i + g_i) \sim \mathrm{softmax}(\beta z), \qquad g_i = -\log(-\log(1 - V_i))
 
+    The :math:`V_i` are independent and uniform between 0 and 1.
+
     Parameters
     ----------
     z : array_like
@@ -58,7 +60,7 @@ def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
     axis : int
         The axis of the classes. The result has the other axes.
     temperature : float or array
-        T, at least 0. At T = 0 the draw is the arg max (of equal scores, the first). At infinite T the draw is uniform
+        T, at least 0. At T = 0 the draw is the arg max (the first of equal maxima). At infinite T the draw is uniform
         over the support.
     top_k : int or array, optional
         Keep the k largest scores. If k is -1, 0, or at least K, all scores are kept.
@@ -111,12 +113,12 @@ def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
     The draw of a row depends only on the scores and options of this row, the seed and the stream. It does not depend on
     the batch, the threads or the instruction set. The draw is the arg max of ``z / T + gumbel(z.shape, seed=seed)``
     over the kept classes. Draws without replacement are the classes with the largest of these sums, in descending
-    order. Each row is processed by one thread. Without filters and log-probabilities, the row is read once for every 32
-    draws.
+    order. Each row is processed by one thread. Draws with replacement, without filters and without log-probabilities,
+    read the row once for every 32 draws.
 
-    Under `vmap` (torch, JAX), each mapped call has the same noise as this call without `vmap`. Therefore all calls with
-    a seed have the same noise, unless `stream` is mapped too. Without a seed, torch's argument ``randomness`` decides
-    whether the calls have the same noise.
+    Under `vmap` (torch, JAX), each mapped call has the same noise as the same call without `vmap`. If a seed is passed,
+    all mapped calls therefore have the same noise, unless `stream` is mapped too. Without a seed, torch's argument
+    ``randomness`` decides whether the mapped calls have the same noise.
 
     There is no gradient. Use `gumbel_softmax` for draws that can be differentiated.
 
@@ -209,7 +211,8 @@ def _checked(z: Any, options: DrawKeywords) -> Categorical:
     replace, n = flag(requested["replace"], "replace"), number_of_draws(requested["num_samples"])
     if not replace and n > z.shape[-1] > 0:
         raise ValueError(
-            f"num_samples: expected at most {z.shape[-1]}, the number of classes (draws without replacement), got {n}"
+            f"num_samples: expected at most {z.shape[-1]}, the number of classes, "
+            f"for draws without replacement, got {n}"
         )
     axis = z.ndim - 1
     seed, stream = source_of(z, axis, requested["seed"], requested["stream"], requested["generator"])
@@ -242,8 +245,8 @@ def filter_scores(  # noqa: PLR0913 options are keywords
         As in `categorical`. The filters see probabilities at this temperature. The kept scores are not divided by the
         temperature.
     typical_p : float or array, optional
-        A number above 0 and at most 1. Sort the classes by the distance of :math:`-\log p` from the entropy H. Keep the
-        first classes, as few as sum to this probability or more.
+        A number above 0 and at most 1. Sort the classes by :math:`|-\log p - H|`, where H is the entropy. Keep the
+        first classes of this order until their probabilities sum to this number or more.
     epsilon : float or array, optional
         Keep the classes with p of at least epsilon.
     eta : float or array, optional
@@ -261,15 +264,15 @@ def filter_scores(  # noqa: PLR0913 options are keywords
 
     Notes
     -----
-    The filters apply in the order top_k, top_p, min_p, typical_p, epsilon, eta. Each filter sees the remaining classes,
-    renormalised. With "joint", each filter sees the whole row.
+    The filters apply in the order top_k, top_p, min_p, typical_p, epsilon, eta. Each filter sees only the classes that
+    the previous filters kept, renormalised. With ``order="joint"``, each filter sees the whole row.
 
     At least one class remains. typical_p always keeps the most typical class. Every other filter always keeps the
     largest of the scores that it sees. min_p, epsilon and eta also keep all scores equal to the largest. With "joint",
     the class with the largest score remains if no class is kept by all filters.
 
     The filters do not change a row that contains NaN or has an empty support. On a device or under tracing, parameters
-    are not checked. There a parameter out of range makes its row NaN.
+    are not checked. A parameter out of range then makes its row NaN.
 
     ``softmax(filter_scores(z, temperature=T, ...), temperature=T)`` is the distribution that `categorical` draws from.
 

@@ -1,9 +1,9 @@
 // The filters top-k, top-p, min-p, typical, epsilon and eta.
 //
-// Sort the scores of a row from the largest to the smallest, and equal scores by column. All filters except `typical`
-// keep a prefix of this order, which is stored as a `Kept`. The intersection of two prefixes is the shorter prefix. In
-// sequence, each filter sees only the scores that the previous filters kept, renormalised. With `joint`, each filter
-// sees the whole row.
+// Let the scores of a row be sorted from the largest to the smallest, and equal scores by column. All filters except
+// `typical` keep a prefix of this order, which is stored as a `Kept`. The intersection of two prefixes is the shorter
+// prefix. With `joint`, each filter sees the whole row. Without it, each filter sees only the scores that the previous
+// filters kept, renormalised.
 #pragma once
 
 #include "sample/kept_row.hpp"
@@ -15,13 +15,13 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 // A filter keeps the first scores in some order, as few as reach a goal: a number of scores, or a mass. The boundary is
 // the last score that is kept. It is found without sorting the row.
 //
-// The depth of a score is its distance from the start of the order. A histogram sums the weights of all scores by
-// depth. Prefix sums give the bin in which the goal is reached. The scores of this bin are collected, sorted, and added
-// one by one. If the bin has too many scores, it is divided further. If all its scores are equal, those with the lowest
-// columns are taken.
+// The depth of a score is its distance from the start of the order. Its weight is 1 if the goal is a number of scores,
+// and e^x with x = beta (z - m) if the goal is a mass. A histogram sums the weights of all scores by depth. Prefix sums
+// give the bin in which the goal is reached. The scores of this bin are collected, sorted, and added one by one. If the
+// bin has too many scores, it is divided further. If all its scores are equal, those with the lowest columns are taken.
 
-// The order and the goal. count: by score, until k scores. mass: by score, until the mass p. typical: by |x - mean|,
-// until the mass p.
+// The order and the goal. count: sorted by score, the goal is k scores. mass: sorted by score, the goal is the mass p.
+// typical: sorted by |x - mean|, the goal is the mass p.
 enum class By { count, mass, typical };
 
 struct Entry {
@@ -40,7 +40,7 @@ template <class T> class Select {
     static constexpr std::int64_t kFew = 2048, kVeryFew = 128;
 
     static constexpr double kLeastDepth = 1e-290;  // dividing the number of steps by a smaller depth may overflow
-    // The bins of a histogram: the depths from low to high, divided into `count` steps.
+    // The bins of a histogram: the depths from low to high, divided into `count` bins, also called steps.
     struct Steps {
         double low, high;
         int count;
@@ -72,7 +72,7 @@ template <class T> class Select {
         return all;
     }
 
-    // Calls f(piece, from, count, distances, depths) for every tile of the row. Excluded scores have depth -1.
+    // Calls f(piece, from, count, distances, depths) for every kTile scores of the row. Excluded scores have depth -1.
     template <class F> void each(F f) {
         row_.distances([&](const Piece<T>& piece, const double* x, std::int64_t from, std::int64_t n) {
             alignas(64) double q[kTile];
@@ -237,9 +237,9 @@ template <class T> class Filters {
         thread_local std::vector<Pick<T>> all;
         return all;
     }
-    // Finds the k largest scores of the row. A score is collected if it is above the k-th largest score so far. As soon
-    // as 2 k + 64 scores are collected, they are reduced to k. (For rows of 128256 scores and k = 50, a few hundred
-    // scores per row are collected.) Returns true if the row contains a NaN.
+    // Finds the k largest scores of the row. A score is collected if it is above `least`. As soon as 2 k + 64 scores
+    // are collected, only the k largest are kept, and `least` becomes the smallest of them. (For rows of 128256 scores
+    // and k = 50, a few hundred scores per row are collected.) Returns true if the row contains a NaN.
     bool gather_top(std::int64_t k) {
         using V = Pack<T>;
         std::vector<Pick<T>>& all = picks();
@@ -296,8 +296,8 @@ template <class T> class Filters {
         row_.kept = {};
         row_.band = {};
     }
-    // Returns the set of scores whose distance is at least x. The smallest number of type T at this
-    // distance is found by bisection.
+    // Returns the set of scores whose distance from m, a number of at most 0, is at least x. The smallest number of
+    // type T that is in this set is found by bisection.
     Kept<T> at_least(double x) {
         using I = typename IntOf<T>::Type;
         const auto place = [](T z) {  // maps floats to integers in the same order
@@ -392,7 +392,7 @@ template <class T> class Filters {
         row_.kept = kept;
         row_.band = band;
         if (band.everything()) return;
-        // The intersection with the typical scores may be empty. Then the largest score is kept.
+        // With `joint`, it is possible that no score is kept by all filters. Then the largest score is kept.
         if (args_.joint && moments(row_).count == 0) {
             row_.band = {};
             row_.kept = {};
@@ -400,12 +400,13 @@ template <class T> class Filters {
         }
         if (lists_ && !row_.band.everything()) list_what_is_left();
     }
-    // Returns the distance from m at which log p is log_p, or the largest remaining distance if this is smaller.
+    // Returns the distance from m at which log p is log_p. If no remaining score reaches it, returns the largest
+    // remaining distance instead, so that at least one score is kept.
     double bound(double log_p) {
         const Moments p = moments(row_);
         return std::min(log_p + p.log_l(), greatest());
     }
-    // Returns the largest remaining distance. It is 0 unless only typical scores are kept.
+    // Returns the largest remaining distance. It is 0, unless the filter `typical` removed the maximum.
     double greatest() {
         if (row_.band.everything()) return 0;
         double top = -kInf;

@@ -1,9 +1,10 @@
 // Gumbel-max: arg max of beta z + g. The noise g is only computed for columns that may be the arg max.
 //
-// Columns are processed 64 at a time. The upper random word of a column gives a bound of its noise. A column is skipped
-// if its score plus this bound does not reach the best value so far. The expected number of columns that are not
-// skipped is O(log K). For these columns the noise is computed in double. If no column of the 64 can reach the best
-// value even with the largest possible noise, their random words are not computed.
+// Columns are processed 64 at a time. Each column has two random words of 32 bits. The first gives an upper bound of
+// the noise of the column. A column is skipped if beta z plus this bound does not reach the best value so far. The
+// expected number of columns that are not skipped is O(log K). For these columns the noise is computed in double. If
+// none of the 64 columns can reach the best value even with the largest possible noise, their random words are not
+// computed.
 #pragma once
 
 #include "core/cpp/philox.hpp"
@@ -11,7 +12,7 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 
-// ---- noise: from words to g, in double ------------------------------------------------------------------------
+// ---- noise: from the random words w1 and w2 to g, in double ---------------------------------------------------
 //
 //     w = w1 2^32 + w2,   V = (w + 1/2) / 2^64,   g = -log(-log(1 - V))
 
@@ -19,8 +20,9 @@ constexpr int kLanes = Pack<double>::kLanes;
 // The range of the noise: V is from 2^-65 to 1 - 2^-65.
 constexpr double kLeast = -3.82, kMost = 45.1;
 
-// Returns the noise of kLanes columns. 1 - V = (not w + 1/2) / 2^64 is an exact pair, and the logarithm of a pair near
-// 1 keeps its digits. So both tails are accurate up to the final rounding. Near g = 0 the error is 2^-60.
+// Returns the noise of kLanes columns. 1 - V = (~w + 1/2) / 2^64 is computed as a pair of doubles, without rounding.
+// The logarithm of a pair near 1 keeps its digits. So both tails of g are accurate up to the final rounding. Near g = 0
+// the error is 2^-60.
 SOFTARGMAX_INLINE Pack<double> gumbel(const std::uint32_t* w1, const std::uint32_t* w2) {
     using V = Pack<double>;
     double upper[kLanes], lower[kLanes];
@@ -35,9 +37,10 @@ SOFTARGMAX_INLINE Pack<double> gumbel(const std::uint32_t* w1, const std::uint32
     return none - (g.hi + g.lo);
 }
 
-// Returns an upper bound of the noise of 16 columns, computed from w1. For the integer v = floor(w1 / 2),
-// -log(1 - V) >= V >= v / 2^31. log2 of a float is at least its bit pattern / 2^23 - 127, because the logarithm is
-// concave. The bound is at most 0.06 too high and takes seven instructions. Its rounding error is below 1e-4.
+// Returns an upper bound of the noise of 16 columns, computed from w1. Let v be the integer floor(w1 / 2). Then
+// -log(1 - V) >= V >= v / 2^31. log2 of a float is at least i / 2^23 - 127, where i is its bit pattern read as an
+// integer, because the logarithm is concave. The bound is at most 0.06 too high and takes seven instructions. Its
+// rounding error is below 1e-4.
 SOFTARGMAX_INLINE Pack<float> noise_bound(const std::uint32_t* w1) {
     constexpr float ln2 = 0x1.62e430p-1f;
     std::int32_t bits[16];
@@ -50,8 +53,8 @@ SOFTARGMAX_INLINE Pack<float> noise_bound(const std::uint32_t* w1) {
 
 // ---- draws ----------------------------------------------------------------------------------------------------
 
-// The column with the largest beta z + g so far, or the first of several. Values are compared by their difference,
-// which is accurate even if beta z is huge.
+// The column with the largest beta z + g so far, or the first of several equal ones. Values are compared by their
+// difference, which is accurate even if beta z is huge.
 struct Best {
     double z = 0, noise = 0;
     std::int64_t at = -1;

@@ -56,8 +56,9 @@ def gumbel(
 
     Notes
     -----
-    w consists of 64 random bits of Philox4x32-10 for the seed, row and column. Therefore -3.82 < g < 45.1. Both tails
-    are accurate to all digits. The arg max of ``z + gumbel(z.shape, seed=s)`` is ``categorical(z, seed=s)``.
+    w consists of 64 random bits of Philox4x32-10 for the seed, row and column. V is at least 2^-65 and at most
+    1 - 2^-65, so that -3.82 < g < 45.1. Both tails are accurate to all digits. The arg max of
+    ``z + gumbel(z.shape, seed=s)`` is ``categorical(z, seed=s)``.
 
     There is no gradient, because the noise depends on no array.
 
@@ -141,7 +142,7 @@ def gumbel_softmax(
 
     Edge rows are as in `softmax`, with one difference: k entries of +inf count as equal scores, and the noise decides
     between them. All other entries of such a row are 0. A row with an empty support is 0, with or without `hard`. A row
-    with NaN is NaN. On a device or under tracing, the temperature is not checked. There a negative T makes its row NaN.
+    with NaN is NaN. On a device or under tracing, the temperature is not checked. A negative T then makes its row NaN.
 
     `vmap` works as in `categorical`.
 
@@ -176,12 +177,12 @@ def gumbel_softmax(
     return xp.astype(y, z.dtype, copy=False)
 
 
-# For a larger T, and for arrays of T, the scores, the noise and T are halved, because the difference of two scores may
-# overflow. Halving them always would take 1.4 times as long (torch, 256 x 32768).
+# If T is at least this number, or an array, the scores, the noise and T are halved, because the difference of two
+# scores may overflow. Halving them always would take 1.4 times as long (torch, 256 x 32768).
 _LARGE_TEMPERATURE = 1e30
 
 
-@np.errstate(over="ignore")  # division by a tiny T may overflow; p is then 0
+@np.errstate(over="ignore")  # z - max z may overflow to -inf; p is then 0
 def _noisy(z: Any, noise: Any, axis: int, where: Any) -> Any:
     """Return z - max z + g. In a row with +inf, return g for the infinities and -inf for the other entries.
 

@@ -17,14 +17,14 @@ SOFTARGMAX_INLINE double distance(double z, double m, Scale beta) {
     return x < kFar ? kFar : x > -kFar ? -kFar : 2 * (x + d * beta.lo);
 }
 
-// Returns x for a pack of scores. No score is above m.
+// Returns beta (z - m) for a pack of scores, none of which is above m.
 SOFTARGMAX_INLINE Pack<double> distance(Pack<double> z, double m, Scale beta) {
     using V = Pack<double>;
     const V half = V::all(0.5), d = half * z - V::all(0.5 * m), x = d * V::all(beta.hi), limit = V::all(kFar);
     const auto all = equal(half, half), far = above(limit, x);
     return keep(unless(all, far), V::all(2) * (x + d * V::all(beta.lo))) + keep(far, limit);
 }
-// Calls f(position, a pack of scores as doubles) for n scores. Entries beyond n are -inf.
+// Calls f(position, pack) for every pack of n scores, converted to doubles. The last packs are padded with -inf.
 template <class T, class F> SOFTARGMAX_INLINE void wide_packs(const T* z, std::int64_t n, F f) {
     constexpr T out = -std::numeric_limits<T>::infinity();
     for (std::int64_t i = 0; i < n; i += 16) {
@@ -39,8 +39,8 @@ template <class T, class F> SOFTARGMAX_INLINE void wide_packs(const T* z, std::i
     }
 }
 
-// A set of scores: all scores above `edge`, and the scores equal to `edge` in columns up to `tie`. Top-k, top-p and
-// lower bounds of p keep such a set.
+// A set of scores: all scores above `edge`, and the scores equal to `edge` in columns up to `tie`. The filters top-k
+// and top-p, and those that set a lower bound of p, keep such a set.
 template <class T> struct Kept {
     static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
     T edge = -std::numeric_limits<T>::infinity();
@@ -53,7 +53,7 @@ template <class T> struct Kept {
         if (other.edge > edge || (other.edge == edge && other.tie < tie)) *this = other;
     }
     // Sets `low` to the smallest score that is kept in the columns from `first` to `last`. Returns false if these
-    // columns are on both sides of `tie`: then `low` is not valid for all of them.
+    // columns are on both sides of `tie`. `low` is then not valid for all of them.
     SOFTARGMAX_INLINE bool one_bound(std::int64_t first, std::int64_t last, T& low) const {
         low = everything() ? std::numeric_limits<T>::lowest() : last <= tie ? edge : -next_below(-edge);
         return last <= tie || first > tie || everything();
@@ -154,8 +154,8 @@ template <class T> struct Row {
         return found;
     }
 
-    // Calls f(piece, distances, start, count) for every tile of the row. The distances of excluded scores, and of the
-    // padding of the last pack, are -inf.
+    // Calls f(piece, distances, start, count) for every kTile scores of the row. The distances of excluded scores, and
+    // of the padding of the last pack, are -inf.
     static constexpr int kTile = 256;
     template <class F> void distances(F f) {
         each([&](const Piece<T>& piece) {

@@ -43,7 +43,7 @@ template <class T> class Draws {
         return why;
     }
 
-    // Draws in one pass over the row, relative to the maximum of each block. `count` draws share the pass.
+    // Makes `count` draws in one pass over the row. In each block, distances are from the maximum of that block.
     Status at_once(std::int64_t first, std::int64_t count) {
         Best best[kTogether];
         row_.infinite = false;
@@ -156,7 +156,7 @@ template <class T> Status mark(Group<T, 1>& group) {
     return kFine;
 }
 
-// Computes the Gumbel noise of whole rows, or only their random words, or the noise of given words.
+// Computes the Gumbel noise of whole rows, or only their random words, or the noise from given random words.
 void put_noise(const Args& args) {
     const std::int64_t cols = args.cols.total;
     parallel_for(args.threads, args.rows.total, [&](std::int64_t begin, std::int64_t end) {

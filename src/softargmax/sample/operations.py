@@ -48,7 +48,10 @@ filter_mask: Operation[FilterMask, Kept] = Operation(
 
 
 class Categorical(NamedTuple):
-    """The fields of FilterMask, the random streams, and the draws. `stream` has z's shape, but size 1 along `axes`."""
+    """The fields of FilterMask, the seed, the streams, and the number of draws per row.
+
+    `stream` has z's shape, but size 1 along `axes`.
+    """
 
     z: Array
     distribution: Distribution

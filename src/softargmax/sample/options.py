@@ -60,7 +60,7 @@ def parameter(value: Any, z: Any, name: str, axis: int = -1) -> Any:
         found = check.within(value, z, axes, name, lambda k: (k >= -1) & (k % 1 == 0), expected, whole=True)
         return _kept(found, max(z.shape[axis], 1))
     expected = f"a number {_RANGES[name]}"
-    return check.within(value, z, axes, name, lambda x: _in_range(x, name), expected) + 0.0  # -0.0 is 0
+    return check.within(value, z, axes, name, lambda x: _in_range(x, name), expected) + 0.0  # turns -0.0 into 0.0
 
 
 def _kept(k: Any, classes: int) -> Any:

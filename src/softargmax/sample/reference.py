@@ -2,8 +2,8 @@
 
     x = beta (z - m)        p = exp(x) / sum exp(x)        draw = arg max (x + g)
 
-The definitions sort whole rows and compute the noise of whole rows. Control flow does not depend on values, so the
-functions can be traced.
+The definitions sort whole rows and compute the noise of whole rows. The working precision is float64 if the library has
+it, otherwise float32. Control flow does not depend on values, so the functions can be traced.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def gumbel(z: Any, seed: Any, stream: Any, axes: tuple[int, ...], dtype: Any) ->
 class Distances(NamedTuple):
     """Distances x = beta (z - m) from the maximum, scores z to compare, and the error code of each row (kernels.cpp).
 
-    x is -inf outside the support. top_k and top_p compare z, because different scores may round to the same x. If beta
-    is 0, all finite scores become 0 in z. In a row with +inf, the infinite scores become 0 and all other scores -inf.
-    The error code is 0 for no error.
+    x is -inf outside the support. top_k and top_p compare z, because different scores may round to the same x. In the
+    field z, all finite scores are 0 if beta is 0. In a row with +inf, its infinite scores are 0 and all others -inf. An
+    error code of 0 means no error.
     """
 
     x: Any
@@ -78,7 +78,10 @@ class Distances(NamedTuple):
 
 
 def distances(z: Any, distribution: Distribution) -> Distances:
-    """Return the distances of all scores from the maximum of their row. In a row with +inf, only infinities remain."""
+    """Return the distances of all scores from the maximum of their row.
+
+    In a row with +inf, only the infinite scores stay in the support.
+    """
     xp, device = namespace(z), device_of(z)
     wide = working_dtype(z, xp)
     x = xp.astype(z, wide)

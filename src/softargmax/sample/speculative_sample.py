@@ -22,7 +22,7 @@ from softargmax.sample.options import ORDERS, rows_of, source_of
 from softargmax.sample.reference import uniforms
 from softargmax.sample.results import SpeculativeSample
 
-_KEY_CHANGE = 0x1E3779B97F4A7C15  # so that the noise differs from that of `categorical` with the same seed
+_KEY_CHANGE = 0x1E3779B97F4A7C15  # changes the seed, so that `categorical` with the caller's seed has other noise
 
 
 @public
@@ -64,7 +64,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     -------
     SpeculativeSample
         tokens (..., L + 1): the accepted guesses, one more token, then -1. accepted (...): the number of accepted
-        guesses. On a device or under tracing, values cannot be checked. There a sequence with a guess out of range has
+        guesses. On a device or under tracing, values cannot be checked. A sequence with a guess out of range then has
         no accepted guess, and all its tokens are -1. A token that cannot be drawn is also -1.
 
     Raises
@@ -77,8 +77,8 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     -----
     The first guess that is rejected is replaced by a token drawn from max(p - q, 0), renormalised. If all guesses
     are accepted, one more token is drawn from the last row of `target`. Given the previous tokens, each token has
-    exactly the distribution of the target, for any draft. The function stores the probabilities of both models, which
-    take as much memory as the scores.
+    exactly the distribution of the target, whatever the draft is. The function stores the probabilities of both
+    models, which take as much memory as the scores.
 
     There is no gradient.
 

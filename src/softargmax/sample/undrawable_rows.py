@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def unsound(distribution: Distribution) -> Any:
     """Return the mask of rows with a parameter out of range, or None if all parameters were checked before.
 
-    Parameters under tracing or on a device could not be checked before. The class axis of the mask has size 1.
+    Parameters that are traced or on a device could not be checked before. The class axis of the mask has size 1.
     """
     found = None
     for x in (distribution.beta.hi, *distribution.filters):
