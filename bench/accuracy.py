@@ -40,7 +40,10 @@ Subject = Callable[[str, NDArray[Any], Case], Answer | None]
 
 
 def pieces(case: Case, values: int) -> Iterator[NDArray[Any]]:
-    """Yield rows of every length, with at least `values` scores in all. Scores of bfloat16 cases are float32 arrays."""
+    """Yield matrices with rows of each length in LENGTHS, at least `values` scores in all.
+
+    The scores of bfloat16 cases are in float32 arrays.
+    """
     lengths = [n for n in LENGTHS if n <= values // len(LENGTHS)]
     share = -(-values // len(lengths))
     for n in lengths:
@@ -174,7 +177,7 @@ def run(dtypes: list[str], values: int, workers: int) -> list[dict[str, Any]]:
 
 
 def _one_thread() -> None:
-    """Limit torch to one thread in each worker. The results do not depend on the number of threads."""
+    """Limit torch to one thread in each worker process. The results do not depend on the number of threads."""
     import torch
 
     torch.set_num_threads(1)
@@ -236,7 +239,7 @@ def page(record: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the measurements of the command line. Return the exit code, which is 1 if a bound is exceeded."""
+    """Run the measurements that the command line selects. Return the exit code, which is 1 if a bound is exceeded."""
     from softargmax.measure import machine
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -34,7 +34,10 @@ RUNS = 15
 
 @dataclass(frozen=True)
 class Ratio:
-    """A line: the median of A in seconds, its ratio to the median of B, and the margin (two processes of A)."""
+    """The result of a line: the median of A in seconds, its ratio to the median of B, and the margin.
+
+    The margin is the difference between two processes of A, relative to the second.
+    """
 
     room: str
     name: str

@@ -1,7 +1,8 @@
 """The calls that bench.compare times on two installs, and the process that runs them for one install.
 
-Lines use only public names, so that they run on any commit. They cover every room, small and large inputs, arrays and
-tensors, with and without gradients. Lines on a few numbers measure the overhead of a call.
+Each call is a `Line`. Lines use only public names, so that they run on any commit. They cover every room, small and
+large inputs, arrays and tensors, with and without gradients. Lines with only a few scores measure the overhead of a
+call.
 """
 
 from __future__ import annotations

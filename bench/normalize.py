@@ -3,7 +3,7 @@
     python -m bench.normalize                all cases, about 2 minutes on 2 cores; writes bench/results/normalize.json
     python -m bench.normalize softmax out=   only the cases whose names contain these words; writes nothing
 
-Each case is one alternating run (`softargmax.measure`). The exit code is 1 if a target is missed. Run this program on
+In each case the sides take turns (`softargmax.measure`). The exit code is 1 if a target is missed. Run this program on
 an idle machine. If the printed quartiles of a case are far apart, run the case again.
 """
 
@@ -29,7 +29,7 @@ PER_16 = {"softmax": 21.0, "softmax of a short row": 12.0, "log_softmax": 10.0, 
 
 
 def work(kernel: str, count: int) -> float:
-    """Return the number of multiplications of 16 floats that a kernel does for this many scores."""
+    """Return the number of vector multiplications, of 16 floats each, that a kernel does for `count` scores."""
     return PER_16[kernel] * count / 16
 
 

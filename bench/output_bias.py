@@ -49,7 +49,10 @@ def gradient(layer: Any, h: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def bias(layer: Any, h: torch.Tensor, y: torch.Tensor, truth: torch.Tensor) -> tuple[float, float]:
-    """Return the distance of the mean from the truth, and the noise of the mean, both divided by the truth's norm."""
+    """Return the distance between the mean gradient and the true gradient, and the noise of the mean.
+
+    Both are divided by the norm of the true gradient.
+    """
     total, squares = torch.zeros_like(truth), torch.zeros_like(truth)
     for _ in range(STEPS):
         g = gradient(layer, h, y)

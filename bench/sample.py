@@ -26,12 +26,12 @@ ROWS, CLASSES, T, P, K = 64, 128_256, 0.8, 0.9, 50
 
 
 def multinomial(z: Tensor) -> Tensor:
-    """Return draws in the way of torch's users."""
+    """Return draws by softmax and multinomial, the usual code with torch."""
     return torch.multinomial(torch.softmax(z, -1), 1)[:, 0]
 
 
 def warped(z: Tensor) -> Tensor:
-    """Return draws after temperature and top-p, applied in the way of transformers' `generate`."""
+    """Return draws after temperature and top-p, which are applied by the warpers of transformers' `generate`."""
     warpers: list[Any] = [TemperatureLogitsWarper(T), TopPLogitsWarper(P)]
     for warper in warpers:
         z = warper(None, z)

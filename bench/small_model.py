@@ -1,7 +1,7 @@
 """A small language model of the source of Python's standard library, trained with `linear_cross_entropy`.
 
-The scores of a trained model differ from noise: most words have tiny probabilities, and largely the same words in every
-row.
+The scores of a trained model differ from noise: most words have tiny probabilities, and these are largely the same
+words in every row.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def output_bias() -> str:
 def words() -> str:
     """Return a table of the results of `softargmax train-words --layer all`.
 
-    The last column is the time in which a layer reaches the last perplexity of the full layer.
+    The last column is the time until a layer reaches the perplexity that the full layer has at the end.
     """
     record = load(RESULTS / "words.json")
     if record is None:

@@ -91,7 +91,7 @@ def test_every_pair_of_options(bad: float) -> None:
 @pytest.mark.parametrize("convert", [np.asarray, tensors], ids=["numpy", "torch"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gradients_to_the_layer_are_those_of_the_definition(convert: Any, dtype: str) -> None:
-    """Gradients equal those of the reference if `where` masks classes and vectors contain NaN or inf."""
+    """With masked classes, and with NaN and inf in the vectors, gradients equal those of the reference."""
     rng = np.random.default_rng(8)
     h, w, b = (rng.standard_normal(n).astype(dtype) for n in ((12, 5), (6, 5), (6,)))
     where = rng.random((12, 6)) < 0.7

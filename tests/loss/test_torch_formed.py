@@ -135,7 +135,7 @@ def test_masked_nonfinite_inputs_give_finite_gradients():
 
 
 def test_negligible_probabilities():
-    """Errors of gradients without negligible probabilities are within the documented bound."""
+    """By default, gradients leave out negligible probabilities. The error is within the documented bound."""
     leaves, y = layer(spread=30.0)
     h, w, b = leaves
     found, exact = (

@@ -1,4 +1,4 @@
-"""Kernels that use single vectors of tables: values, bits, order of indices, and errors for wrong arguments."""
+"""Kernels that read single rows (vectors) of a table: values, bits, order of indices, errors for wrong arguments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _threads() -> Iterator[None]:
 
 
 def bound(dtype: str, width: int, size: Any = 1.0) -> Any:
-    """Return the error bound: one rounding of the result, and one for each term in a lane after the first term."""
+    """Return the error bound: one rounding error for the result, and one for each term that a lane adds to its sum."""
     return np.finfo(dtype).eps * (2 + width / 64) * size
 
 

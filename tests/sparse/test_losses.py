@@ -22,7 +22,8 @@ ULPS = {"native": 6.0, "reference": 40.0}
 def sensitivity(p: list[Any], y: int, alpha: float) -> float:
     """Return the factor by which an error of lambda changes the loss.
 
-    An error of lambda changes the p of the classes other than y, with d p / d lambda = -p^(2 - alpha).
+    lambda is the root in p_i = (1 + a (z_i - max z - lambda))^(1 / a), where a = alpha - 1. Its error changes the p of
+    the classes other than y, with d p / d lambda = -p^(2 - alpha).
     """
     others = [float(q) for i, q in enumerate(p) if i != y and q > 0]
     rest = sum(others)
@@ -115,7 +116,7 @@ def test_high_orders_next_to_the_margin(quick: Backend) -> None:
         exact, _ = truth(np.array([0.0, -gap]), one_hot(0, 2), alpha)
         found = float(quick.back(s.entmax_loss(quick.array([0.0, -gap]), quick.array(0), alpha)))
         assert found == pytest.approx(1 / (alpha * (alpha - 1)), rel=1e-2)
-        # exact < 0 if the bisection in mpmath stops too early.
+        # `exact` is below 0 if the bisection in mpmath stops too early.
         assert found == pytest.approx(float(exact), rel=1e-6) or float(exact) < 0
 
 

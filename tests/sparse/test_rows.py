@@ -19,7 +19,10 @@ PER_ROW = np.array([1.0, 1 + 1e-12, 1 + 1e-6, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 5.
 
 
 def off(p: np.ndarray, true: np.ndarray, sum_error: float) -> float:
-    """Return the largest error in ulp over all p >= 1e-30, minus sum_error 2^-53, which an error of the sum may add."""
+    """Return the largest error in ulp over all p >= 1e-30.
+
+    sum_error * 2^-53 is first subtracted from each error, because an error of the sum of p may add this much.
+    """
     large = true >= 1e-30
     error = np.abs(p.astype(np.longdouble) - true)[large]
     unit = np.spacing(true[large].astype(p.dtype)).astype(np.float64)

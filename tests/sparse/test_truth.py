@@ -48,7 +48,8 @@ def test_longdouble_agrees_with_mpmath(alpha: float) -> None:
     for row in ROWS:
         found, true = wide(row[None], alpha)[0], exact(row, alpha)
         lo, hi = (np.ldexp(x.astype(np.longdouble), -LIFT) for x in (true.p.lo, true.p.hi))
-        digits = (2 + np.abs(np.log(np.where(hi > 0, hi, 1)))) * hi  # e^y has the absolute error of y
+        # p is computed as e^y, and the relative error of e^y is the absolute error of y.
+        digits = (2 + np.abs(np.log(np.where(hi > 0, hi, 1)))) * hi
         assert (np.abs((found - hi) - lo) <= 2.0**-61 * digits + allowance(true, alpha, 2.0**-60) + 1e-300).all()
 
 

@@ -48,7 +48,8 @@ def digits(row: np.ndarray, alpha: float) -> int:
 def off_the_sum(row: Exact, implementation: str, dtype: str) -> float:
     """Return the allowed error of sum p in units of 2^-53.
 
-    Each p of the kernel has an error of one unit. The reference rounds y before e^y, which adds |y| units to its sum.
+    Each p of the kernel has an error of one unit. The reference computes p as e^y with a rounded y, which adds |y|
+    units to the error of p.
     """
     p = np.ldexp(row.p.hi, -LIFT)
     y = np.abs(np.log(np.where(p > 0, p, 1)))
