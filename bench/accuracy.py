@@ -56,7 +56,7 @@ def pieces(case: Case, values: int) -> Iterator[NDArray[Any]]:
 
 
 def rounded(z: NDArray[np.float64], dtype: str) -> NDArray[Any]:
-    """Round scores to the format, and clip them to its range."""
+    """Round scores to the format `dtype`, and clip them to its finite range."""
     with np.errstate(over="ignore", under="ignore"):
         if dtype != "bfloat16":
             return np.clip(z, -np.finfo(dtype).max, np.finfo(dtype).max).astype(dtype)
@@ -68,7 +68,7 @@ def rounded(z: NDArray[np.float64], dtype: str) -> NDArray[Any]:
 
 
 def as_torch(z: NDArray[Any], dtype: str) -> Any:
-    """Return the scores as a tensor of the format."""
+    """Return the scores as a tensor of the format `dtype`."""
     import torch
 
     return torch.from_numpy(z).to(torch.bfloat16) if dtype == "bfloat16" else torch.from_numpy(z)
@@ -137,7 +137,7 @@ def errors(op: str, answer: Answer, truth: Family) -> NDArray[np.float64]:
 
 
 def measure(case: Case, values: int) -> dict[str, Any]:
-    """Measure one row of the table for every subject."""
+    """Measure one row of the table, for softargmax and for each peer."""
     tally: dict[str, dict[str, list[float]]] = {s: {op: [0.0, 0.0, 0.0] for op in OPS} for s in SUBJECTS}
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peers warn of overflow on hard rows
@@ -198,7 +198,7 @@ def number(value: float) -> str:
 
 
 def table(results: list[dict[str, Any]], dtype: str, op: str) -> str:
-    """Return one Markdown table: max (mean) ulp of each subject."""
+    """Return one Markdown table. A cell has the largest error in ulp, and the mean error in parentheses."""
     lines = ["| scores | values | softargmax | torch | SciPy |", "|---|---:|---:|---:|---:|"]
     for row in results:
         if row["dtype"] != dtype:
@@ -243,7 +243,7 @@ def main() -> int:
     from softargmax.measure import machine
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="10^5 values a row, nothing written")
+    parser.add_argument("--quick", action="store_true", help="10^5 values in every row; write nothing")
     parser.add_argument("--dtype", nargs="*", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()

@@ -33,7 +33,7 @@ SIDE = 1024
 
 
 def normal(*shape: int) -> Tensor:
-    """Return normal numbers."""
+    """Return normally distributed numbers, which are the same in every run."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 

@@ -79,7 +79,7 @@ def backward_call(function: Callable[..., Any], *inputs: Any) -> Call:
 
 
 def step(layer: Any, rows: int, width: int) -> Call:
-    """Return a call that computes an output layer's loss and its gradients to hidden vectors and parameters."""
+    """Return a call that computes an output layer's loss, and its gradients with respect to h and the parameters."""
     target = torch.from_numpy(classes(rows, layer.classes))
     return backward_call(lambda h, *_: layer(h, target), tensor(rows, width, spread=1.0), *layer.parameters())
 

@@ -5,7 +5,7 @@
 There are K = 10,000 classes, D = 32, and 64 rows. As in a trained model, scores are the log of Zipf's law plus normal
 numbers with a standard deviation of 3. The targets are drawn from the model itself. The gradient with respect to h is
 averaged over 400 steps. In each step, all rows share new draws. The bias is |mean - truth| / |truth| over all rows. It
-is printed with the size of the noise that a mean of 400 steps has. For NCE and negative sampling, theory gives no limit
+is printed with the size of the noise that a mean of 400 steps has. For NCE and negative sampling, theory gives no bound
 of the bias at a fixed number of draws.
 """
 

@@ -41,7 +41,7 @@ class Words(nn.Module):
         self.output = nn.Parameter(torch.randn(classes, size) / size**0.5)
 
     def forward(self, before: Tensor) -> Tensor:
-        """Return (N, D) from (N, CONTEXT)."""
+        """Return hidden vectors (N, D) from the numbers of the preceding words (N, CONTEXT)."""
         return torch.tanh(self.hidden(self.embedding(before).flatten(1))) * 4
 
 

@@ -71,7 +71,7 @@ def of_order(name: str, alpha: float, z: Tensor) -> Iterator[Promise]:
 
 
 def of_short_rows(shape: tuple[int, int]) -> Iterator[Promise]:
-    """Yield both maps of short rows, whose cost is mostly the work done once per row."""
+    """Yield the cases of sparsemax and 1.5-entmax on short rows. Their cost is mostly the work done once per row."""
     z = torch.randn(shape, generator=torch.Generator().manual_seed(7))
     out = torch.empty_like(z)
     maps = {"sparsemax": (sa.sparsemax, peer.sparsemax), "entmax 1.5": (sa.entmax, peer.entmax15)}

@@ -317,7 +317,9 @@ def test_every_record_has_a_definition_and_uses_its_arguments(path: Path) -> Non
         named = {*parameters(operation.definition)}
         leaves = {leaf.name for leaf in operation.leaves}
         named = leaves if "i" in named else named
-        assert named <= leaves | {one.name for one in operation.tree.parts}, f"{operation.name}: {named - leaves}"
+        assert named <= leaves | {one.name for one in operation.tree.parts}, (
+            f"{operation.name}: unknown parameters of its definition: {named - leaves}"
+        )
         for one in operation.tree.parts:
             named |= {leaf.name for leaf in one.leaves} if isinstance(one, Branch) and one.name in named else set()
         for kernel in operation.kernels.values():

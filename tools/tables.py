@@ -190,7 +190,7 @@ def memory() -> str:
 
 
 def extra_memory(record: dict[str, Any]) -> str:
-    """Return a table of memory beside the size of the scores, or an empty text if not measured."""
+    """Return a table of the memory of each case and the size of its scores, or an empty text if not measured."""
     found = record.get("memory", [])
     mib = [{key: f"{case[key] / 2**20:,.0f}" for key in ("scores", "beyond", "peak")} for case in found]
     rows = [

@@ -167,7 +167,7 @@ def test_failed_stop_fails_the_tour(run, monkeypatch):
 
 
 def without(*modules):
-    """Return a Python program that runs the command as if modules were not installed."""
+    """Return a Python program that runs the command as if `modules` were not installed."""
     return (
         "import sys\n"
         f"for name in {modules!r}: sys.modules[name] = None\n"

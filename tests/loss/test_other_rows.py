@@ -13,12 +13,12 @@ import softargmax as s
 NAN, INF = float("nan"), float("inf")
 RNG = np.random.default_rng(17)
 N, D, K = 33, 520, 4100
-"""D is longer than one chain of sums of the matrix product, and K is longer than one block of classes."""
+"""The matrix product adds fewer than D terms in one chain. A block has fewer than K classes."""
 H, W, B = (RNG.standard_normal(n).astype(np.float32) * 0.3 for n in ((N, D), (K, D), (K,)))
 TEACHER = RNG.standard_normal((N, 3)).astype(np.float32), RNG.standard_normal((K, 3)).astype(np.float32)
 Y = RNG.integers(0, K, N)
 PAIRS = PRODUCTS[::53]
-"""Every 53rd of the products. They contain all combinations of two choices."""
+"""Every 53rd case of PRODUCTS. For any two options, these cases contain all combinations of their choices."""
 
 
 def bits(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Gradients of a last layer that the forward pass computes: their reuse, memory and negligible probabilities."""
+"""The gradients of a last layer, which its forward pass computes: reuse, memory and negligible probabilities."""
 
 from __future__ import annotations
 

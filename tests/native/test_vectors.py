@@ -61,7 +61,7 @@ def test_sums(dtype: str, weights: str, width: int) -> None:
 def test_sums_of_thousands_of_terms_have_few_roundings() -> None:
     """A sum of 2^18 terms has a relative error below 1e-5, because terms are added in chunks of 512.
 
-    The error of a single chain of 2^18 terms is above 1e-4.
+    If the 2^18 terms were added one after another, the error would be above 1e-4.
     """
     n = 1 << 18
     table, factors = np.full((1, 3), 0.1, np.float32), np.ones(n, np.float32)

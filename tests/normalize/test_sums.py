@@ -125,7 +125,7 @@ def test_signed_logsumexp_at_the_edges(quick: Backend, z: Any, w: Any, log_abs: 
 
 
 def test_positions_beyond_the_integers_of_float32() -> None:
-    """Positions are float64: 2^24 + 1 is not a float32, and a mean of such positions is rounded only once."""
+    """Positions are computed in float64, because 2^24 + 1 is not a float32. Their mean is rounded only once."""
     z = np.full((1 << 24) + 3, -INF, np.float32)
     z[-2:] = 0.0  # positions 2^24 + 1 and 2^24 + 2
     assert s.soft_argmax(z) == np.float32(2**24 + 1.5)

@@ -158,7 +158,7 @@ def test_compiled_transforms(transform: Any) -> None:
 
 
 def test_operators_inside_transforms() -> None:
-    """Captured graphs call the operators, so each operator must support nested levels of jacrev and jacfwd."""
+    """Captured graphs call the operators, so each operator must support nested calls of jacrev and jacfwd."""
     of = o.softmax.torch
     call = lambda z: of.overload(*of.flatten(o.Scores(z, None, Scale(0.7, 0.0), (0,), z.dtype)))[0]  # noqa: E731
     z = cases.draw(4)

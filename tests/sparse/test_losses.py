@@ -15,7 +15,8 @@ import softargmax as s
 
 ORDERS = (0.1, 0.5, 0.9, 0.999, 1.0, 1.0 + 1e-6, 1.25, 1.5, 1.75, 2.0)
 INF, NAN = math.inf, math.nan
-# In float64 a loss has about a dozen rounding errors of terms of one sign. The definition computes p less accurately.
+# Bounds in ulp. A float64 loss is a sum of terms of one sign, with about a dozen rounding errors. The definition
+# computes p less accurately.
 ULPS = {"native": 6.0, "reference": 40.0}
 
 

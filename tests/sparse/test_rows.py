@@ -171,7 +171,7 @@ def test_integers_become_the_default_float(quick: Backend, dtype: str) -> None:
 
 @pytest.mark.parametrize("shape", [(4, 1), (4, 5), (1, 5), (5,), (1,), ()])
 def test_alpha_per_row(quick: Backend, shape: tuple[int, ...]) -> None:
-    """alpha may have any shape that broadcasts with the rows, with or without the reduced axis as 1."""
+    """alpha may have any shape that broadcasts with the rows. The reduced axis may be absent or have size 1."""
     alpha = np.resize(PER_ROW[3:], shape)
     z = np.moveaxis(np.stack([Z[0], Z[1], Z[2]], -1), -1, 0).transpose(1, 2, 0)  # rows of 3 along the last axis
     found = quick.back(s.entmax(quick.array(z), quick.array(alpha)))

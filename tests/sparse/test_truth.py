@@ -30,9 +30,10 @@ def test_order_1_is_softmax() -> None:
 
 
 def test_order_1_5_equals_its_closed_form() -> None:
-    """tau = mean - sqrt((1 - n variance) / n), with mean and variance of the n values z / 2 in the support.
+    """tau = mean - sqrt((1 - n variance) / n).
 
-    The source is Peters, Niculae & Martins (2019).
+    The mean and the variance are those of z / 2 over the n scores in the support. The source is Peters, Niculae &
+    Martins (2019).
     """
     for row in ROWS:
         found = exact(row, 1.5)
@@ -65,7 +66,7 @@ def test_constructed_rows_have_p_next_to_the_threshold() -> None:
 
 
 def test_wrong_results_are_detected() -> None:
-    """A relative error of 1e-12 in tau, or a missing entry of the support, gives an error above 100 ulp."""
+    """A relative error of 1e-12 in tau, or a score that is missing in the support, gives an error above 100 ulp."""
     row = ROWS[-2]
     p = np.ldexp(exact(row, 1.5).p.hi, -LIFT)
     tau = float(exact(row, 1.5).tau)
