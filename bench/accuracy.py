@@ -221,11 +221,11 @@ NaN, but not both.
 
 True values are float64 for scores of float32 and narrower formats, and pairs of float64 for float64 scores.
 `tests/oracle/test_truth.py` compares both with mpmath. Every row of the table combines rows of 7, 64, 1,000, 4,097,
-65,536 and 1,000,000 scores. The error of logsumexp is relative to max(|m|, |lse|), where m is the largest score. The
-"values" of logsumexp are rows. For float16 and bfloat16, a single rounding of softmax and log_softmax has an error of
-up to 0.5. For these formats softargmax returns logsumexp in float32, unlike the peers. The peers have no temperature
-and no base. Their scores are first multiplied by ln(base) / temperature, as their users do. "spread s" are normal
-scores of standard deviation s. `bench/scores.py` draws the rows that are named in words.
+65,536 and 1,000,000 scores. The error of logsumexp is relative to max(|m|, |lse|), where m is the largest score. For
+logsumexp, the column "values" counts rows. For float16 and bfloat16, a single rounding of softmax and log_softmax has
+an error of up to 0.5. For these formats softargmax returns logsumexp in float32, unlike the peers. The peers have no
+temperature and no base. Their scores are first multiplied by ln(base) / temperature, as their users do. "spread s" are
+normal scores of standard deviation s. `bench/scores.py` explains the other names.
 """
 
 

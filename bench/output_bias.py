@@ -78,7 +78,7 @@ def main() -> None:
         y = full.sample(h, seed=1)
     truth = gradient(full, h, y)
     found: dict[str, dict[str, tuple[float, float]]] = {}
-    print(f"{'|mean - truth| / |truth| (of it noise)':40s}", *(f"{n:>16d}" for n in DRAWS))
+    print(f"{'|mean - truth| / |truth| (noise)':40s}", *(f"{n:>16d}" for n in DRAWS))
     for n in DRAWS:
         for name, layer in layers(n, (1e8 * zipf).long()).items():
             layer.reduction = "sum"

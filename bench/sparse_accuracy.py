@@ -70,7 +70,7 @@ def main() -> int:
                 ulp, wrong = off(p, true, alpha)
                 worst[side] = [max(worst[side][0], ulp), worst[side][1] + wrong]
         found.append({"alpha": alpha, **{side: {"ulp": x[0], "support": x[1]} for side, x in worst.items()}})
-        print(f"alpha {alpha:<8g}", *(f"{side}: {x[0]:.3g} ulp, support wrong {x[1]}" for side, x in worst.items()))
+        print(f"alpha {alpha:<8g}", *(f"{side}: {x[0]:.3g} ulp, {x[1]} wrong zeros" for side, x in worst.items()))
     RESULT.write_text(json.dumps({"machine": machine(), "rows": found}, indent=1) + "\n", encoding="utf-8")
     return int(any(row["softargmax"]["ulp"] > BOUND or row["softargmax"]["support"] for row in found))
 
