@@ -34,7 +34,7 @@ def work(kernel: str, count: int) -> float:
 
 
 def scores(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return normal scores, written once so that every page is allocated."""
+    """Return normally distributed scores. Writing them has allocated every page of their memory."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).mul_(4).to(dtype)
 
 

@@ -265,7 +265,7 @@ SUMMARY = {
     ),
     "SoftmaxRegression, 20000 x 784, 10 classes": ("classify", "20000 x 784, 10 classes"),
 }
-"""The lines of the table in README.md: their labels, each with a result file and the name of a result in it."""
+"""The lines of the table in README.md: for each label, a result file and the name of a result in this file."""
 
 
 def summary() -> str:

@@ -1,4 +1,4 @@
-"""NaN and inf in one row, or in a class that rows exclude, do not change a bit of the results of other rows."""
+"""NaN and inf in one row, or in a class that other rows mask, do not change a bit of the other rows' results."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def dd_div(a: Pair, b: Pair) -> Pair:
 
 
 def dd_sum(hi: F64, lo: F64) -> Pair:
-    """Return the sums along the last axis, by adding its two halves until one number is left."""
+    """Return the sums along the last axis. The two halves of the axis are added until one number is left."""
     while hi.shape[-1] > 1:
         half = hi.shape[-1] // 2
         s, t = dd_add((hi[..., :half], lo[..., :half]), (hi[..., half : 2 * half], lo[..., half : 2 * half]))

@@ -103,7 +103,10 @@ def weighted(values: np.ndarray, counts: np.ndarray, alpha: float) -> np.ndarray
 @pytest.mark.parametrize("rows", [1, 17, 128, 129, 300])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_columns_are_rows(rows: int, dtype: str) -> None:
-    """Columns have the results of rows. The kernel reads 128 columns at a time. Each column has its own order."""
+    """A column has the result of a row with the same scores and order.
+
+    The kernel reads 128 columns at a time. Each column has its own order.
+    """
     z = (np.random.default_rng(rows).standard_normal((70, rows)) * 2).astype(dtype)
     alpha = np.resize(PER_ROW, rows)
     found = s.entmax(z, alpha, axis=0)

@@ -60,7 +60,7 @@ def of_the_logarithm(row: Exact, alpha: float) -> np.ndarray | float:
     """Return the allowed error of y = log(v) / a in units of 2^-53.
 
     The error matters only below order 1, where |y| is large. With v = 2^k (1 + t), the terms of log(1 + t) after
-    t - t^2 / 2 have one to three rounding errors (`log_pair`).
+    t - t^2 / 2 have one to three rounding errors (`log_pair` in math.hpp).
     """
     if alpha >= 1:
         return 0.0
