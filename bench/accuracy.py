@@ -40,7 +40,10 @@ Subject = Callable[[str, NDArray[Any], Case], Answer | None]
 
 
 def pieces(case: Case, values: int) -> Iterator[NDArray[Any]]:
-    """Yield rows of every length, with at least `values` scores in all. Scores of bfloat16 cases are float32 arrays."""
+    """Yield matrices with rows of each length in LENGTHS, at least `values` scores in all.
+
+    The scores of bfloat16 cases are in float32 arrays.
+    """
     lengths = [n for n in LENGTHS if n <= values // len(LENGTHS)]
     share = -(-values // len(lengths))
     for n in lengths:
@@ -53,7 +56,7 @@ def pieces(case: Case, values: int) -> Iterator[NDArray[Any]]:
 
 
 def rounded(z: NDArray[np.float64], dtype: str) -> NDArray[Any]:
-    """Round scores to the format, and clip them to its range."""
+    """Round scores to the format `dtype`, and clip them to its finite range."""
     with np.errstate(over="ignore", under="ignore"):
         if dtype != "bfloat16":
             return np.clip(z, -np.finfo(dtype).max, np.finfo(dtype).max).astype(dtype)
@@ -65,7 +68,7 @@ def rounded(z: NDArray[np.float64], dtype: str) -> NDArray[Any]:
 
 
 def as_torch(z: NDArray[Any], dtype: str) -> Any:
-    """Return the scores as a tensor of the format."""
+    """Return the scores as a tensor of the format `dtype`."""
     import torch
 
     return torch.from_numpy(z).to(torch.bfloat16) if dtype == "bfloat16" else torch.from_numpy(z)
@@ -134,7 +137,7 @@ def errors(op: str, answer: Answer, truth: Family) -> NDArray[np.float64]:
 
 
 def measure(case: Case, values: int) -> dict[str, Any]:
-    """Measure one row of the table for every subject."""
+    """Measure one row of the table, for softargmax and for each peer."""
     tally: dict[str, dict[str, list[float]]] = {s: {op: [0.0, 0.0, 0.0] for op in OPS} for s in SUBJECTS}
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # peers warn of overflow on hard rows
@@ -174,7 +177,7 @@ def run(dtypes: list[str], values: int, workers: int) -> list[dict[str, Any]]:
 
 
 def _one_thread() -> None:
-    """Limit torch to one thread in each worker. The results do not depend on the number of threads."""
+    """Limit torch to one thread in each worker process. The results do not depend on the number of threads."""
     import torch
 
     torch.set_num_threads(1)
@@ -195,7 +198,7 @@ def number(value: float) -> str:
 
 
 def table(results: list[dict[str, Any]], dtype: str, op: str) -> str:
-    """Return one Markdown table: max (mean) ulp of each subject."""
+    """Return one Markdown table. A cell has the largest error in ulp, and the mean error in parentheses."""
     lines = ["| scores | values | softargmax | torch | SciPy |", "|---|---:|---:|---:|---:|"]
     for row in results:
         if row["dtype"] != dtype:
@@ -218,11 +221,11 @@ NaN, but not both.
 
 True values are float64 for scores of float32 and narrower formats, and pairs of float64 for float64 scores.
 `tests/oracle/test_truth.py` compares both with mpmath. Every row of the table combines rows of 7, 64, 1,000, 4,097,
-65,536 and 1,000,000 scores. The error of logsumexp is relative to max(|m|, |lse|), where m is the largest score. The
-"values" of logsumexp are rows. For float16 and bfloat16, a single rounding of softmax and log_softmax has an error of
-up to 0.5. For these formats softargmax returns logsumexp in float32, unlike the peers. The peers have no temperature
-and no base. Their scores are first multiplied by ln(base) / temperature, as their users do. "spread s" are normal
-scores of standard deviation s. `bench/scores.py` draws the rows that are named in words.
+65,536 and 1,000,000 scores. The error of logsumexp is relative to max(|m|, |lse|), where m is the largest score. For
+logsumexp, the column "values" counts rows. For float16 and bfloat16, a single rounding of softmax and log_softmax has
+an error of up to 0.5. For these formats softargmax returns logsumexp in float32, unlike the peers. The peers have no
+temperature and no base. Their scores are first multiplied by ln(base) / temperature, as their users do. "spread s" are
+normal scores of standard deviation s. `bench/scores.py` explains the other names.
 """
 
 
@@ -236,11 +239,11 @@ def page(record: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run the measurements of the command line. Return the exit code, which is 1 if a bound is exceeded."""
+    """Run the measurements that the command line selects. Return the exit code, which is 1 if a bound is exceeded."""
     from softargmax.measure import machine
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="10^5 values a row, nothing written")
+    parser.add_argument("--quick", action="store_true", help="10^5 values in every row; write nothing")
     parser.add_argument("--dtype", nargs="*", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()

@@ -3,10 +3,11 @@
     python -m bench.attend                  all cases, about 5 minutes on 2 cores; writes bench/results/attend.json
     python -m bench.attend causal backward  only the cases whose names contain these words; writes nothing
 
-SDPA is torch's scaled_dot_product_attention. If SDPA lacks an option, it gets a boolean mask. The side "sgemm" does the
-same number of operations in torch's products of 1024 x 1024 matrices: 4 D per query and visible key, and 2.5 times as
-many for the backward pass. The ratio of this side is our speed as a share of the products' speed. The exit code is 1 if
-a target or a bound on memory (bench/attend_memory.py) is missed.
+SDPA is torch's scaled_dot_product_attention. If SDPA lacks an option, it gets a boolean mask. Attention with heads of
+width D takes 4 D operations for each pair of a query and a visible key, and 2.5 times as many for the backward pass.
+The side "sgemm" does the same number of operations, in torch's products of 1024 x 1024 matrices. The ratio of this side
+is our speed divided by the speed of these products. The exit code is 1 if a target or a bound on memory
+(bench/attend_memory.py) is missed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SIDE = 1024
 
 
 def normal(*shape: int) -> Tensor:
-    """Return normal numbers."""
+    """Return normally distributed numbers, which are the same in every run."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
@@ -43,7 +44,7 @@ def memories(batch: int, heads: int, length: int, width: int) -> tuple[Tensor, T
 
 
 def products(operations: float) -> Callable[[], object]:
-    """Return a call of matrix products that take `operations` operations in all. The last product has fewer rows."""
+    """Return a call of matrix products with `operations` operations in all. The last product has fewer rows."""
     a, b, out = normal(3, SIDE, SIDE)
     rows = round(operations / (2 * SIDE**2))
     parts = [min(SIDE, rows - start) for start in range(0, rows, SIDE)]

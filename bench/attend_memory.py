@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 
 class Shape(NamedTuple):
-    """A case of one head, and its bound in bytes."""
+    """A case with one head, and the bound of its memory in bytes."""
 
     name: str
     queries: int

@@ -3,10 +3,11 @@
     python -m bench.classify                all cases, about 6 minutes on 2 cores; writes bench/results/classify.json
     python -m bench.classify digits         only the cases whose names contain these words; writes nothing
 
-Both sides stop when no derivative of the mean loss with its penalty is above tol (1e-4, C = 1), or after 2000 steps.
-scikit-learn takes all 2000 steps on the digits with tol 1e-6. For each fit, the record has the objective in float64,
-the largest derivative, and the memory: the peak of a process that fits once, minus the memory before the fit. The exit
-code is 1 if a target is missed or our objective is larger.
+Both sides minimise the mean loss plus a penalty, with C = 1. They stop after 2000 steps, or earlier if no derivative of
+this objective is above tol, which is 1e-4 by default. On the digits with tol 1e-6, scikit-learn takes all 2000 steps.
+For each fit, the record has the objective in float64, the largest derivative, and the memory: the peak of a process
+that fits once, minus the memory before the fit. The exit code is 1 if a target is missed or our objective is larger
+than scikit-learn's.
 """
 
 from __future__ import annotations

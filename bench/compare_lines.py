@@ -1,7 +1,8 @@
 """The calls that bench.compare times on two installs, and the process that runs them for one install.
 
-Lines use only public names, so that they run on any commit. They cover every room, small and large inputs, arrays and
-tensors, with and without gradients. Lines on a few numbers measure the overhead of a call.
+Each call is a `Line`. Lines use only public names, so that they run on any commit. They cover every room, small and
+large inputs, arrays and tensors, with and without gradients. Lines with only a few scores measure the overhead of a
+call.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def backward_call(function: Callable[..., Any], *inputs: Any) -> Call:
 
 
 def step(layer: Any, rows: int, width: int) -> Call:
-    """Return a call that computes an output layer's loss and its gradients to hidden vectors and parameters."""
+    """Return a call that computes an output layer's loss, and its gradients with respect to h and the parameters."""
     target = torch.from_numpy(classes(rows, layer.classes))
     return backward_call(lambda h, *_: layer(h, target), tensor(rows, width, spread=1.0), *layer.parameters())
 

@@ -79,7 +79,7 @@ def cases() -> list[Case]:
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """Run this many busy processes inside the `with` block."""
+    """Run `count` busy processes inside the `with` block."""
     others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -90,7 +90,7 @@ def busy(count: int) -> Iterator[None]:
 
 
 def measured(count: int) -> dict[str, Result]:
-    """Return the times of every case beside this many busy processes."""
+    """Return the times of every case beside `count` busy processes."""
     torch.set_num_threads(THREADS)
     sa.set_num_threads(THREADS)
     with busy(count):

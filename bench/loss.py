@@ -27,7 +27,8 @@ import softargmax as sa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-# (N, D, K), and a bound in bytes. It bounds the memory beyond inputs and gradients, or the peak of the process.
+# (N, D, K), the quantity that is bounded, and its bound in bytes. "beyond" is the memory beyond inputs and gradients,
+# "peak" the peak memory of the process.
 MEMORY: list[tuple[tuple[int, int, int], str, float]] = [
     ((1024, 512, 32_768), "beyond", 1024 * 32_768 * 4 / 8),
     ((2048, 768, 50_257), "beyond", 2048 * 50_257 * 4 / 8),
@@ -51,12 +52,12 @@ print(json.dumps({"peak": peak, "beyond": peak - before - gradients, "scores": 4
 
 
 def both(loss: Callable[..., Tensor], *inputs: Tensor) -> Callable[[], object]:
-    """Return a forward and backward pass. Each side's time includes allocating and freeing gradients."""
+    """Return a call of a forward and backward pass. Each side's time includes allocating and freeing gradients."""
     return lambda: torch.autograd.grad(loss(*inputs), inputs)
 
 
 def rows() -> Iterator[Promise]:
-    """Yield the cases on scores."""
+    """Yield the cases of losses that take scores."""
     yield from of_shape(512, 32_768, torch.float32)
     yield from of_shape(512, 32_768, torch.bfloat16)
     yield next(of_shape(4096, 1000, torch.float32, 2.0))
@@ -111,7 +112,7 @@ def arrays() -> Iterator[Promise]:
 
 
 def layers() -> Iterator[Promise]:
-    """Yield the cases on a last layer, with random weights and with those of a trained model."""
+    """Yield the cases of a last layer, with random weights and with the weights of a trained model."""
     for n, d, k in ((1024, 512, 32_768), (2048, 768, 50_257)):
         torch.manual_seed(4)
         h, w, y = torch.randn(n, d), torch.randn(k, d) / d**0.5, torch.randint(k, (n,))

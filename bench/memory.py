@@ -77,11 +77,11 @@ def run(gib: float, axis: int, cap: float, folder: Path) -> dict[str, object]:
 
 
 def main() -> int:
-    """Run the conversion of the command line. Return the exit code."""
+    """Run the conversion that the command line describes. Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=float, default=4.0)
     parser.add_argument("--axis", type=int, choices=(-1, 0), default=-1)
-    parser.add_argument("--cap", type=float, default=512.0, help="MiB")
+    parser.add_argument("--cap", type=float, default=512.0, help="largest peak memory, in MiB")
     parser.add_argument("--folder", help="folder for the files, with free space of twice --gib")
     options = parser.parse_args()
     room = int(2.1 * options.gib * (1 << 30))

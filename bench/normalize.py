@@ -3,7 +3,7 @@
     python -m bench.normalize                all cases, about 2 minutes on 2 cores; writes bench/results/normalize.json
     python -m bench.normalize softmax out=   only the cases whose names contain these words; writes nothing
 
-Each case is one alternating run (`softargmax.measure`). The exit code is 1 if a target is missed. Run this program on
+In each case the sides take turns (`softargmax.measure`). The exit code is 1 if a target is missed. Run this program on
 an idle machine. If the printed quartiles of a case are far apart, run the case again.
 """
 
@@ -22,19 +22,19 @@ import softargmax as sa
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Vector multiplications (with or without an addition) per 16 float32 scores, over all passes of a kernel. The
-# exponential takes 9 for its polynomial and 1 for its value, and a probability takes 2. A backward pass takes 1 for the
-# inner product and 2 for the vjp.
+# Vector multiplications (with or without an addition) per 16 float32 scores, over all passes of a kernel. An
+# exponential (1 + t) 2^k takes 9 for t and 2^k, and 1 for the product. A probability takes 2, from t and 2^k. softmax
+# of a long row computes t and 2^k twice. A backward pass takes 1 for the inner product and 2 for the vjp.
 PER_16 = {"softmax": 21.0, "softmax of a short row": 12.0, "log_softmax": 10.0, "logsumexp": 10.0, "backward": 3.0}
 
 
 def work(kernel: str, count: int) -> float:
-    """Return the number of multiplications of 16 floats that a kernel does for this many scores."""
+    """Return the number of vector multiplications, of 16 floats each, that a kernel does for `count` scores."""
     return PER_16[kernel] * count / 16
 
 
 def scores(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return normal scores, written once so that every page is allocated."""
+    """Return normally distributed scores. Writing them has allocated every page of their memory."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).mul_(4).to(dtype)
 
 

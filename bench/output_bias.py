@@ -5,7 +5,7 @@
 There are K = 10,000 classes, D = 32, and 64 rows. As in a trained model, scores are the log of Zipf's law plus normal
 numbers with a standard deviation of 3. The targets are drawn from the model itself. The gradient with respect to h is
 averaged over 400 steps. In each step, all rows share new draws. The bias is |mean - truth| / |truth| over all rows. It
-is printed with the size of the noise that a mean of 400 steps has. For NCE and negative sampling, theory gives no limit
+is printed with the size of the noise that a mean of 400 steps has. For NCE and negative sampling, theory gives no bound
 of the bias at a fixed number of draws.
 """
 
@@ -49,7 +49,10 @@ def gradient(layer: Any, h: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def bias(layer: Any, h: torch.Tensor, y: torch.Tensor, truth: torch.Tensor) -> tuple[float, float]:
-    """Return the distance of the mean from the truth, and the noise of the mean, both divided by the truth's norm."""
+    """Return the distance between the mean gradient and the true gradient, and the noise of the mean.
+
+    Both are divided by the norm of the true gradient.
+    """
     total, squares = torch.zeros_like(truth), torch.zeros_like(truth)
     for _ in range(STEPS):
         g = gradient(layer, h, y)
@@ -75,7 +78,7 @@ def main() -> None:
         y = full.sample(h, seed=1)
     truth = gradient(full, h, y)
     found: dict[str, dict[str, tuple[float, float]]] = {}
-    print(f"{'|mean - truth| / |truth| (of it noise)':40s}", *(f"{n:>16d}" for n in DRAWS))
+    print(f"{'|mean - truth| / |truth| (noise)':40s}", *(f"{n:>16d}" for n in DRAWS))
     for n in DRAWS:
         for name, layer in layers(n, (1e8 * zipf).long()).items():
             layer.reduction = "sum"

@@ -79,7 +79,7 @@ def main(
 ) -> int:
     """Run the cases that the command line selects. Return the exit code, which is 1 if a promise is missed.
 
-    `more` returns further entries of the record, and True if they keep the promises.
+    `more` returns further fields of the record, and True if they keep the promises.
     """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="only the cases whose names contain all of these words")

@@ -3,8 +3,9 @@
     python -m bench.sample                  all cases, about 4 minutes on 2 cores; writes bench/results/sample.json
     python -m bench.sample top_p            only the cases whose names contain these words; writes nothing
 
-Scores are normal. Their standard deviation is 4, as in a trained model, or 1 ("level"). With 1, top-p keeps two fifths
-of the vocabulary. Every side returns indices with the same distribution. The exit code is 1 if a target is missed.
+Scores are normal. Their standard deviation is 4, as in a trained model, or 1 ("level"). At a standard deviation of 1,
+top-p keeps two fifths of the vocabulary. Every side returns indices with the same distribution. The exit code is 1 if a
+target is missed.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ ROWS, CLASSES, T, P, K = 64, 128_256, 0.8, 0.9, 50
 
 
 def multinomial(z: Tensor) -> Tensor:
-    """Return draws in the way of torch's users."""
+    """Return draws by softmax and multinomial, the usual code with torch."""
     return torch.multinomial(torch.softmax(z, -1), 1)[:, 0]
 
 
 def warped(z: Tensor) -> Tensor:
-    """Return draws after temperature and top-p, applied in the way of transformers' `generate`."""
+    """Return draws after temperature and top-p, which are applied by the warpers of transformers' `generate`."""
     warpers: list[Any] = [TemperatureLogitsWarper(T), TopPLogitsWarper(P)]
     for warper in warpers:
         z = warper(None, z)

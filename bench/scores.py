@@ -84,26 +84,26 @@ def half_way(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> ND
 
 
 def geometric(rng: np.random.Generator, shape: tuple[int, int], _: str) -> NDArray[np.float64]:
-    """Draw rows with tails -c i, in random order."""
+    """Draw rows of the scores -c i for i = 0, 1, 2 and so on, in random order. Each row has its own c."""
     order = rng.permutation(shape[1]).astype(np.float64)
     return -order * 10 ** rng.uniform(-3, 0.7, (shape[0], 1))
 
 
 def any_size(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Draw rows of every magnitude, from 1e-6 to near the end of the range."""
+    """Draw rows of every magnitude, from 1e-6 to near the largest number of the format."""
     top = {"float16": 4, "bfloat16": 37, "float32": 37, "float64": 307}[dtype]
     return rng.standard_normal(shape) * 10 ** rng.uniform(-6, top, (shape[0], 1))
 
 
 def many_small(rng: np.random.Generator, shape: tuple[int, int], _: str) -> NDArray[np.float64]:
-    """Draw rows with one large term and many small terms of the same total."""
+    """Draw rows with one large term, and with many small terms whose sum has the same order of magnitude."""
     z = -np.log(shape[1]) - rng.uniform(0, 3, shape)
     z[:, -1] = 0
     return z
 
 
 def wide(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Draw uniform scores over the whole range of exp."""
+    """Draw uniform scores from -e to e, where exp(-e) is about the smallest subnormal number of the format."""
     end = -SUBNORMAL[dtype][0]
     return rng.uniform(-end, end, shape)
 
@@ -125,7 +125,7 @@ ADVERSARIAL: dict[str, Scores] = {
 
 
 def mixed(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Draw rows of every spread. A quarter of the rows have an offset."""
+    """Draw rows with the spreads of SPREADS. A quarter of the rows have an offset, too."""
     s = rng.choice(SPREADS, (shape[0], 1))
     c = np.where(rng.random((shape[0], 1)) < 0.25, 10 ** rng.uniform(0, 4, (shape[0], 1)), 0)
     return (

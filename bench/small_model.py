@@ -1,7 +1,7 @@
 """A small language model of the source of Python's standard library, trained with `linear_cross_entropy`.
 
-The scores of a trained model differ from noise: most words have tiny probabilities, and largely the same words in every
-row.
+The scores of a trained model differ from noise: most words have tiny probabilities, and these are largely the same
+words in every row.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Words(nn.Module):
         self.output = nn.Parameter(torch.randn(classes, size) / size**0.5)
 
     def forward(self, before: Tensor) -> Tensor:
-        """Return (N, D) from (N, CONTEXT)."""
+        """Return hidden vectors (N, D) from the numbers of the preceding words (N, CONTEXT)."""
         return torch.tanh(self.hidden(self.embedding(before).flatten(1))) * 4
 
 

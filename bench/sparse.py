@@ -4,8 +4,8 @@
     python -m bench.sparse sparsemax        only the cases whose names contain these words; writes nothing
 
 Scores are normal, heavy-tailed (Cauchy) or all equal. Equal scores give every map its largest support. "entmax, k" is
-the package with its argument k, a bound on the support. Short rows are as in a router of experts. The exit code is 1 if
-a target is missed.
+the package with its argument k, a bound on the size of the support. Short rows have the lengths that are usual in a
+router of experts. The exit code is 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def of_map(name: str, ours: Map, theirs: Map, hinted: Map, z: Tensor) -> Iterato
 
 
 def of_order(name: str, alpha: float, z: Tensor) -> Iterator[Promise]:
-    """Yield a map of any order, alone and with its backward pass."""
+    """Yield two cases of the map of order `alpha`: a forward pass, and a forward and backward pass."""
     leaf, g = z.clone().requires_grad_(), torch.randn(z.shape)
     sides = {"softargmax": lambda: sa.entmax(z, alpha), "entmax": lambda: peer.entmax_bisect(z, alpha)}
     yield Promise(f"entmax {alpha:g}, {name}", sides, {"entmax": 60}, 2 * z.nbytes, rounds=3)
@@ -71,7 +71,7 @@ def of_order(name: str, alpha: float, z: Tensor) -> Iterator[Promise]:
 
 
 def of_short_rows(shape: tuple[int, int]) -> Iterator[Promise]:
-    """Yield both maps of short rows, whose cost is mostly the work done once per row."""
+    """Yield the cases of sparsemax and 1.5-entmax on short rows. Their cost is mostly the work done once per row."""
     z = torch.randn(shape, generator=torch.Generator().manual_seed(7))
     out = torch.empty_like(z)
     maps = {"sparsemax": (sa.sparsemax, peer.sparsemax), "entmax 1.5": (sa.entmax, peer.entmax15)}

@@ -3,9 +3,9 @@
     python -m bench.sparse_accuracy         about a minute; writes bench/results/sparse_accuracy.json
 
 True values come from bisection and Newton's method in longdouble, which tests/sparse/test_truth.py compares with
-mpmath. Rows are float32, with 7 to 100,000 normal scores and spreads of 1 to 10,000. Only p of at least 1e-30 count. Up
-to order 2 the error is in ulp of p. Above order 2 it is in ulp of the largest p of the row, because the derivative of a
-small p with respect to its score has no bound.
+mpmath. Rows are float32, with 7 to 100,000 normal scores and spreads of 1 to 10,000. Only probabilities p whose true
+value is at least 1e-30 count. Up to order 2 the error is in ulp of p. Above order 2 it is in ulp of the largest p of
+the row, because the derivative of a small p with respect to its score has no bound.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> int:
                 ulp, wrong = off(p, true, alpha)
                 worst[side] = [max(worst[side][0], ulp), worst[side][1] + wrong]
         found.append({"alpha": alpha, **{side: {"ulp": x[0], "support": x[1]} for side, x in worst.items()}})
-        print(f"alpha {alpha:<8g}", *(f"{side}: {x[0]:.3g} ulp, support wrong {x[1]}" for side, x in worst.items()))
+        print(f"alpha {alpha:<8g}", *(f"{side}: {x[0]:.3g} ulp, {x[1]} wrong zeros" for side, x in worst.items()))
     RESULT.write_text(json.dumps({"machine": machine(), "rows": found}, indent=1) + "\n", encoding="utf-8")
     return int(any(row["softargmax"]["ulp"] > BOUND or row["softargmax"]["support"] for row in found))
 

@@ -37,7 +37,8 @@ PLAIN = "plain"
 TOKENS, WIDTH, CLASSES = 2048, 512, 32_768  # 256 MiB of scores, like all other tasks
 PAIRS, HEADS, LENGTH, WINDOW = 8192, 4, 4096, 255
 LAYERS = ((64, 32, 500), (256, 128, 2000), (512, 256, 8000), (1024, 512, 8000), (1024, 512, 32_768))
-SAMPLES = {100_000_000: 41, 10_000_000_000: 15}  # number of timed runs by the largest N D K; larger layers get 7
+# The number of timed runs of layers up to each size N D K. Larger layers are timed 7 times.
+SAMPLES = {100_000_000: 41, 10_000_000_000: 15}
 
 
 def layer(tokens: int = TOKENS, width: int = WIDTH, classes: int = CLASSES) -> tuple[torch.Tensor, ...]:

@@ -3,11 +3,11 @@
     python -m bench.word2vec                all cases, about 10 minutes on 2 cores; writes bench/results/word2vec.json
     python -m bench.word2vec negative       only the cases whose names contain these words; writes nothing
 
-The text is the source of Python's standard library, as in `softargmax train-words`. It consists of the first 1,000,000
-tokens, without words that occur less than 5 times. Vectors have 100 numbers. Windows are 5 words, with 5 negatives.
-Frequent words are subsampled with threshold 1e-3. Each side trains one epoch at rates from 0.025 to 0.0001, with 2
-threads or workers. "softargmax" is `softargmax.output.WordVectors`. "our modules" is an `Embedding` and a layer of
-`softargmax.nn`, trained with SparseAdam.
+The text is the source of Python's standard library, which `softargmax train-words` also uses. It consists of the first
+1,000,000 tokens, without words that occur less than 5 times. Vectors have 100 numbers. Windows are 5 words, and each
+pair of words has 5 noise words. Frequent words are subsampled with threshold 1e-3. Each side trains one epoch at rates
+from 0.025 to 0.0001, with 2 threads or workers. "softargmax" is `softargmax.output.WordVectors`. "our modules" is an
+`Embedding` and a layer of `softargmax.nn`, trained with SparseAdam.
 
 Two numbers measure what a side has learned after one epoch. The first is the mean loss of its vectors on held-out
 files. The second is the share of the 10 nearest neighbours of 500 frequent words that gensim also finds. A run of
@@ -79,7 +79,7 @@ def text() -> Text:
 
 
 def pairs(tokens: np.ndarray, windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return all pairs of a word and a word in its window, as two arrays. `windows` has the window of each token."""
+    """Return all pairs of a word and a word in its window, as two arrays. `windows` has each token's window size."""
     sentence = np.cumsum(tokens < 0)
     found = []
     for far in range(1, WINDOW + 1):

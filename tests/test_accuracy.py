@@ -1,7 +1,8 @@
-"""The promised accuracy, tested on a few 10^5 values. `python -m bench.accuracy` tests 10^7 values per line.
+"""The promised accuracy, tested on a few 10^5 values. `python -m bench.accuracy` tests 10^7 values of each case.
 
-The promised bounds are 3 ulp in float32, 4 ulp in float64, and 2 ulp for the tiny loss of a confident row. Below the
-normal range, the bound is 1 subnormal. Results in float16 and bfloat16 are the float32 results, rounded once.
+The promised bounds are 3 ulp in float32, 4 ulp in float64, and 2 ulp for the tiny loss of a confident row. The bound of
+a subnormal probability is the smallest subnormal number. Results in float16 and bfloat16 are the float32 results,
+rounded once.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def test_confident_rows(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_below_the_normal_range(dtype: str) -> None:
-    """Subnormal probabilities are within 1 subnormal of the true value. Subnormal losses are within 2 ulp."""
+    """Subnormal probabilities are off by at most the smallest subnormal number. Subnormal losses are within 2 ulp."""
     (case,) = (c for c in cases(dtype) if c.name == "subnormal results")
     tiny = float(np.finfo(dtype).tiny)
     checked = 0

@@ -104,8 +104,8 @@ def test_merge_is_defined_once_in_python() -> None:
 
 
 # In C++, a merge of states is recognised by its weights, whatever its name. A weight is an exponential or a power of
-# two of the difference of two maxima or of two lse. The difference can be written in the call, or assigned to a
-# variable before.
+# two. Its exponent is the difference of two maxima or of two lse. The difference can be written in the call, or
+# assigned to a variable before.
 LEVEL = r"(?:\w+(?:\.|->|\[\w+\]\.?))*(?:m\d*|k|part|whole|own|(?:\w+_)?(?:m|top|lse|max|maximum)(?:_\w+)?)\b\}?"
 DIFFERENCE = re.compile(
     rf"(?<![\w.]){LEVEL}\s*-\s*(?:[\w:]+\{{)?{LEVEL}(?!\s*[*/(])|two_sum\(\s*{LEVEL}\s*,\s*-\s*{LEVEL}"
@@ -262,7 +262,7 @@ def test_only_the_command_imports_the_top_package(path: Path) -> None:
 
 
 def public_names(module: str) -> set[str]:
-    """Return the public names of a room that this module of the room has, too, for the same objects."""
+    """Return those names of a room's `__all__` that stand for the same object in `module`, a module of this room."""
     found = importlib.import_module(module)
     room = importlib.import_module(".".join(module.split(".")[:2]))
     return {n for n in room.__all__ if getattr(found, n, None) is getattr(room, n)}
@@ -317,7 +317,9 @@ def test_every_record_has_a_definition_and_uses_its_arguments(path: Path) -> Non
         named = {*parameters(operation.definition)}
         leaves = {leaf.name for leaf in operation.leaves}
         named = leaves if "i" in named else named
-        assert named <= leaves | {one.name for one in operation.tree.parts}, f"{operation.name}: {named - leaves}"
+        assert named <= leaves | {one.name for one in operation.tree.parts}, (
+            f"{operation.name}: unknown parameters of its definition: {named - leaves}"
+        )
         for one in operation.tree.parts:
             named |= {leaf.name for leaf in one.leaves} if isinstance(one, Branch) and one.name in named else set()
         for kernel in operation.kernels.values():

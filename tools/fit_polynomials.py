@@ -1,7 +1,7 @@
 """Fit the polynomials of `core/cpp/math.hpp` and print them as C++. Run this program by hand. It needs mpmath.
 
 exp: q(r) = (e^r - 1 - r) / r^2 on |r| <= ln2 / 2, so that e^r = 1 + (r + r^2 q(r)).
-log: w(s) with log(1 + x) = 2 atanh(s), s = x / (2 + x): atanh(s) / s = 1 + s^2 w(s^2) on |s| <= 3 - 2 sqrt 2.
+log: w with atanh(s) / s = 1 + s^2 w(s^2) on |s| <= 3 - 2 sqrt 2, because log(1 + x) = 2 atanh(s) for s = x / (2 + x).
 
 Each polynomial is a weighted least-squares fit at Chebyshev nodes, in 60 digits. Its error is at most twice that of the
 minimax polynomial, and far below one rounding error. The constant term is rounded to the target type first. Then the

@@ -109,7 +109,7 @@ def output_bias() -> str:
 def words() -> str:
     """Return a table of the results of `softargmax train-words --layer all`.
 
-    The last column is the time in which a layer reaches the last perplexity of the full layer.
+    The last column is the time until a layer reaches the perplexity that the full layer has at the end.
     """
     record = load(RESULTS / "words.json")
     if record is None:
@@ -190,7 +190,7 @@ def memory() -> str:
 
 
 def extra_memory(record: dict[str, Any]) -> str:
-    """Return a table of memory beside the size of the scores, or an empty text if not measured."""
+    """Return a table of the memory of each case and the size of its scores, or an empty text if not measured."""
     found = record.get("memory", [])
     mib = [{key: f"{case[key] / 2**20:,.0f}" for key in ("scores", "beyond", "peak")} for case in found]
     rows = [
@@ -265,7 +265,7 @@ SUMMARY = {
     ),
     "SoftmaxRegression, 20000 x 784, 10 classes": ("classify", "20000 x 784, 10 classes"),
 }
-"""The lines of the table in README.md: their labels, each with a result file and the name of a result in it."""
+"""The lines of the table in README.md: for each label, a result file and the name of a result in this file."""
 
 
 def summary() -> str:
@@ -300,11 +300,12 @@ SPEED = """# Speed
 one run. A ratio is the median time of the peer, divided by the median time of softargmax. If it is above 1, softargmax
 is faster. Absolute times of a shared machine drift by a factor of two, ratios much less.
 
-"Limit of the machine" is a lower bound measured in the same run. "Memory" is the time to read the inputs and write
-the outputs once, at the speed of a large copy. "Arithmetic" is the time of the multiplications (16 floats each, with
-or without an addition) in a loop on registers. The other instructions of our kernels (comparisons, additions, shifts,
-stores) take additional time. A loop of all instructions takes 1.4 times as long as its multiplications. "Products
-alone" is not a peer. It is the time of the same number of operations in torch's products of 1024 x 1024 matrices.
+"Limit of the machine" is a lower bound of the time, measured in the same run. "Memory" is the time to read the inputs
+and write the outputs once, at the speed of a large copy. "Arithmetic" is the time of the multiplications (16 floats
+each, with or without an addition) in a loop on registers. The other instructions of our kernels (comparisons,
+additions, shifts, stores) take additional time. A loop with all instructions takes 1.4 times as long as a loop with
+only the multiplications. "Products alone" is not a peer. It is the time of the same number of operations in torch's
+products of 1024 x 1024 matrices.
 
 `softargmax bench` measures the speed on your machine. `make bench` also measures every peer.
 
@@ -325,10 +326,11 @@ quota of 1.5 processors. torch does not read quotas. `OMP_NUM_THREADS` and `soft
 quota.
 
 The threads take small pieces of the work whenever they are free, and the result has the same bits for any number of
-threads. In a process that uses torch, they are the threads of torch's OpenMP, which spin for some milliseconds after a
-call: threads of our own would share their cores. OpenMP's calls wait for every thread, even one that has not started,
-because another process has its core. When this happens, the next calls run on a pool of threads of our own. It waits
-only for threads that have started. Processes without torch always use this pool, and so do forked children.
+threads. In a process that uses torch, they are the threads of torch's OpenMP. These spin for some milliseconds after a
+call, so threads of our own would compete with them for the cores. OpenMP waits for every thread, even for one that
+cannot start because another process occupies its core. When this happens, the next calls run on a pool of threads of
+our own. The pool waits only for threads that have started. Processes without torch always use this pool, and so do
+forked children.
 """
 
 

@@ -62,7 +62,7 @@ template <class T> void one(const char* name, Type type, std::int64_t queries, s
     Tensor<double> scale(heads, queries, 1, 8, 0.4), slopes(heads, 1, 1, 10, 0.1), dslopes(heads, queries, 1, 11, 0),
         lse(heads, queries, 1, 9), delta = lse, dscale = lse;
     std::vector<std::int64_t> lengths{keys, keys / 2};
-    std::vector<std::int64_t> seeds(4 * heads);  // two words per head, for a batch of two entries
+    std::vector<std::int64_t> seeds(4 * heads);  // two numbers per head, for a batch of two entries
     for (std::size_t i = 0; i < seeds.size(); ++i) seeds[i] = static_cast<std::int64_t>(i * 0x9E3779B9u % 0xFFFFFFFFu);
     std::vector<std::uint8_t> nonfinite(static_cast<std::size_t>(2 * heads * queries));
     GradientArgs args;

@@ -140,7 +140,7 @@ def test_stops_of_the_tour(run, tmp_path, stop, monkeypatch):
     if stop in ("temperature", "digits", "attention"):
         pytest.importorskip("matplotlib")
     words = import_module("softargmax.cli.tour.words")
-    monkeypatch.setattr(words, "TOKENS", 60_000)  # a fifth of the tokens of the tour, with the bound of the tour
+    monkeypatch.setattr(words, "TOKENS", 60_000)  # a fifth of the tour's tokens; the bound is the same
     monkeypatch.setattr(words, "EVALUATED", 1024)
     done = run("demo", "--only", stop, "-o", tmp_path / "out", "--json")
     found = done.json()
@@ -167,7 +167,7 @@ def test_failed_stop_fails_the_tour(run, monkeypatch):
 
 
 def without(*modules):
-    """Return a Python program that runs the command as if modules were not installed."""
+    """Return a Python program that runs the command as if `modules` were not installed."""
     return (
         "import sys\n"
         f"for name in {modules!r}: sys.modules[name] = None\n"

@@ -54,7 +54,7 @@ def test_a_checkpoint_of_another_layer(tmp_path):
 
 
 def changed_tensors(path, change):
-    """Rewrite a checkpoint with other tensors."""
+    """Rewrite a checkpoint after `change` has changed its tensors."""
     data = path.read_bytes()
     (size,) = struct.unpack("<Q", data[:8])
     metadata, tensors = json.loads(data[8 : 8 + size])["__metadata__"], load_file(path)

@@ -107,7 +107,7 @@ def test_limited_tokens_are_a_sample_of_all_files(tmp_path):
 
 
 def test_single_file_is_split(tmp_path):
-    for name in ("a.txt", "b.txt"):  # in a folder of files, the hashes of both names select them for training
+    for name in ("a.txt", "b.txt"):  # in a folder, both files would be training files, by the hashes of their names
         (tmp_path / name).write_text("one two three four five six seven eight nine ten " * 100)
         found = corpus.read([str(tmp_path / name)])
         assert (len(found.train), len(found.held_out)) == (951, 50)

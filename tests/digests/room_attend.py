@@ -53,7 +53,7 @@ def qkv(w: World, size: float = 2.0) -> tuple[Any, Any, Any]:
 
 
 def dense() -> Iterator[Case]:
-    """Yield the cases of attention for one batch."""
+    """Yield the cases of attention, and of its variants with lse, state and stats, on dense batches."""
     for name, labels in (("attention", tuple(options(NUMPY[0]))), ("attention_with_lse", SOFTMAX),
                          ("attention_state", PARTS), ("attention_stats", STATS)):  # fmt: skip
         function = getattr(sa, name)

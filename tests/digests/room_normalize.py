@@ -42,7 +42,7 @@ def options(w: World) -> Options:
 def into(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that calls `function` with a new `out`.
 
-    The returned function returns True if the result is `out`, and `out`.
+    The returned function returns a pair: True if the result is the object `out`, and `out`.
     """
 
     def run(z: Any, **given: Any) -> Any:

@@ -14,8 +14,9 @@ The following has no digests, for these reasons:
 - CUDA and other devices: there were no kernels for them when the digests were recorded.
 - Draws without a seed, `nn.Attention` with dropout in training, and initial parameters of layers: they depend on the
   generators of NumPy and torch.
-- float16 in second derivatives, forward mode and vmap (sample: all of these), and pairs of options in dtypes other than
-  float32 (for a few functions also bfloat16): they run the same code as other dtypes, and the file stays small.
+- float16 in second derivatives, forward mode and vmap, and pairs of options in dtypes other than float32 (for a few
+  functions, bfloat16 has digests of pairs): they run the same code as other dtypes, and the file stays small. The room
+  sample has no digests of second derivatives, forward mode and vmap at all.
 - `qk_norm` of tensors other than float32: it uses torch's mean, whose bits depend on the processor.
 - The definitions (`using("reference")`) of the rooms sample (except draws) and attend.
 

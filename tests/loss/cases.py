@@ -31,7 +31,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 }
 PRODUCTS = [dict(zip(CHOICES, picked, strict=True)) for picked in itertools.product(*CHOICES.values())]
 THREES = PRODUCTS[::7]
-"""Every seventh of the products. They contain all combinations of three choices."""
+"""Every seventh case of PRODUCTS. For any three options, these cases contain all combinations of their choices."""
 
 
 def rounded(case: dict[str, Any], dtype: str) -> dict[str, Any]:

@@ -37,9 +37,7 @@ def exact(student: Any, teacher: Any, kind: str, T: float = 1.0) -> float:
 @pytest.mark.parametrize("implementation", ["automatic", "reference"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_values(kind: str, implementation: str) -> None:
-    """Divergences equal mpmath for scores up to 1e4. For close distributions the tolerance allows for rounding in log
-    p.
-    """
+    """Divergences equal mpmath for scores up to 1e4. The tolerance for close distributions allows for rounded log p."""
     for size in (0.01, 1.0, 30.0, 1e4):
         student, teacher = RNG.standard_normal((2, 6, 9)) * size
         for T in (1.0, 2.5, -0.7):

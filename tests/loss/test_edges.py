@@ -31,7 +31,7 @@ def library(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 @pytest.fixture(params=[*REFERENCE[:3], *BEST], ids=str)
 def quick(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    """The libraries without JAX, which compiles every step again for each shape."""
+    """Yield each library except JAX, because JAX would compile every step again for each shape."""
     yield from serve(request.param)
 
 

@@ -116,10 +116,10 @@ def test_rows_of_any_shape() -> None:
         np.testing.assert_allclose(found, s.cross_entropy(h @ W.T, y, reduction=reduction, **options), rtol=1e-12)
 
 
-@pytest.mark.no_sanitize  # the reference
+@pytest.mark.no_sanitize  # runs only the reference
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_a_few_rows_at_a_time(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results do not depend on the number of parts. No part has more than 1/64 of the rows."""
+    """The scores are computed for parts of the rows, each at most 1/64 of them. The parts do not change the results."""
     n = 30_000
     pytest.importorskip(library)
     h, y = RNG.standard_normal((n, D)), RNG.integers(0, K, n)

@@ -1,4 +1,4 @@
-"""NaN and inf in one row, or in a class that rows exclude, do not change a bit of the results of other rows."""
+"""NaN and inf in one row, or in a class that other rows mask, do not change a bit of the other rows' results."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import softargmax as s
 NAN, INF = float("nan"), float("inf")
 RNG = np.random.default_rng(17)
 N, D, K = 33, 520, 4100
-"""D is longer than one chain of sums of the matrix product, and K is longer than one block of classes."""
+"""The matrix product adds fewer than D terms in one chain. A block has fewer than K classes."""
 H, W, B = (RNG.standard_normal(n).astype(np.float32) * 0.3 for n in ((N, D), (K, D), (K,)))
 TEACHER = RNG.standard_normal((N, 3)).astype(np.float32), RNG.standard_normal((K, 3)).astype(np.float32)
 Y = RNG.integers(0, K, N)
 PAIRS = PRODUCTS[::53]
-"""Every 53rd of the products. They contain all combinations of two choices."""
+"""Every 53rd case of PRODUCTS. For any two options, these cases contain all combinations of their choices."""
 
 
 def bits(x: Any) -> Any:
@@ -91,7 +91,7 @@ def test_every_pair_of_options(bad: float) -> None:
 @pytest.mark.parametrize("convert", [np.asarray, tensors], ids=["numpy", "torch"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gradients_to_the_layer_are_those_of_the_definition(convert: Any, dtype: str) -> None:
-    """Gradients equal those of the reference if `where` masks classes and vectors contain NaN or inf."""
+    """With masked classes, and with NaN and inf in the vectors, gradients equal those of the reference."""
     rng = np.random.default_rng(8)
     h, w, b = (rng.standard_normal(n).astype(dtype) for n in ((12, 5), (6, 5), (6,)))
     where = rng.random((12, 6)) < 0.7

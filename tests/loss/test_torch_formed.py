@@ -1,4 +1,4 @@
-"""Gradients of a last layer that the forward pass computes: their reuse, memory and negligible probabilities."""
+"""The gradients of a last layer, which its forward pass computes: reuse, memory and negligible probabilities."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_masked_nonfinite_inputs_give_finite_gradients():
 
 
 def test_negligible_probabilities():
-    """Errors of gradients without negligible probabilities are within the documented bound."""
+    """By default, gradients leave out negligible probabilities. The error is within the documented bound."""
     leaves, y = layer(spread=30.0)
     h, w, b = leaves
     found, exact = (
@@ -226,7 +226,7 @@ def test_class_weights_of_any_dtype_weigh_the_mean(dtype: torch.dtype, weighted:
 
 @pytest.mark.parametrize("row", [0, 300, N - 1], ids=["first part", "second part", "last part"])
 def test_an_ignored_row_of_nan_changes_no_bit(row: int) -> None:
-    """An ignored row of NaN does not change the loss and the gradients, in every part. Its own gradient is 0."""
+    """In any part of the rows, an ignored row of NaN changes no loss and no other gradient. Its own gradient is 0."""
     leaves, y = layer()
     y[row] = -100
     found = []

@@ -138,7 +138,10 @@ def batch(
 
 
 def ulp(found: Any, expected: Any, at: Any = None) -> Array:
-    """Return |found - expected| in ulp of found's dtype, at `at` if it is not None. Infinities must be equal."""
+    """Return |found - expected| in ulp of found's dtype. Infinities must be equal.
+
+    The ulp is that of the number `at`, or of `expected` if `at` is None.
+    """
     found, expected = np.asarray(found), np.asarray(expected, Wide)
     kind = found.dtype.type
     nonfinite = ~np.isfinite(expected.astype(kind))

@@ -123,7 +123,10 @@ def large_calls() -> int:
 
 
 def vector_calls(fences: list[Fenced]) -> int:
-    """Make the calls of softargmax.output, and return the number of calls. Each array is in the next fenced memory."""
+    """Make the calls of softargmax.output, and return the number of calls.
+
+    The arrays are placed in the memories of `fences` by turns.
+    """
     count = 0
     for end in (True, False):
         turn = itertools.cycle(fences)

@@ -1,4 +1,4 @@
-"""Kernels that use single vectors of tables: values, bits, order of indices, and errors for wrong arguments."""
+"""Kernels that read single rows (vectors) of a table: values, bits, order of indices, errors for wrong arguments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _threads() -> Iterator[None]:
 
 
 def bound(dtype: str, width: int, size: Any = 1.0) -> Any:
-    """Return the error bound: one rounding of the result, and one for each term in a lane after the first term."""
+    """Return the error bound: one rounding error for the result, and one for each term that a lane adds to its sum."""
     return np.finfo(dtype).eps * (2 + width / 64) * size
 
 
@@ -61,7 +61,7 @@ def test_sums(dtype: str, weights: str, width: int) -> None:
 def test_sums_of_thousands_of_terms_have_few_roundings() -> None:
     """A sum of 2^18 terms has a relative error below 1e-5, because terms are added in chunks of 512.
 
-    The error of a single chain of 2^18 terms is above 1e-4.
+    If the 2^18 terms were added one after another, the error would be above 1e-4.
     """
     n = 1 << 18
     table, factors = np.full((1, 3), 0.1, np.float32), np.ones(n, np.float32)

@@ -47,7 +47,8 @@ CALLS: dict[str, Any] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_jit_vmap_and_grad(name: str) -> None:
-    traced.check(CALLS[name], Z, mapped="segment" not in name)  # segments run along the first axis
+    # vmap would split the first axis, but segments run along it.
+    traced.check(CALLS[name], Z, mapped="segment" not in name)
 
 
 @pytest.mark.slow

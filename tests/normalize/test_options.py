@@ -17,7 +17,7 @@ import softargmax as s
 
 Z = np.random.default_rng(5).standard_normal((3, 4, 5)) * 4
 MASK = np.random.default_rng(6).random((4, 5)) < 0.7
-OPTIONS: dict[str, dict[str, Any]] = {  # for each function, options of which each one changes the result
+OPTIONS: dict[str, dict[str, Any]] = {  # for each function, options that each change the result
     "softmax": {"axis": 1, "temperature": 2.0, "base": 2.0, "where": MASK},
     "log_softmax": {"axis": (0, 2), "temperature": 2.0, "base": 2.0, "where": MASK},
     "softmin": {"axis": None, "temperature": 2.0, "base": 2.0, "where": MASK},

@@ -49,7 +49,7 @@ def test_temperature_is_exact_where_scores_are_large() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [1.0, 10.0, 40.0, 1e4])
 def test_accuracy_in_float32_alone(spread: float) -> None:
-    """JAX has no float64 here. The reference then computes with pairs of float32 numbers and XLA's exp and log."""
+    """In these tests JAX has no float64, so the reference computes with pairs of float32 and with XLA's exp and log."""
     jnp = pytest.importorskip("jax.numpy")
     z = (np.random.default_rng(3).standard_normal((400, 9)) * spread).astype(np.float32)
     for temperature, base in OPTIONS:

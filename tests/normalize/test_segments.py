@@ -116,9 +116,7 @@ IDS[IDS == 4] = 5  # a segment without a score
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("trailing", [(), (3,)])
 def test_segments_by_ids(quick: Backend, trailing: tuple[int, ...], masked: bool) -> None:
-    """Each segment, with its own temperature and mask, has the result of a call with this row, for any order of
-    `index`.
-    """
+    """Each segment has the result of a call with its scores, its temperature and its mask, for any order of `index`."""
     rng = np.random.default_rng(4)
     z = rng.standard_normal((60, *trailing)) * 5
     z[[3, 8, 9]] = [[INF], [-INF], [NAN]] if trailing else [INF, -INF, NAN]

@@ -65,7 +65,10 @@ def test_accuracy(implementation: str, dtype: str, spread: int) -> None:
 
 
 def test_close_distributions_keep_their_small_divergence(quick: Backend) -> None:
-    """The divergence, about half the variance of the difference, is 1e-24 and accurate. log p has errors of 1e-16."""
+    """The divergence of close distributions is accurate, although log p has errors of 1e-16.
+
+    It is about half the variance of the difference of the scores, 1e-24.
+    """
     z = np.linspace(-3, 3, 8)
     other = z + np.float64(2.0**-40) * np.sin(np.arange(8))
     with mp.workdps(60):
@@ -122,7 +125,7 @@ def test_signed_logsumexp_at_the_edges(quick: Backend, z: Any, w: Any, log_abs: 
 
 
 def test_positions_beyond_the_integers_of_float32() -> None:
-    """Positions are float64: 2^24 + 1 is not a float32, and a mean of such positions is rounded only once."""
+    """Positions are computed in float64, because 2^24 + 1 is not a float32. Their mean is rounded only once."""
     z = np.full((1 << 24) + 3, -INF, np.float32)
     z[-2:] = 0.0  # positions 2^24 + 1 and 2^24 + 2
     assert s.soft_argmax(z) == np.float32(2**24 + 1.5)

@@ -20,7 +20,8 @@ INF, NAN = math.inf, math.nan
 def test_divergence_where_the_formula_changes(implementation: str) -> None:
     """kl_divergence is accurate for |log p - log q| from 0.2 to 2.
 
-    In this range the formula changes from a series to delta - 1 + exp(-delta), which cancels for small delta.
+    In this range of delta = log p - log q, the formula changes from a series to delta - 1 + exp(-delta), which cancels
+    for small delta.
     """
     rng = np.random.default_rng(8)
     with s.using(implementation), mp.workdps(60):

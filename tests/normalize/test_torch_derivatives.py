@@ -77,7 +77,7 @@ def test_gradients_of_narrow_types_are_those_of_float64_rounded(name: str, dtype
     y.backward(g)
     y_wide.backward(g.double())
     assert found.grad.dtype == kind
-    # The backward pass reads rounded results. p has an error of half a unit, log p of up to half a unit of 30.
+    # The backward pass reads rounded results. log p is up to 30 in magnitude, so its error is up to 30 times that of p.
     slack = 32 * unit * (g.double().abs().sum(-1, keepdim=True) if name != "logsumexp" else g.double().abs()[:, None])
     assert ((found.grad.double() - wanted.grad).abs() <= slack).all()
 

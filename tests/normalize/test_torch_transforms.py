@@ -51,7 +51,7 @@ def same_bits(a: Any, b: Any) -> bool:
 
 @pytest.mark.parametrize("operation", [softargmax.softmax, softargmax.log_softmax, softargmax.logsumexp])
 def test_a_pullback_is_differentiated_outside(operation: Any) -> None:
-    """A pullback of torch.func.vjp can be differentiated with respect to z after the level of vjp has ended."""
+    """A pullback of torch.func.vjp can be differentiated with respect to z after torch.func.vjp has returned."""
     z = cases.draw(2, 3).requires_grad_()
     g = cases.draw(*operation(z).shape, seed=3)
     assert torch.autograd.gradcheck(lambda z: torch.func.vjp(operation, z)[1](g)[0], (z,))
@@ -150,8 +150,7 @@ def test_compiled_gradient_has_the_bits_of_eager(operation: Any) -> None:
 def test_compiled_transforms(transform: Any) -> None:
     """Most transforms are only traced. The hessian, which uses both modes, is also compiled to C++ (3 s per case)."""
     backend = "inductor" if transform is hessian else "aot_eager"
-    # f is a lambda, because torch 2.13 cannot trace vmap's `hasattr(f, "__name__")` for a function that is one graph
-    # node.
+    # A lambda, because torch 2.13 cannot trace the `hasattr(f, "__name__")` of vmap if f is a single node of the graph.
     f = total(softargmax.softmax) if transform in (hessian, grad) else lambda z: softargmax.softmax(z, axis=-1)
     z = cases.draw(3, 4)
     compiled = torch.compile(transform(f), fullgraph=True, backend=backend)
@@ -159,7 +158,7 @@ def test_compiled_transforms(transform: Any) -> None:
 
 
 def test_operators_inside_transforms() -> None:
-    """Captured graphs call the operators, so each operator must support nested levels of jacrev and jacfwd."""
+    """Captured graphs call the operators, so each operator must support nested calls of jacrev and jacfwd."""
     of = o.softmax.torch
     call = lambda z: of.overload(*of.flatten(o.Scores(z, None, Scale(0.7, 0.0), (0,), z.dtype)))[0]  # noqa: E731
     z = cases.draw(4)

@@ -145,7 +145,7 @@ ROWS = (
 def served(row: Row, backend: Backend, dtype: str) -> bool:
     """True if the backend can represent the row in this dtype.
 
-    Half precision does not reach 1e38, and XLA has no subnormals.
+    In half precision, only rows with scores from 1e-3 to 100 in magnitude are tested. XLA has no subnormal numbers.
     """
     largest = max((abs(x) for x in row.z if math.isfinite(x)), default=0.0)
     smallest = min((abs(x) for x in (*row.z, row.options.get("temperature", 1.0)) if x), default=1.0)

@@ -62,7 +62,7 @@ def dd_div(a: Pair, b: Pair) -> Pair:
 
 
 def dd_sum(hi: F64, lo: F64) -> Pair:
-    """Return the sums along the last axis, by adding its two halves until one number is left."""
+    """Return the sums along the last axis. The two halves of the axis are added until one number is left."""
     while hi.shape[-1] > 1:
         half = hi.shape[-1] // 2
         s, t = dd_add((hi[..., :half], lo[..., :half]), (hi[..., half : 2 * half], lo[..., half : 2 * half]))
@@ -117,7 +117,10 @@ def dd_expm1(x: Pair) -> Pair:
 
 
 def dd_log1p(r: Pair, lift: int) -> Pair:
-    """Return log(1 + r) 2**lift from r 2**lift, for r >= 0, by one Newton step from float64's log1p."""
+    """Return log(1 + r) * 2**lift for r >= 0, by one Newton step from float64's log1p.
+
+    The argument `r` is the pair r * 2**lift.
+    """
     tiny = r[0] < 2.0 ** (lift - 120)  # log(1 + r) equals r to 36 digits, and r without the lift may be subnormal
     plain = np.where(tiny, 0.0, np.ldexp(r[0], -lift)), np.where(tiny, 0.0, np.ldexp(r[1], -lift))
     y = np.log1p(plain[0])

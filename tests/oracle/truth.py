@@ -53,8 +53,9 @@ def ulp_error(
     """Return |actual - truth| in units of the last place of actual's format at the truth.
 
     Below the normal range the unit is the smallest subnormal. If an infinity or NaN differs from the truth, the error
-    is inf. An infinity matches a truth beyond the largest finite number. `dtype` is the format if `actual` is stored in
-    a wider one (bfloat16). The unit is that of the truth or of the magnitude `at`, whichever is larger.
+    is inf. An infinity matches a truth beyond the largest finite number. `dtype` names the format if `actual` is stored
+    in a wider one (bfloat16 numbers in a float32 array). The unit is that of the truth or of the magnitude `at`,
+    whichever is larger.
     """
     a = np.asarray(actual)
     precision, smallest = FORMATS[dtype or a.dtype.name]

@@ -240,7 +240,7 @@ def test_loss_never_stores_all_scores() -> None:
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         layer(hidden, y).backward()
     allocated = sum(max(0, event.self_cpu_memory_usage) for event in profile.key_averages())
-    assert 0 < allocated < n * k * 4 / 4, "all allocations of torch, including freed memory"
+    assert 0 < allocated < n * k * 4 / 4, "`allocated` counts all allocations of torch, including freed memory"
 
 
 def test_training_reduces_the_loss() -> None:

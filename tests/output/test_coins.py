@@ -99,7 +99,7 @@ def test_without_bias_or_shift(absent: str) -> None:
 
 
 def test_strided_inputs_and_expanded_gradients() -> None:
-    """Strided inputs give the losses of contiguous inputs, and their gradients for an expanded incoming gradient."""
+    """Strided inputs give the results of contiguous inputs. The incoming gradients are expanded tensors."""
     numbers, pairs, signs = problem()
     wide = {name: x.detach() for name, x in numbers.items()}
     apart = {

@@ -62,7 +62,8 @@ def trained(layer: Any, call: Any) -> list[Any]:
 )
 def test_training_steps(name: str) -> None:
     eager, layer = layer_of(name), layer_of(name)
-    eager.most = eager.samples = getattr(eager, "samples", None)  # importance sampling: n does not grow under tracing
+    # Under tracing, the number of draws of importance sampling does not grow.
+    eager.most = eager.samples = getattr(eager, "samples", None)
     torch._dynamo.reset()
     found = trained(layer, torch.compile(layer, fullgraph=True, backend="aot_eager"))
     torch.testing.assert_close(found, trained(eager, eager), rtol=1e-5, atol=1e-6)

@@ -116,7 +116,7 @@ def test_loss_never_stores_all_scores() -> None:
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         layer(hidden, y).backward()
     allocated = sum(max(0, event.self_cpu_memory_usage) for event in profile.key_averages())
-    assert 0 < allocated < n * k * 4 / 8, "all allocations of torch, including freed memory"
+    assert 0 < allocated < n * k * 4 / 8, "`allocated` counts all allocations of torch, including freed memory"
 
 
 def test_repr_shows_the_options() -> None:

@@ -78,7 +78,7 @@ def test_loss_never_stores_all_scores() -> None:
     allocated = sum(max(0, event.self_cpu_memory_usage) for event in profile.key_averages())
     touched = layer.weight.grad.coalesce().values().shape[0]
     assert 0 < allocated < 4 * (3 * n * 17 * dim + 60 * n * 17 + 3 * touched * dim), (
-        "all allocations of torch, including freed memory"
+        "`allocated` counts all allocations of torch, including freed memory"
     )
     assert allocated < n * k * 4 / 10
 

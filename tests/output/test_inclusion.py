@@ -61,7 +61,7 @@ SMALL = {
 @pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("classes", [2, 3, 7, 10])
 def test_against_all_orders(kind: str, classes: int) -> None:
-    """The absolute error is at most 3e-15, and the relative error at most 1e-13, for pi down to 1e-307."""
+    """The absolute error is at most 3e-15, the relative error at most 1e-13, for probabilities pi down to 1e-307."""
     q = SMALL[kind](classes)
     q /= q.sum()
     for n in range(classes + 1):

@@ -43,7 +43,7 @@ def losses_of(layer: Any, y: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 @every
 def test_derivatives(name: str) -> None:
     layer = layer_of(name, 3, 7, dtype=F64, reduction="none").eval()  # the candidates stay the same in eval mode
-    layer.least_ess = 0.0  # with a larger value, n depends on h, and the loss has jumps
+    layer.least_ess = 0.0  # with a larger value, the number of draws would depend on h, and the loss would jump
     loss, values = losses_of(layer, torch.tensor([6, 0, -100, 3, 0]))
     inputs = drawn(5, 3).requires_grad_(), *values
     assert torch.autograd.gradcheck(loss, inputs, check_forward_ad=True)
@@ -130,7 +130,7 @@ def test_checkpoint_continues_with_the_same_draws(name: str) -> None:
     layer(hidden, y)
     twin.load_state_dict(pickle.loads(pickle.dumps(layer.state_dict())))
     for _ in range(3):
-        assert torch.equal(layer(hidden, y), twin(hidden, y)), "with the same draws"
+        assert torch.equal(layer(hidden, y), twin(hidden, y)), "the restored layer makes the same draws"
     assert torch.equal(copy.deepcopy(layer)(hidden, y), layer(hidden, y))
     for dim, k in ((5, 41), (6, 40)):
         with pytest.raises(RuntimeError, match="size mismatch for "):

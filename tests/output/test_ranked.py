@@ -223,7 +223,9 @@ def test_a_row_has_the_same_bits_in_every_batch(name: str, dtype: Any, monkeypat
             torch.set_num_threads(threads)
         assert all(torch.equal(ours, x[part]) for ours, x in zip(found, whole, strict=True))
     monkeypatch.setattr(layers, "_SIZE", 7000)
-    assert all(torch.equal(ours, x) for ours, x in zip(all_of(slice(None)), whole, strict=True)), "in smaller blocks"
+    assert all(torch.equal(ours, x) for ours, x in zip(all_of(slice(None)), whole, strict=True)), (
+        "smaller blocks of rows give the same bits"
+    )
 
 
 @every

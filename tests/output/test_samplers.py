@@ -70,7 +70,9 @@ def test_draws_pass_a_chi_square_test(case: str) -> None:
     found = make().draw(DRAWS, seed=3)
     assert found.index.dtype == np.int64
     assert found.index.shape == found.log_expected.shape == (DRAWS,)
-    assert set(np.flatnonzero(np.bincount(found.index, minlength=len(q)))) <= set(np.flatnonzero(q)), "0: never drawn"
+    assert set(np.flatnonzero(np.bincount(found.index, minlength=len(q)))) <= set(np.flatnonzero(q)), (
+        "a class of probability 0 was drawn"
+    )
     assert p_value(found.index, np.array(q)) > 1e-4
     if len(q) > 1:
         first, second = np.argsort(q)[-2:]
@@ -152,7 +154,7 @@ def test_rare_classes_are_drawn_by_arrival_times() -> None:
     assert np.all(sets[:, 0] == 0)
     assert p_value(sets[:, 1] - 1, np.array([1, 2, 3]) / 6) > 1e-4
     assert p_value(sets[:, 1] - 1, np.array([1, 1, 1]) / 3) < 1e-9, "a wrong distribution fails the test"
-    # The probabilities of being the last of the three rare classes, after the other two in either order.
+    # For each of the three rare classes, the probability of being drawn last, after the other two in either order.
     last = np.array([2 / 6 * 3 / 4 + 3 / 6 * 2 / 3, 1 / 6 * 3 / 5 + 3 / 6 * 1 / 3, 1 / 6 * 2 / 5 + 2 / 6 * 1 / 4])
     assert p_value(sets[:, 3] - 1, last) > 1e-4
 

@@ -58,9 +58,9 @@ def test_pairs_equal_a_loop(ends: float, reach: int) -> None:
 
 
 def test_frequent_words_are_subsampled() -> None:
-    """Subsampling keeps sqrt(t / f) + t / f of a word's tokens, and all ends of sentences.
+    """Subsampling keeps the share sqrt(t / f) + t / f of a word's tokens, and all ends of sentences.
 
-    Windows are uniform from 1 to 3.
+    f is the word's share of the text, and t is `threshold`. Window sizes are uniform from 1 to 3.
     """
     counts = np.array([9000, 900, 90, 10])
     model = WordVectors(counts, 2, threshold=1e-2, window=3)

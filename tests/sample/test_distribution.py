@@ -53,7 +53,10 @@ def draw(z: Any, options: dict[str, Any], shape: tuple[int, int], seed: int) -> 
 
 @pytest.mark.parametrize("case", CASES)
 def test_chi_square(case: str) -> None:
-    """Draws fit the distribution, for many rows of one draw and for few rows of many draws. The two use other code."""
+    """Draws fit the distribution, for many rows of one draw and for few rows of many draws.
+
+    The two cases run different code.
+    """
     classes, options = CASES[case]
     z, p = Z[classes], distribution(Z[classes], **options)
     rows, seeds = (2000, 1) if classes == 1000 else (50_000, 3)
@@ -105,7 +108,7 @@ def test_the_reference(backend: Backend) -> None:
 
 
 def test_without_replacement() -> None:
-    """Ordered pairs have the frequencies of two draws, the second from the classes other than the first class."""
+    """Ordered pairs have the right frequencies. The second class is drawn from the classes other than the first."""
     z = np.array([0.5, -1.0, 2.0, 0.0, -np.inf])
     p = distribution(z)
     draws = softargmax.categorical(np.broadcast_to(z, (400_000, 5)), num_samples=2, replace=False, seed=4)
@@ -125,7 +128,10 @@ def test_rare_events_happen_at_their_rate() -> None:
 
 
 def test_an_event_of_2_to_the_minus_40_has_its_rate() -> None:
-    """On average, 2^24 of the 2^64 words have noise that exceeds the noise of another class by more than 40 ln 2."""
+    """The noise of a class exceeds that of another by more than 40 ln 2 with probability 2^-40.
+
+    So this happens, on average, for 2^24 of the 2^64 random words.
+    """
     u = (np.arange(4096) + 0.5) / 4096
     wanted = -np.log(-np.log(u)) + 40 * np.log(2)
     many, g = np.zeros(u.size, np.uint64), np.empty(u.size)
@@ -138,7 +144,7 @@ def test_an_event_of_2_to_the_minus_40_has_its_rate() -> None:
 
 
 def p_value_of_smallest_words() -> float:
-    """Return the p-value of the test that, out of 2^22 words, those below 2^52 are uniform."""
+    """Draw 2^22 random words. Return the p-value of a test that the words below 2^52 are uniform."""
     words = np.empty(1 << 22, np.uint64)
     _native.random_words(words, 3, 0, 0, 0)
     low = words[words < np.uint64(1 << 52)].astype(float) * 2.0**-52

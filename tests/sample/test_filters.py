@@ -169,7 +169,7 @@ def test_a_chain_of_hugging_face() -> None:
 
 
 def test_float32_against_hugging_face() -> None:
-    """In float32, at most one token per row differs from Hugging Face's. Then our result equals that in float64."""
+    """In float32, at most one token per row differs from Hugging Face's. Our side keeps the same tokens as float64."""
     process = pytest.importorskip("transformers.generation.logits_process")
     import torch
 

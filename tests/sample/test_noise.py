@@ -51,7 +51,7 @@ def test_reference_and_core_have_the_same_words(seed: int, columns: int) -> None
 
 
 def chosen_words() -> np.ndarray:
-    """Return words at both ends, in the middle, at powers of two from both ends, and at random."""
+    """Return words at both ends of the 64-bit range, in its middle, at powers of two from both ends, and at random."""
     powers = [1 << i for i in range(64)]
     ends = [0, 1, 2, 2**63 - 1, 2**63, 2**63 + 1, *powers, *(2**64 - 1 - x for x in powers), 2**64 - 1]
     one = [int(2**64 * (1 - np.exp(-1))) + i for i in (-3, 0, 3)]  # where the noise is 0

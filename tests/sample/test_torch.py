@@ -43,7 +43,7 @@ def test_gradients_of_every_order(axis: int, either: str) -> None:
 
 
 def test_straight_through(either: str) -> None:
-    """Hard draws are exactly one-hot, and have the derivatives of the soft draws: first, second, forward mode."""
+    """Hard draws are exactly one-hot. Their first, second and forward-mode derivatives are those of the soft draws."""
     z, g = scores(5, 7).requires_grad_(), scores(5, 7, seed=1)
 
     def sample(z: Any, hard: bool) -> Any:

@@ -70,7 +70,8 @@ each = pytest.mark.parametrize("row", ROWS + HUGE, ids=lambda row: row.name)
 def orders(row: Row, alphas: tuple[float, ...]) -> list[float]:
     """Return the orders at which a row has its listed p.
 
-    At orders below 1 every finite score has p > 0, even at a distance of 1e38 from the maximum.
+    Rows in FAR do not have it at orders below 1. There every finite score has p > 0, even at a distance of 1e38 from
+    the maximum.
     """
     return [alpha for alpha in alphas if alpha >= 1 or row.name not in FAR]
 

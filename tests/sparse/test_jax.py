@@ -1,4 +1,4 @@
-"""JAX traces the reference under jit, grad and vmap. All edge rows are in one matrix, so they compile once."""
+"""JAX traces the reference under jit, grad and vmap. All edge rows are in one matrix, so JAX compiles only once."""
 
 from __future__ import annotations
 

@@ -15,14 +15,16 @@ import softargmax as s
 
 ORDERS = (0.1, 0.5, 0.9, 0.999, 1.0, 1.0 + 1e-6, 1.25, 1.5, 1.75, 2.0)
 INF, NAN = math.inf, math.nan
-# In float64 a loss has about a dozen rounding errors of terms of one sign. The definition computes p less accurately.
+# Bounds in ulp. A float64 loss is a sum of terms of one sign, with about a dozen rounding errors. The definition
+# computes p less accurately.
 ULPS = {"native": 6.0, "reference": 40.0}
 
 
 def sensitivity(p: list[Any], y: int, alpha: float) -> float:
     """Return the factor by which an error of lambda changes the loss.
 
-    An error of lambda changes the p of the classes other than y, with d p / d lambda = -p^(2 - alpha).
+    lambda is the root in p_i = (1 + a (z_i - max z - lambda))^(1 / a), where a = alpha - 1. Its error changes the p of
+    the classes other than y, with d p / d lambda = -p^(2 - alpha).
     """
     others = [float(q) for i, q in enumerate(p) if i != y and q > 0]
     rest = sum(others)
@@ -115,7 +117,7 @@ def test_high_orders_next_to_the_margin(quick: Backend) -> None:
         exact, _ = truth(np.array([0.0, -gap]), one_hot(0, 2), alpha)
         found = float(quick.back(s.entmax_loss(quick.array([0.0, -gap]), quick.array(0), alpha)))
         assert found == pytest.approx(1 / (alpha * (alpha - 1)), rel=1e-2)
-        # exact < 0 if the bisection in mpmath stops too early.
+        # `exact` is below 0 if the bisection in mpmath stops too early.
         assert found == pytest.approx(float(exact), rel=1e-6) or float(exact) < 0
 
 

@@ -29,7 +29,10 @@ def test_agreement(spread: float) -> None:
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 0.99, 0.999])
 def test_agreement_below_order_1(alpha: float) -> None:
-    """The difference is at most the effect of the error of the peer's sum, plus that of rounding the peer's v."""
+    """The difference is at most the effect of two errors of the peer.
+
+    The peer's p do not sum to exactly 1, and its v = a z - tau is rounded.
+    """
     for spread in (0.3, 1.0, 10.0):
         z = spread * cases.draw(20, 50)
         other = peer.entmax_bisect(z, alpha, n_iter=100, ensure_sum_one=False)

@@ -19,7 +19,10 @@ PER_ROW = np.array([1.0, 1 + 1e-12, 1 + 1e-6, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 5.
 
 
 def off(p: np.ndarray, true: np.ndarray, sum_error: float) -> float:
-    """Return the largest error in ulp over all p >= 1e-30, minus sum_error 2^-53, which an error of the sum may add."""
+    """Return the largest error in ulp over all p >= 1e-30.
+
+    sum_error * 2^-53 is first subtracted from each error, because an error of the sum of p may add this much.
+    """
     large = true >= 1e-30
     error = np.abs(p.astype(np.longdouble) - true)[large]
     unit = np.spacing(true[large].astype(p.dtype)).astype(np.float64)
@@ -100,7 +103,10 @@ def weighted(values: np.ndarray, counts: np.ndarray, alpha: float) -> np.ndarray
 @pytest.mark.parametrize("rows", [1, 17, 128, 129, 300])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_columns_are_rows(rows: int, dtype: str) -> None:
-    """Columns have the results of rows. The kernel reads 128 columns at a time. Each column has its own order."""
+    """A column has the result of a row with the same scores and order.
+
+    The kernel reads 128 columns at a time. Each column has its own order.
+    """
     z = (np.random.default_rng(rows).standard_normal((70, rows)) * 2).astype(dtype)
     alpha = np.resize(PER_ROW, rows)
     found = s.entmax(z, alpha, axis=0)
@@ -168,7 +174,7 @@ def test_integers_become_the_default_float(quick: Backend, dtype: str) -> None:
 
 @pytest.mark.parametrize("shape", [(4, 1), (4, 5), (1, 5), (5,), (1,), ()])
 def test_alpha_per_row(quick: Backend, shape: tuple[int, ...]) -> None:
-    """alpha may have any shape that broadcasts with the rows, with or without the reduced axis as 1."""
+    """alpha may have any shape that broadcasts with the rows. The reduced axis may be absent or have size 1."""
     alpha = np.resize(PER_ROW[3:], shape)
     z = np.moveaxis(np.stack([Z[0], Z[1], Z[2]], -1), -1, 0).transpose(1, 2, 0)  # rows of 3 along the last axis
     found = quick.back(s.entmax(quick.array(z), quick.array(alpha)))

@@ -62,8 +62,8 @@ def test_p_is_accurate_to_4_ulp(alpha: float, dtype: str, implementation: str) -
         for ours, exact in zip(found, p, strict=True):
             if exact > 1e-30:
                 unit = float(np.spacing(np.array(float(exact), dtype)))
-                # An error of the sum changes each p in proportion to the slope of that p. The reference rounds y before
-                # e^y, which adds |y| units.
+                # An error of the sum changes each p in proportion to the slope of that p. The reference computes p as
+                # e^y with a rounded y, which adds |y| units.
                 log = 0.0 if native else abs(float(mpmath.log(exact)))
                 by = 4 * (1 + log) * 2.0**-53 * float((exact / largest) ** (2 - alpha)) if not in_pairs else 0.0
                 off = abs(float(mpmath.mpf(float(ours)) - exact))

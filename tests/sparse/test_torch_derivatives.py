@@ -116,7 +116,8 @@ def test_second_derivatives_to_alpha_do_not_blow_up_towards_1() -> None:
 def of_p(p: np.ndarray, alpha: float, g: np.ndarray) -> tuple[np.ndarray, float, float]:
     """Return the gradients dz = s g' and -<s g', w'> with respect to z and alpha, and the largest w.
 
-    Here s = p^(2 - alpha), and g' and w' are g and w minus their means with weights s.
+    Here a = alpha - 1, s = p^(2 - alpha) and w = (1 - p^a + p^a log p^a) / a^2. g' and w' are g and w minus their means
+    with weights s.
     """
     with mpmath.workdps(400):
         a = mpmath.mpf(alpha) - 1

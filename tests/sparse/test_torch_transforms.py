@@ -80,7 +80,7 @@ def test_compiled_results_have_the_bits_of_eager_results(case: Any) -> None:
 
 @pytest.mark.parametrize("transform", [jacrev, hessian, vmap], ids=lambda t: t.__name__)
 def test_compiled_transforms(transform: Any) -> None:
-    # A lambda, because torch 2.13 cannot trace the `hasattr(f, "__name__")` of vmap for a function compiled as a whole.
+    # A lambda, because torch 2.13 cannot trace the `hasattr(f, "__name__")` of vmap if f is a single node of the graph.
     f = total(s.sparsemax) if transform is hessian else lambda z: s.entmax(z, axis=-1)
     z = cases.draw(3, 4)
     compiled = torch.compile(transform(f), fullgraph=True, backend="aot_eager")

@@ -30,9 +30,10 @@ def test_order_1_is_softmax() -> None:
 
 
 def test_order_1_5_equals_its_closed_form() -> None:
-    """tau = mean - sqrt((1 - n variance) / n), with mean and variance of the n values z / 2 in the support.
+    """tau = mean - sqrt((1 - n variance) / n).
 
-    The source is Peters, Niculae & Martins (2019).
+    The mean and the variance are those of z / 2 over the n scores in the support. The source is Peters, Niculae &
+    Martins (2019).
     """
     for row in ROWS:
         found = exact(row, 1.5)
@@ -48,7 +49,8 @@ def test_longdouble_agrees_with_mpmath(alpha: float) -> None:
     for row in ROWS:
         found, true = wide(row[None], alpha)[0], exact(row, alpha)
         lo, hi = (np.ldexp(x.astype(np.longdouble), -LIFT) for x in (true.p.lo, true.p.hi))
-        digits = (2 + np.abs(np.log(np.where(hi > 0, hi, 1)))) * hi  # e^y has the absolute error of y
+        # p is computed as e^y, and the relative error of e^y is the absolute error of y.
+        digits = (2 + np.abs(np.log(np.where(hi > 0, hi, 1)))) * hi
         assert (np.abs((found - hi) - lo) <= 2.0**-61 * digits + allowance(true, alpha, 2.0**-60) + 1e-300).all()
 
 
@@ -64,7 +66,7 @@ def test_constructed_rows_have_p_next_to_the_threshold() -> None:
 
 
 def test_wrong_results_are_detected() -> None:
-    """A relative error of 1e-12 in tau, or a missing entry of the support, gives an error above 100 ulp."""
+    """A relative error of 1e-12 in tau, or a score that is missing in the support, gives an error above 100 ulp."""
     row = ROWS[-2]
     p = np.ldexp(exact(row, 1.5).p.hi, -LIFT)
     tau = float(exact(row, 1.5).tau)

@@ -41,14 +41,15 @@ def near_the_threshold(alpha: float, dtype: str) -> list[np.ndarray]:
 
 
 def digits(row: np.ndarray, alpha: float) -> int:
-    """Return the number of digits that the smallest distance of a score from the threshold requires."""
+    """Return a number of digits that resolves the smallest distance of a score from the threshold."""
     return 60 + int(15 * (alpha - 1))
 
 
 def off_the_sum(row: Exact, implementation: str, dtype: str) -> float:
     """Return the allowed error of sum p in units of 2^-53.
 
-    Each p of the kernel has an error of one unit. The reference rounds y before e^y, which adds |y| units to its sum.
+    Each p of the kernel has an error of one unit. The reference computes p as e^y with a rounded y, which adds |y|
+    units to the error of p.
     """
     p = np.ldexp(row.p.hi, -LIFT)
     y = np.abs(np.log(np.where(p > 0, p, 1)))
@@ -59,7 +60,7 @@ def of_the_logarithm(row: Exact, alpha: float) -> np.ndarray | float:
     """Return the allowed error of y = log(v) / a in units of 2^-53.
 
     The error matters only below order 1, where |y| is large. With v = 2^k (1 + t), the terms of log(1 + t) after
-    t - t^2 / 2 have one to three rounding errors (`log_pair`).
+    t - t^2 / 2 have one to three rounding errors (`log_pair` in math.hpp).
     """
     if alpha >= 1:
         return 0.0
@@ -134,7 +135,7 @@ def test_sparsemax_is_the_exact_fraction_rounded(dtype: str) -> None:
 @pytest.mark.no_sanitize  # other tests run the same code under the sanitizers
 @pytest.mark.parametrize("alpha", [1.001, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3])
 def test_powers_over_the_range_of_v(alpha: float) -> None:
-    """p = v^(1/a) of a second score is accurate for v up to 1. These v use every entry of the table of logarithms."""
+    """p = v^(1/a) of the lower of two scores is accurate for v up to 1. These v use the whole table of logarithms."""
     for v in np.linspace(max(0.02, 1 - 60 * (alpha - 1)), 1, 97):
         row = np.array([0.0, (v - 1) / (alpha - 1)])
         check(row, alpha, "native", "float64")
@@ -144,7 +145,7 @@ def test_powers_over_the_range_of_v(alpha: float) -> None:
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 0.99, 0.999])
 @both
 def test_heavy_tails_keep_their_digits(alpha: float, dtype: str) -> None:
-    """Below order 1, the p of a second score has an error of at most 4 ulp, for p from 1/2 to 1e-30."""
+    """Below order 1, the p of the lower of two scores has an error of at most 4 ulp, for p from 1/2 to 1e-30."""
     for y in np.linspace(0, 69, 93):
         row = np.array([0.0, -math.expm1((1 - alpha) * y) / (1 - alpha)], dtype)
         found, true = s.entmax(row, alpha), exact(row, alpha)
@@ -233,7 +234,9 @@ def test_a_crowd_at_the_threshold(dtype: str, served: str) -> None:
         found = s.sparsemax(row)
         assert s.threshold(row, 2.0).support_size == sum(x > 0 for x in wanted)
         p = np.array(list(map(float, wanted)))
-        units = 0.0 if served == "native" else 4 - 2 * np.log(np.where(p > 0, p, 1))  # as in `off_the_sum`
+        units = (
+            0.0 if served == "native" else 4 - 2 * np.log(np.where(p > 0, p, 1))
+        )  # the error of p, as explained in `off_the_sum`
         slack = (p * units + 2 * (p * units).sum() / np.count_nonzero(p)) * 2.0**-53
         error = np.array([float(abs(Fraction(float(x)) - y)) for x, y in zip(found, wanted, strict=True)])
         assert (error <= 1.02 * ROUNDING[dtype] * p + slack).all()

@@ -73,7 +73,7 @@ def _root(d: list[Any], a: Any, start: float, digits: int) -> Any:
 
 
 def exact(row: ArrayLike, alpha: float, digits: int = DIGITS) -> Exact:
-    """Return the solution of one row of scores, finite or -inf, at least one of them finite. Results are cached."""
+    """Return the solution of one row. Scores are finite or -inf, and at least one is finite. Results are cached."""
     return _exact(tuple(np.asarray(row, np.float64).tolist()), alpha, digits)
 
 
@@ -82,7 +82,7 @@ def _exact(row: tuple[float, ...], alpha: float, digits: int) -> Exact:
     values = np.array(row)
     order = [int(i) for i in np.argsort(-values, kind="stable") if values[i] > -math.inf]
     start = float(np.max(wide(values[None], alpha)[0]))
-    # The number of digits of v that v^(1/a) loses.
+    # The number of digits by which p = v^(1/a) is less accurate than v.
     lost = max(0, math.ceil(-math.log10(abs(alpha - 1)))) if alpha != 1 else 0
     with mpmath.workdps(digits + lost):
         m, a = mpmath.mpf(float(values[order[0]])), mpmath.mpf(alpha) - 1
@@ -186,9 +186,9 @@ def made_of(smallest: float, k: int, alpha: float, dtype: str, seed: int = 0) ->
 
 
 def allowance(row: Exact, alpha: float, sum_error: float) -> NDArray[np.float64]:
-    """Return the error of each p due to an error of the sum.
+    """Return the error of each p that an error of the sum of p causes.
 
-    This error changes lambda by sum_error / slope, and v by a times as much.
+    The error `sum_error` of the sum moves every v by |a| sum_error / slope.
     """
     a, p = alpha - 1, np.ldexp(row.p.hi, -LIFT)
     if a == 0:

@@ -106,7 +106,7 @@ with sa.using("reference"):
 
 
 def confidence(scores: NDArray[np.float32]) -> sa.SoftmaxWithLse[NDArray[Any]]:
-    """Annotations of users can be evaluated."""
+    """Python can evaluate the annotations that users write with our types."""
     return sa.softmax_with_lse(scores)
 
 
