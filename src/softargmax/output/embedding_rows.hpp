@@ -21,9 +21,12 @@ constexpr int kChains = 4;
 constexpr std::int64_t kSummands = 512;
 // Vectors are prefetched this many pairs ahead.
 constexpr std::int64_t kAhead = 8;
-// The number of packs of a weighted sum that are in registers at the same time. With 16 packs and sanitizers, this file
-// takes a minute to compile.
-constexpr int kSummed = kRegisterBytes == 64 && !SOFTARGMAX_SANITIZED ? 16 : 4;
+// The number of packs of a weighted sum of vectors of type S in type T that are in registers at the same time. With 16
+// packs and sanitizers, this file takes a minute to compile. Sums in another precision than that of the layer are rare,
+// and 16 packs would add 58 KB to the module for them.
+template <class T, class S>
+constexpr int kSummed =
+    kRegisterBytes == 64 && !SOFTARGMAX_SANITIZED && (sizeof(T) == 4 ? sizeof(S) <= 4 : sizeof(S) == 8) ? 16 : 4;
 
 // Returns <a, b>, and prefetches the vector `next`, which has the length of b.
 template <class T, class S>
@@ -103,7 +106,7 @@ SOFTARGMAX_INLINE void add_packs(const Summands<T, S>& terms, std::int64_t begin
     for (int c = 0; c < last; ++c) sum[c].store(out + c * L);
     sum[last].store_part(out + last * L, n - last * L);
 }
-template <int Packs = kSummed, class T, class S>
+template <int Packs, class T, class S>
 SOFTARGMAX_INLINE void add_last(const Summands<T, S>& terms, std::int64_t begin, std::int64_t end, std::int64_t at,
                                 std::int64_t n, T* out) {
     if constexpr (Packs > 1)
@@ -112,13 +115,14 @@ SOFTARGMAX_INLINE void add_last(const Summands<T, S>& terms, std::int64_t begin,
 }
 // Writes the sum of the first `count` terms, n numbers, to `out`.
 template <class T, class S> void add_up(const Summands<T, S>& terms, std::int64_t count, std::int64_t n, T* out) {
-    constexpr std::int64_t step = kSummed * Pack<T>::kLanes;
+    constexpr int packs = kSummed<T, S>;
+    constexpr std::int64_t step = packs * Pack<T>::kLanes;
     std::int64_t begin = 0;
     do {
         const std::int64_t end = std::min(count, begin + kSummands);
         std::int64_t i = 0;
-        for (; i + step < n; i += step) add_packs<kSummed>(terms, begin, end, i, step, out + i);
-        add_last(terms, begin, end, i, n - i, out + i);
+        for (; i + step < n; i += step) add_packs<packs>(terms, begin, end, i, step, out + i);
+        add_last<packs>(terms, begin, end, i, n - i, out + i);
         begin = end;
     } while (begin < count);
 }

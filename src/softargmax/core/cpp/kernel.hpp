@@ -8,7 +8,11 @@
 // is compiled for one instruction set at a time and contains no dispatch.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <exception>
+#include <memory>
 
 #include "core/cpp/threads.hpp"
 

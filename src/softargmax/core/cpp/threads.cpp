@@ -12,10 +12,14 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
+#include <exception>
+#include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -24,7 +28,8 @@
 namespace softargmax {
 namespace {
 
-// A call of `run_on_threads`, in the memory of the calling thread.
+// Work for several threads, in the memory of the calling thread. Each thread calls `work(context)`, which returns when
+// no work is left.
 struct Job {
     void (*work)(void*);
     void* context;
@@ -160,18 +165,17 @@ class OpenMPTeam {
   public:
     bool is_avoided() const { return Clock::now() < until_.load(); }
 
-    void run(const OpenMP& functions, int threads, void (*work)(void*), void* context) {
+    void run(const OpenMP& functions, const Job& job) {
         struct Call {
-            void (*work)(void*);
-            void* context;
+            const Job& job;
             Clock::time_point start = Clock::now();
             std::atomic<bool> late{false};
-        } call{work, context};
+        } call{job};
         functions.parallel([](void* of) {
             Call& to = *static_cast<Call*>(of);
             if (Clock::now() - to.start > kLate) to.late = true;
-            to.work(to.context);
-        }, &call, static_cast<unsigned>(threads), 0);
+            to.job.work(to.job.context);
+        }, &call, static_cast<unsigned>(job.most + 1), 0);
         if (call.late) {
             until_ = Clock::now() + pause_.load();
             pause_ = std::min<Clock::duration>(2 * pause_.load(), kLongest);
@@ -180,6 +184,40 @@ class OpenMPTeam {
         }
     }
 } team;
+
+// Calls work(context) on the calling thread and on up to `threads` - 1 other threads, those that are free.
+void run_on_threads(int threads, void (*work)(void*), void* context) {
+    Job job{work, context, threads - 1};
+    const OpenMP* const found = is_forked ? nullptr : openmp.load();
+    if (found && !team.is_avoided()) team.run(*found, job);
+    else pool->run(job);
+}
+
+// Calls body() on each thread that takes part, in the floating-point environment of kernels. Rethrows an exception.
+template <class Run, class Body> void on_threads(const Run& run, int threads, const Body& body) {
+    struct Call {
+        const Body& body;
+        std::atomic<bool> failed{false};
+        std::exception_ptr failure{};
+    } call{body};
+    run(threads, [](void* context) {
+        Call& to = *static_cast<Call*>(context);
+        const FloatEnvironment environment;
+        try {
+            to.body();
+        } catch (...) {
+            if (!to.failed.exchange(true)) to.failure = std::current_exception();
+        }
+    }, &call);
+    if (call.failure) std::rethrow_exception(call.failure);
+}
+
+// The share of one thread of a call: its pieces from `next` to `end`.
+struct alignas(64) Share {
+    std::atomic<std::int64_t> next{0};
+    std::int64_t end = 0;
+};
+constexpr int kPieces = 8;  // the number of pieces in a thread's share
 
 }  // namespace
 
@@ -210,17 +248,43 @@ void start_threads() {
         is_forked = true;
     });
 }
-void run_on_threads(int threads, void (*work)(void*), void* context) {
-    const OpenMP* const found = is_forked ? nullptr : openmp.load();
-    if (found && !team.is_avoided()) return team.run(*found, threads, work, context);
-    Job job{work, context, threads - 1};
-    pool->run(job);
+
+void share_ranges(int threads, std::int64_t n, Work work) {
+    if (threads <= 1 || n <= 1) return work(0, n);  // the kernel has already set its floating-point environment
+    const int wanted = n < threads ? static_cast<int>(n) : threads;
+    const std::int64_t pieces = std::min<std::int64_t>(n, std::int64_t{kPieces} * wanted);
+    const std::unique_ptr<Share[]> shares(new Share[static_cast<std::size_t>(wanted)]);
+    for (int i = 0; i < wanted; ++i) {
+        shares[i].next = pieces * i / wanted;
+        shares[i].end = pieces * (i + 1) / wanted;
+    }
+    std::atomic<int> joined{0};
+    on_threads(run_on_threads, wanted, [&] {
+        const int own = joined++;
+        for (int k = 0; k < wanted; ++k) {
+            Share& share = shares[(own + k) % wanted];
+            for (std::int64_t piece; (piece = share.next++) < share.end;)
+                work(n * piece / pieces, n * (piece + 1) / pieces);
+        }
+    });
 }
-void run_together(int threads, void (*work)(void*), void* context) {
-    std::vector<std::thread> others;
-    for (int i = 1; i < threads; ++i) others.emplace_back(work, context);
-    work(context);
-    for (std::thread& thread : others) thread.join();
+void share_indices(int threads, std::int64_t n, Work work) {
+    if (threads <= 1 || n <= 1) return work(0, n);
+    std::atomic<std::int64_t> next{0};
+    on_threads(run_on_threads, static_cast<int>(std::min<std::int64_t>(n, threads)), [&] {
+        for (std::int64_t i; (i = next++) < n;) work(i, i + 1);
+    });
+}
+void run_together(int threads, Work work) {
+    if (threads <= 1) return work(0, 1);
+    std::atomic<std::int64_t> next{0};
+    const auto on_new_threads = [](int count, void (*run)(void*), void* context) {
+        std::vector<std::thread> others;
+        for (int i = 1; i < count; ++i) others.emplace_back(run, context);
+        run(context);
+        for (std::thread& thread : others) thread.join();
+    };
+    on_threads(on_new_threads, threads, [&] { work(next++, threads); });
 }
 
 }  // namespace softargmax
