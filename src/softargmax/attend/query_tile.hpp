@@ -35,13 +35,11 @@ void read(const Operand& x, std::int64_t at, std::int64_t first, std::int64_t co
 
 // Writes one row of `count` numbers in the operand's type.
 template <class T> void write(const Operand& x, std::int64_t at, std::int64_t count, const T* from) {
-    with_type(x.type, x.data, [&](auto* base) {
+    with_real_type(x.type, x.data, [&](auto* base) {
         using S = std::remove_reference_t<decltype(*base)>;
-        if constexpr (!std::is_same_v<S, std::uint8_t>) {
-            if (x.col[0] == 1) convert(from, count, base + at);
-            else
-                for (std::int64_t j = 0; j < count; ++j) base[at + j * x.col[0]] = convert<S>(from[j]);
-        }
+        if (x.col[0] == 1) convert(from, count, base + at);
+        else
+            for (std::int64_t j = 0; j < count; ++j) base[at + j * x.col[0]] = convert<S>(from[j]);
     });
 }
 template <class T> bool all_finite(const T* x, std::int64_t n) {

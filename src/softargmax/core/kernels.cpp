@@ -56,7 +56,7 @@ constexpr double kPiecesPerThread = 8, kPieceWork = 1 << 23, kPieceSize = 12800,
 
 template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::int64_t i, std::int64_t m, std::int64_t j,
                                                       std::int64_t n, T* to) {
-    with_type(x.type, x.data, [&](auto* base) {
+    with_real_type(x.type, x.data, [&](auto* base) {
         using S = std::remove_reference_t<decltype(*base)>;
         pack<Width>(Matrix<S>{base + i * x.row + j * x.col, m, n, x.row, x.col}, to);
     });

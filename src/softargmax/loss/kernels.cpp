@@ -19,7 +19,7 @@ bool is_plain(const Args& args) { return args.target && args.label_smoothing == 
 double weight_of(const Args& args, std::int64_t row, std::int64_t y) {
     double value = 0;
     const std::int64_t at = offset_of(row, args.rows, args.weight.row) + offset_of(y, args.cols, args.weight.col);
-    with_type(args.weight.type, args.weight.data, [&](auto* base) { value = convert<double>(base[at]); });
+    with_real_type(args.weight.type, args.weight.data, [&](auto* base) { value = convert<double>(base[at]); });
     return value;
 }
 
@@ -281,7 +281,7 @@ double sum_of_losses(const Args& args, std::int64_t begin, std::int64_t end) {
     return plain;
 }
 void reduce(const Args& args) {
-    with_type(args.loss.type, args.loss.data, [&](auto* loss) {
+    with_real_type(args.loss.type, args.loss.data, [&](auto* loss) {
         using S = std::remove_reference_t<decltype(*loss)>;
         for (std::int64_t group = 0; group < args.loss.count; ++group) {
             const std::int64_t begin = group * args.each, end = begin + args.each;

@@ -46,7 +46,7 @@ template <class T> class LastLayer {
     static void make_finite(Matrix2D& x, Numbers& to) {
         if (to) return;
         to = numbers(x.rows * x.cols);
-        with_type(x.type, x.data, [&](auto* base) {
+        with_real_type(x.type, x.data, [&](auto* base) {
             for (std::int64_t i = 0; i < x.rows; ++i)
                 for (std::int64_t j = 0; j < x.cols; ++j) {
                     const T value = convert<T>(base[i * x.row + j * x.col]);
@@ -72,7 +72,7 @@ template <class T> class LastLayer {
         if (!args.bias.data) return;
         bias_ = numbers(w_.rows);
         finite_bias_ = numbers(w_.rows);
-        with_type(args.bias.type, args.bias.data, [&](auto* base) {
+        with_real_type(args.bias.type, args.bias.data, [&](auto* base) {
             for (std::int64_t k = 0; k < w_.rows; ++k) {
                 const T value = bias_[k] = convert<T>(base[k * args.bias.row]);
                 finite_bias_[k] = is_finite(value) ? value : T{0};

@@ -18,7 +18,7 @@ template <class T, class S> struct Nodes {
     SOFTARGMAX_INLINE T score(const T* h, std::int64_t i, std::int64_t next, T* room) const {
         double found = inner(h, as(at(i), width, room), width, at(next));
         if (bias.data)
-            with_type(bias.type, bias.data, [&](auto* b) {
+            with_real_type(bias.type, bias.data, [&](auto* b) {
                 __builtin_prefetch(b + next * bias.pitch);
                 found += convert<double>(b[i * bias.pitch]);
             });
@@ -100,7 +100,7 @@ template <class T, class S> void coins(const CoinsArgs& args, const S* weight) {
 // Calls f(zero, data). The type of `zero` is the type of the computation. `data` points to the numbers of the table, in
 // the type of the table.
 template <class F> void with_table(Type type, const Table& table, const F& f) {
-    with_type(table.type, table.data, [&](auto* data) {
+    with_real_type(table.type, table.data, [&](auto* data) {
         if constexpr (!std::is_same_v<decltype(data), std::uint8_t*>) {
             if (type == Type::f64) f(double{}, data);
             else f(float{}, data);

@@ -23,10 +23,9 @@ inline std::int64_t& integer_at(const Operand& x, const RowArgs& args, std::int6
     return reinterpret_cast<std::int64_t*>(x.data)[offset_of(row, args.rows, x.row)];
 }
 inline void put(const Operand& x, const RowArgs& args, std::int64_t row, double value) {
-    with_type(x.type, x.data, [&](auto* base) {
+    with_real_type(x.type, x.data, [&](auto* base) {
         using S = std::remove_reference_t<decltype(*base)>;
-        if constexpr (!std::is_same_v<S, bool>)
-            base[offset_of(row, args.rows, x.row)] = convert<S>(value == value ? value : kNaN);
+        base[offset_of(row, args.rows, x.row)] = convert<S>(value == value ? value : kNaN);
     });
 }
 

@@ -65,16 +65,22 @@ struct Bfloat16 {
     }
 };
 
-// Calls f with a pointer of the given type.
-template <class F> SOFTARGMAX_INLINE void with_type(Type type, char* data, F f) {
+// Calls f with a pointer of the given floating-point type.
+template <class F> SOFTARGMAX_INLINE void with_real_type(Type type, char* data, F f) {
     switch (type) {
         case Type::f16: return f(reinterpret_cast<_Float16*>(data));
         case Type::bf16: return f(reinterpret_cast<Bfloat16*>(data));
         case Type::f32: return f(reinterpret_cast<float*>(data));
         case Type::f64: return f(reinterpret_cast<double*>(data));
-        case Type::boolean: return f(reinterpret_cast<std::uint8_t*>(data));  // NumPy masks may contain any byte
-        case Type::i64: return;  // `integer_at` reads integers, which are not scores
+        case Type::boolean:
+        case Type::i64: return;
     }
+}
+// Calls f with a pointer of the given type, which is a floating-point type or that of masks. `integer_at` reads
+// integers.
+template <class F> SOFTARGMAX_INLINE void with_type(Type type, char* data, F f) {
+    if (type == Type::boolean) f(reinterpret_cast<std::uint8_t*>(data));  // NumPy masks may contain any byte
+    else with_real_type(type, data, f);
 }
 template <class T, class S> SOFTARGMAX_INLINE T convert(S x) {
     if constexpr (sizeof(S) == 2 || sizeof(T) == 2)
@@ -262,7 +268,7 @@ void write(const RowArgs& args, const Operand& x, std::int64_t first, int count,
            const T* tile, std::int64_t pitch, bool streaming = false) {
     const std::int64_t n = end - begin;
     if (is_turned(args, x, count)) {
-        with_type(x.type, RowOf{args, first}.start(x), [&](auto* base) {
+        with_real_type(x.type, RowOf{args, first}.start(x), [&](auto* base) {
             T square[kSide][kSide] = {}, strip[kSide][kGroup];
             for (std::int64_t i = 0; i < n; i += kSide) {
                 const int width = static_cast<int>(std::min<std::int64_t>(kSide, n - i));
@@ -285,7 +291,7 @@ void write(const RowArgs& args, const Operand& x, std::int64_t first, int count,
         return;
     }
     for (int g = 0; g < count; ++g)
-        with_type(x.type, RowOf{args, first + g}.start(x), [&](auto* base) {
+        with_real_type(x.type, RowOf{args, first + g}.start(x), [&](auto* base) {
             using S = std::remove_reference_t<decltype(*base)>;
             const T* from = tile + g * pitch;
             stretches(x, args.cols, begin, end,
