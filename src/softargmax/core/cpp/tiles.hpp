@@ -268,7 +268,7 @@ void write(const RowArgs& args, const Operand& x, std::int64_t first, int count,
            const T* tile, std::int64_t pitch, bool streaming = false) {
     const std::int64_t n = end - begin;
     if (is_turned(args, x, count)) {
-        with_real_type(x.type, RowOf{args, first}.start(x), [&](auto* base) {
+        with_type(x.type, RowOf{args, first}.start(x), [&](auto* base) {
             T square[kSide][kSide] = {}, strip[kSide][kGroup];
             for (std::int64_t i = 0; i < n; i += kSide) {
                 const int width = static_cast<int>(std::min<std::int64_t>(kSide, n - i));
@@ -291,7 +291,7 @@ void write(const RowArgs& args, const Operand& x, std::int64_t first, int count,
         return;
     }
     for (int g = 0; g < count; ++g)
-        with_real_type(x.type, RowOf{args, first + g}.start(x), [&](auto* base) {
+        with_type(x.type, RowOf{args, first + g}.start(x), [&](auto* base) {
             using S = std::remove_reference_t<decltype(*base)>;
             const T* from = tile + g * pitch;
             stretches(x, args.cols, begin, end,
