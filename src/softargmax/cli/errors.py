@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from numpy.exceptions import AxisError
-
-from softargmax.core.extras import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +20,6 @@ __all__ = [
     "TyperException",
     "UnknownOptionError",
     "WrongUseError",
-    "fail_unless_installed",
     "refused_as",
 ]
 
@@ -38,23 +34,6 @@ class UnknownOptionError(WrongUseError):
 
 class FailedRunError(Exception):
     """The run failed: exit code 1."""
-
-
-def fail_unless_installed(need: str, extra: str, **packages: str) -> None:
-    """Raise FailedRunError if a module is not installed.
-
-    Arguments
-    ---------
-    need : str
-        The start of the message, such as "the digits need".
-    extra : str
-        The pip extra that installs the packages.
-    packages : str
-        Keyword arguments such as sklearn="scikit-learn": the name of a module, and the package that contains it.
-    """
-    for module, package in packages.items():
-        if find_spec(module) is None:
-            raise FailedRunError(f"{need} {package}, which is not installed: {install(extra)}")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 
 from softargmax.core.arrays import kept_shape
 from softargmax.stream.npy import new_npy
-from softargmax.stream.open import (
+from softargmax.stream.options import (
     MEMORY,
     bytes_of,
     check_progress,

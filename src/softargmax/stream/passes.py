@@ -16,7 +16,7 @@ import numpy as np
 
 from softargmax.normalize import log_softmax, logsumexp, softmax
 from softargmax.stream import native_fold
-from softargmax.stream.stores import ScatteredRows, rows_like, rows_of
+from softargmax.stream.stores import ScatteredStoreRows, rows_like, rows_of
 from softargmax.stream.windows import Form, parts, window_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ class WindowReader:
         self.rows: Rows = rows_of(source, job.axes)
         form = self.rows.form
         converted = job.work.itemsize if job.work != source.dtype else 0
-        copies = 2 if isinstance(self.rows, ScatteredRows) else 1  # `ScatteredRows` copies boxes into a window
+        copies = (
+            2 if isinstance(self.rows, ScatteredStoreRows) else 1
+        )  # `ScatteredStoreRows` copies boxes into a window
         each = copies * (source.dtype.itemsize + out_bytes) + converted
         # Without the compiled core a row is never cut, even if it exceeds `memory`.
         elements = max(job.memory // each, 0 if native_fold.native() else form.length)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from softargmax.stream.stores import Array
 
 
-class Fold:
+class ReblockedFold:
     """Folds pieces of any length, in order, along one axis.
 
     Complete blocks are folded without a copy. An incomplete block is copied and kept until the next pieces fill it.
@@ -108,7 +108,7 @@ def of_pieces(
     if not native_fold.native():
         whole = np.concatenate(list(checked_pieces(pieces, axis)), axis)
         return np.asarray(logsumexp(whole, axis=axis, keepdims=keepdims, **options))[()]
-    fold = Fold(scale)
+    fold = ReblockedFold(scale)
     frame: tuple[int, ...] = ()
     read = 0
     dtype = np.dtype(np.float64)

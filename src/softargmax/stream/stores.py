@@ -131,17 +131,17 @@ class Rows(Protocol):
 
 
 def rows_of(store: Store, axes: Sequence[int]) -> Rows:
-    """Return the rows of a store along `axes`: `PlainRows` if the layout allows it, otherwise `ScatteredRows`."""
+    """Return the rows of a store along `axes`: `PlainStoreRows` if the layout allows it, otherwise `ScatteredStoreRows`."""
     form = form_of(store.shape, store.order, axes)
-    return ScatteredRows(store, axes) if form is None or not store.plain else PlainRows(store, form)
+    return ScatteredStoreRows(store, axes) if form is None or not store.plain else PlainStoreRows(store, form)
 
 
 def rows_like(rows: Rows, store: Store, axes: Sequence[int]) -> Rows:
     """Return the rows of `store`, in the same windows as `rows`. Both stores must have the same shape and order."""
-    return ScatteredRows(store, axes) if isinstance(rows, ScatteredRows) else PlainRows(store, rows.form)
+    return ScatteredStoreRows(store, axes) if isinstance(rows, ScatteredStoreRows) else PlainStoreRows(store, rows.form)
 
 
-class PlainRows:
+class PlainStoreRows:
     """Rows of a store whose layout can be viewed as a `Form`."""
 
     def __init__(self, store: Store, form: Form) -> None:
@@ -157,7 +157,7 @@ class PlainRows:
         self.store.write(self.form, box, window)
 
 
-class ScatteredRows:
+class ScatteredStoreRows:
     """Rows that cannot be viewed as a `Form`, for example along axes (0, 2). A window is gathered from several boxes.
 
     The innermost dimension of the store is also innermost in a window, so contiguous ranges stay contiguous.

@@ -6,8 +6,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from softargmax.cli import parse, texts
-from softargmax.cli.errors import FailedRunError, fail_unless_installed
+from softargmax.cli.errors import FailedRunError, refused_as
 from softargmax.cli.texts import SAVE
+from softargmax.core.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,7 +97,8 @@ class Source:
 
 def ready() -> None:
     """Raise FailedRunError if a required package is missing."""
-    fail_unless_installed("tables need", "csv", pyarrow="pyarrow", sklearn="scikit-learn", skops="skops")
+    with refused_as(FailedRunError):
+        require("tables need", "csv", pyarrow="pyarrow", sklearn="scikit-learn", skops="skops")
 
 
 def is_text(cell: bytes) -> bool:

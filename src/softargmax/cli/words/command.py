@@ -13,10 +13,11 @@ import typer
 
 from softargmax import measure
 from softargmax.cli import render
-from softargmax.cli.errors import FailedRunError, WrongUseError, fail_unless_installed
+from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
 from softargmax.cli.words import corpus, report, subprocess_worker
 from softargmax.cli.words.layers import LAYERS
 from softargmax.cli.words.settings import CONTEXTS, HEADS, Job, Settings, Until
+from softargmax.core.extras import require
 
 ALL, SECONDS, LONG = "all", 60.0, 100
 SOURCE = "Files, folders and patterns; Python's standard library by default."
@@ -104,7 +105,8 @@ def command(  # noqa: PLR0913 one argument per option
 
 def ready(out: Path, names: list[str], *, resume: bool) -> None:
     """Check packages and the output folder. Reject existing checkpoints unless `resume` is true."""
-    fail_unless_installed("training needs", "words", torch="torch", safetensors="safetensors", matplotlib="matplotlib")
+    with refused_as(FailedRunError):
+        require("training needs", "words", torch="torch", safetensors="safetensors", matplotlib="matplotlib")
     out.mkdir(parents=True, exist_ok=True)
     if not os.access(out, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "cannot be written to", str(out))
