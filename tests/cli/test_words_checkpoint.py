@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tests.cli.words import TEXTS, job, run
 
 from softargmax.cli.errors import FailedRunError
-from softargmax.cli.words.torch_job import Run
+from softargmax.cli.words.torch_job import JobRun
 
 
 def test_a_checkpoint_is_a_safetensors_file(tmp_path):
@@ -28,7 +28,7 @@ def test_truncated_checkpoint(tmp_path, share):
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
     with pytest.raises(FailedRunError, match=r"full.safetensors is not a complete checkpoint: "):
-        Run(job(tmp_path, resume=True), TEXTS)
+        JobRun(job(tmp_path, resume=True), TEXTS)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_truncated_checkpoint(tmp_path, share):
 def test_a_checkpoint_of_other_settings(tmp_path, changed, message):
     run(job(tmp_path))
     with pytest.raises(FailedRunError, match=message + "$"):
-        Run(job(tmp_path, resume=True, **changed), TEXTS)
+        JobRun(job(tmp_path, resume=True, **changed), TEXTS)
 
 
 def test_a_checkpoint_of_another_layer(tmp_path):
     run(job(tmp_path))
     (tmp_path / "full.safetensors").rename(tmp_path / "sampled.safetensors")
     with pytest.raises(FailedRunError, match="was trained with --layer full, not sampled"):
-        Run(job(tmp_path, "sampled", resume=True), TEXTS)
+        JobRun(job(tmp_path, "sampled", resume=True), TEXTS)
 
 
 def changed_tensors(path, change):
@@ -78,10 +78,10 @@ def test_a_checkpoint_of_other_shapes(tmp_path, change, message):
     run(job(tmp_path))
     changed_tensors(tmp_path / "full.safetensors", change)
     with pytest.raises(FailedRunError, match=f"full.safetensors: {message}"):
-        Run(job(tmp_path, resume=True), TEXTS)
+        JobRun(job(tmp_path, resume=True), TEXTS)
 
 
 def test_safetensors_file_that_is_not_a_checkpoint(tmp_path):
     save_file({"x": torch.zeros(3)}, tmp_path / "full.safetensors")
     with pytest.raises(FailedRunError, match=r"full.safetensors is not a checkpoint of `softargmax train-words`"):
-        Run(job(tmp_path, resume=True), TEXTS)
+        JobRun(job(tmp_path, resume=True), TEXTS)

@@ -17,7 +17,7 @@ from softargmax.cli.words import subprocess_worker
 from softargmax.cli.words.command import layers_named
 from softargmax.cli.words.layers import LAYERS
 from softargmax.cli.words.settings import Until
-from softargmax.cli.words.torch_job import Run
+from softargmax.cli.words.torch_job import JobRun
 from softargmax.core.extras import install
 
 SMALL = ("--steps", 20, "--dim", 16, "--batch", 64, "--evaluate", 256, "--out", "out")
@@ -197,7 +197,7 @@ def test_kill_during_a_write_keeps_the_old_checkpoint(tmp_path):
         process.communicate()
     assert process.returncode == -signal.SIGKILL
     assert [path.name for path in other.iterdir()] == ["full.safetensors"]
-    resumed = Run(job(other, until=Until(steps=30), resume=True), TEXTS)
+    resumed = JobRun(job(other, until=Until(steps=30), resume=True), TEXTS)
     assert resumed.began == 2
     resumed.go(lambda: False)
     one, two = whole.training.tensors(), resumed.training.tensors()
@@ -243,7 +243,7 @@ def test_kills_at_any_time_leave_a_complete_checkpoint(tmp_path):
                 assert load_file(left)
                 left.unlink()
             assert [file.name for file in folder.iterdir()] == ["full.safetensors"]
-            found = Run(work, TEXTS).began
+            found = JobRun(work, TEXTS).began
             assert found > began
             began = found
 

@@ -11,7 +11,7 @@ from softargmax.cli.errors import FailedRunError
 from softargmax.cli.words.layers import LAYERS, LayerFactory
 from softargmax.cli.words.settings import Settings, Until
 from softargmax.cli.words.subprocess_worker import Texts
-from softargmax.cli.words.torch_job import Run
+from softargmax.cli.words.torch_job import JobRun
 from softargmax.cli.words.torch_models import LanguageModel
 from softargmax.cli.words.torch_text import continued
 from softargmax.cli.words.torch_training import HeldOut, Training
@@ -155,7 +155,7 @@ def test_texts_of_few_spans(tmp_path, length):
 def test_texts_that_are_too_short(tmp_path, part):
     short = TEXTS._replace(**{Texts._fields[part]: TEXTS[part][:19]})
     with pytest.raises(FailedRunError, match=r"expected at least 20 tokens .* for --context 4, got 19"):
-        Run(job(tmp_path), short)
+        JobRun(job(tmp_path), short)
 
 
 def test_training_ends_after_steps_epochs_or_seconds():
@@ -234,12 +234,12 @@ def test_finished_job_is_not_trained_again(tmp_path):
 
 def test_stopped_run_has_saved_its_state(tmp_path):
     calls = iter([False, False, True])
-    stopped = Run(job(tmp_path), TEXTS)
+    stopped = JobRun(job(tmp_path), TEXTS)
     stopped.go(lambda: next(calls))
     assert stopped.record()["steps"] == 3
     assert not stopped.record()["finished"]
     assert not stopped.record()["curve"]  # a stopped run ends without measuring the perplexity
-    assert Run(job(tmp_path, resume=True), TEXTS).began == 3
+    assert JobRun(job(tmp_path, resume=True), TEXTS).began == 3
 
 
 # --- generated text ----------------------------------------------------------------------------------------------

@@ -43,9 +43,9 @@ TEXTS = texts()
 
 
 def run(work, given=TEXTS):
-    """Run a job."""
-    from softargmax.cli.words.torch_job import Run
+    """JobRun a job."""
+    from softargmax.cli.words.torch_job import JobRun
 
-    done = Run(work, given)
+    done = JobRun(work, given)
     done.go(lambda: False)
     return done

@@ -223,7 +223,7 @@ WITH_TEMPERATURE = [(name, {"temperature": 0.3}) for name in ("softmax", "log_so
 
 @pytest.mark.parametrize("scale", [1.0, 1e20, 1e35])
 def test_short_segments_of_every_kind(scale: float) -> None:
-    """Each short segment has the bits of a row alone, although kernels process 16 similar segments at a time."""
+    """A short segment gives the same bits as its own call, although kernels process 16 similar segments at a time."""
     rng = np.random.default_rng(3)
     lengths = rng.integers(0, 80, 900)
     offsets = np.concatenate([[0], np.cumsum(lengths)])

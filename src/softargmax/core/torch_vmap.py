@@ -1,4 +1,4 @@
-"""The vmap rules of a TorchOperation `of`: along rows, by the record's own rule, or by the definition."""
+"""The three vmap rules of torch operators: along rows, by the record's own rule, or by the definition."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def along_rows(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
 def by_batch(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
     """Apply the record's own rule, `batch`.
 
-    The rule receives the record, and a second record with the batch axis of each argument. It returns a record and the
-    batch axis of the results. If this axis is None, the returned record is mapped along rows.
+    The rule receives the record, and a second record with the batch axis of each argument. It returns a
+    record to run and the batch axis of its results. If it returns None as axis, `along_rows` maps the record instead.
     """
     batch: Any = of.operation.batch
     places = [dim if isinstance(x, Tensor) else None for x, dim in zip(flat, dims, strict=True)]

@@ -129,7 +129,7 @@ class _GradientSums:
                 x[...] = 0
 
     def make_finite(self, z: Array, part: slice) -> None:
-        """Replace nonfinite entries of W and h by 0. Call this before the scores z of the part become their gradient.
+        """Replace nonfinite entries of W and h by 0. Call this before z is overwritten by its gradient.
 
         A nonfinite entry of W makes all scores of its class nonfinite. If the scores of one row are finite, W is
         therefore finite. A nonfinite entry of h makes all scores of its row nonfinite. If the scores of one class are

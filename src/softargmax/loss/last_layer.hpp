@@ -1,4 +1,6 @@
-// The loss of a last layer's scores z = h W^T + b, and its gradients, for a part of the rows at a time:
+// The loss of a last layer and its gradients, for a part of the rows at a time.
+//
+// The scores are z = h W^T + b. With dz, the gradient of the scores,
 //
 //     dh = dz W        dW = dz^T h        db = sum dz
 //

@@ -1,4 +1,6 @@
-// The loss of a row, and its gradient (docs/design.md, Formulas):
+// The loss of a row, and its gradient.
+//
+// The formulas are those of docs/design.md:
 //
 //     loss = -sum m_k log p_k + c lse^2        d loss / d x_k = (tau + 2 c lse) p_k - m_k
 //     m_k = w_k ((1 - e) t_k + e / n)          tau = sum m_k

@@ -134,7 +134,8 @@ void run_steps(StepsArgs& args) {
 // kAtOnce positions are computed together.
 constexpr std::int64_t kAtOnce = kChunk / 4;
 
-// Writes the draws or words i from kAtOnce * begin to kAtOnce * end - 1. Their positions are args.first + i.
+// Writes the results of the positions args.first + i for i from kAtOnce * begin to kAtOnce * end - 1. The result of a
+// position is one draw, or its four random words if there is no alias table.
 inline void draw(const DrawsArgs& args, std::int64_t begin, std::int64_t end) {
     const Philox philox(args.seed, args.stream, args.purpose);
     const auto n = static_cast<std::uint64_t>(args.classes);

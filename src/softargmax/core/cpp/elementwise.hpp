@@ -1,4 +1,4 @@
-// Functions of each score of a row in contiguous memory. `apply` computes probabilities or their logarithms from the
+// Elementwise functions of a row in contiguous memory. `apply` computes probabilities or their logarithms from the
 // row's state, `Softcap` bounds scores, and `map` applies any function.
 #pragma once
 

@@ -76,7 +76,7 @@ template <class T> struct ScaleIn {
           log2e(Pack<T>::all(static_cast<T>(b.hi * Exp<double>::log2e))) {}
 };
 
-// 2^shift e^(beta d) = power (1 + t). The argument of `magic_of` is the shift.
+// 2^shift e^(beta d) = power (1 + t). `exp_term` receives the shift as magic_shifted = magic_of(shift).
 template <class T> struct Term {
     Pack<T> t, power;
     SOFTARGMAX_INLINE Pack<T> value() const { return fma(t, power, power); }
