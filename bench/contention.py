@@ -1,10 +1,13 @@
 """Time each family of softargmax and torch, by turns, on an idle and on a busy machine.
 
-    python -m bench.contention            3 minutes; writes bench/results/contention.json
+    python -m bench.contention            4 minutes; writes bench/results/contention.json
 
 There are four conditions: alone, beside one busy process, beside one busy process per core, and two threads on one
 core. The slowdown of a side is its time under a condition divided by its time alone. Our slowdown should be at most 1.3
 times torch's. If softargmax is faster alone, it should be faster under every condition.
+
+Then eight processes run at the same time, once with one thread each and once with two. The number of calls that they
+finish with two threads should be at least 0.8 of the number with one thread.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +36,7 @@ PEER = "torch"
 THREADS = 2
 BUSY = {"alone": 0, "one busy process": 1, "one busy process per core": len(os.sched_getaffinity(0))}
 ONE_CORE = "two threads on one core"
+PROCESSES, SECONDS = 8, 15.0
 
 
 def cases() -> list[Case]:
@@ -104,6 +109,29 @@ def on_one_core() -> dict[str, Any]:
     return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
+def finished(threads: int) -> dict[str, float]:
+    """Return the rounds of all cases per second that PROCESSES processes finish together, for each side."""
+    found = {}
+    for side in (OURS, PEER):
+        command = [sys.executable, "-m", "bench.contention", "--rounds", side, "--threads", str(threads)]
+        started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(PROCESSES)]
+        found[side] = sum(float(one.communicate()[0]) for one in started)
+    return found
+
+
+def rounds_per_second(side: str, threads: int) -> float:
+    """Run one side of all cases in turn for some seconds. Return the number of rounds per second."""
+    torch.set_num_threads(threads)
+    sa.set_num_threads(threads)
+    calls = [case.sides[side] for case in cases()]
+    rounds, start = 0, time.perf_counter()
+    while time.perf_counter() - start < SECONDS:
+        for call in calls:
+            call()
+        rounds += 1
+    return rounds / (time.perf_counter() - start)
+
+
 def seconds_of(results: dict[str, Result]) -> dict[str, Any]:
     """Return the medians by case and side."""
     return {name: {side: timing.median for side, timing in one.timings.items()} for name, one in results.items()}
@@ -113,8 +141,14 @@ def main() -> None:
     """Measure all conditions, print a table and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="time the cases once and print JSON")
-    if parser.parse_args().json:
+    parser.add_argument("--rounds", choices=[OURS, PEER], help="print the rounds per second of this side")
+    parser.add_argument("--threads", type=int, default=THREADS, help="the number of threads for --rounds")
+    options = parser.parse_args()
+    if options.json:
         print(json.dumps(seconds_of(measured(0))))
+        return
+    if options.rounds:
+        print(rounds_per_second(options.rounds, options.threads))
         return
     found = {condition: seconds_of(measured(count)) for condition, count in BUSY.items()} | {ONE_CORE: on_one_core()}
     print(f"{'':46} {'condition':26} {'torch/ours':>10} {'slowdown':>9} {'torch':>8}")
@@ -123,7 +157,13 @@ def main() -> None:
             now = times[name]
             slowdown = {side: now[side] / alone[side] for side in now}
             print(f"{name:46} {condition:26} {now[PEER] / now[OURS]:10.2f} {slowdown[OURS]:9.2f} {slowdown[PEER]:8.2f}")
-    RESULT.write_text(json.dumps(machine() | {"threads": THREADS, "seconds": found}, indent=1))
+    rounds = {threads: finished(threads) for threads in (1, THREADS)}
+    for side in (OURS, PEER):
+        share = rounds[THREADS][side] / rounds[1][side]
+        print(f"{PROCESSES} processes of {side}: {THREADS} threads finish {share:.2f} of the calls of one thread")
+    RESULT.write_text(
+        json.dumps({"machine": machine(), "threads": THREADS, "seconds": found, "rounds per second": rounds}, indent=1)
+    )
 
 
 if __name__ == "__main__":

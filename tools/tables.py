@@ -334,6 +334,28 @@ forked children.
 """
 
 
+def contention() -> str:
+    """Return a table of slowdowns beside other processes, and of torch's time over ours."""
+    record = load(RESULTS / "contention.json")
+    if record is None:
+        return ""
+    rows, sides = [], ("softargmax", "torch")
+    for case, alone in record["seconds"]["alone"].items():
+        for condition, every in record["seconds"].items():
+            times = every[case]
+            slowdowns = [f"{times[side] / alone[side]:.2f}" for side in sides]
+            rows.append([f"{case}, {condition}", *slowdowns, f"{times['torch'] / times['softargmax']:.3g}"])
+    rounds = record["rounds per second"]
+    shares = " and ".join(f"{rounds['2'][side] / rounds['1'][side]:.2f} ({side})" for side in sides)
+    head = ["two threads", "slowdown of softargmax", "slowdown of torch", "torch's time / ours"]
+    return (
+        "A slowdown is the time beside other processes, divided by the time alone.\n\n"
+        f"{table(head, rows)}\n\n"
+        "Eight processes with two threads each, on two cores, finish this share of the calls that they finish with one "
+        f"thread each: {shares}.\n\n{measured_on(record)}"
+    )
+
+
 def speed_page() -> str:
     """Return docs/speed.md."""
     parts = [SPEED]
@@ -342,6 +364,8 @@ def speed_page() -> str:
         parts.append(f"## {TITLES[name]}\n\n{tables}\n\n{measured_on(record)}\n")
     if len(parts) == 1:
         parts.append(NOT_YET + "\n")
+    if text := contention():
+        parts.append(f"## Beside other processes\n\n{text}\n")
     if text := memory():
         parts.append(f"## Memory\n\n{text}\n")
     return "\n".join(parts)

@@ -254,6 +254,7 @@ def machine() -> dict[str, Any]:
     packages = ("softargmax", "numpy", "scipy", "torch", "jax", "entmax", "scikit-learn", "transformers", "gensim")
     return {
         "cpu": cpu_name(),
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "system": f"{platform.system()} {platform.machine()}",
         "python": sys.version.split()[0],
@@ -269,14 +270,40 @@ def package_version(name: str) -> str | None:
         return None
 
 
+def cpu_fields() -> dict[str, str]:
+    """Return what /proc/cpuinfo says of the first processor, by lower-case name; {} if there is no such file."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists():
+        return {}
+    first = cpuinfo.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
+    lines = (line.partition(":") for line in first.splitlines())
+    return {name.strip().lower(): value.strip() for name, _, value in lines}
+
+
 def cpu_name() -> str:
     """Return the name of the processor."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.lower().startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return cpu_fields().get("model name") or platform.processor() or platform.machine()
+
+
+def processor() -> dict[str, Any]:
+    """Return the family, model and stepping of the processor, its caches, and its instruction sets that kernels use.
+
+    Virtual machines often hide the model's name.
+    """
+    from softargmax.core import _native  # not at the top, as in `arithmetic_rate`
+
+    fields = cpu_fields()
+    caches = {}
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
+        if kind != "Instruction":
+            caches[f"L{level}"] = size
+    return {
+        **{name: fields[key] for name, key in (("family", "cpu family"), ("model", "model"), ("stepping", "stepping"))
+           if key in fields},
+        "caches": caches,
+        "isas": [name for name, runs in _native.isas().items() if runs],
+    }  # fmt: skip
 
 
 def readable(seconds: float) -> str:

@@ -110,3 +110,103 @@ def test_small_inputs_stay_on_the_calling_thread() -> None:
     assert threads((4, 256)) == 1
     assert threads((64, 20_000)) == 2
     assert threads((4_000_000,)) == 2
+
+
+def run(code: str) -> str:
+    """Run code in a process of its own, and return what it prints."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    environment.pop("OMP_NUM_THREADS", None)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+LARGE = """
+import numpy as np, os, softargmax
+z = np.random.default_rng(0).standard_normal((64, 9000), np.float32)
+"""
+MAPPED = """
+softargmax.softmax(z)
+print("libgomp" in open("/proc/self/maps").read())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_a_process_without_torch_needs_no_openmp() -> None:
+    assert run(LARGE + MAPPED) == "False"
+
+
+@pytest.mark.no_sanitize
+def test_torch_sets_the_default_number_of_threads() -> None:
+    """`torch.set_num_threads` changes our default, whether torch is imported before or after the first call."""
+    pytest.importorskip("torch")
+    change = "import torch; torch.set_num_threads(1); softargmax.softmax(z); print(softargmax.get_num_threads())"
+    assert run(LARGE + change) == "1"
+    assert run(LARGE + "softargmax.softmax(z)\n" + change) == "1"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
+@pytest.mark.parametrize("torch", [False, True])
+def test_more_threads_than_processors(*, torch: bool) -> None:
+    """Threads that wait for a processor change no bits, with our pool and with torch's OpenMP."""
+    if torch:
+        pytest.importorskip("torch")
+    code = (
+        LARGE
+        + ("import torch; torch.softmax(torch.ones(64, 9000), -1)\n" if torch else "")
+        + """
+softargmax.set_num_threads(1)
+one = softargmax.softmax(z)
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+softargmax.set_num_threads(8)
+print(all(np.array_equal(softargmax.softmax(z), one) for _ in range(50)))
+"""
+    )
+    assert run(code) == "True"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_has_threads_of_its_own() -> None:
+    code = (
+        LARGE
+        + """
+softargmax.set_num_threads(3)
+softargmax.softmax(z)
+child = os.fork()
+if child == 0:
+    before = len(os.listdir("/proc/self/task"))
+    softargmax.softmax(z)
+    os._exit(10 * before + len(os.listdir("/proc/self/task")))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    )
+    assert run(code) == "13"
+
+
+def test_the_default_follows_the_affinity() -> None:
+    assert run("import os, softargmax; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
+               "print(softargmax.get_num_threads())") == "1"  # fmt: skip
+
+
+@pytest.mark.no_sanitize
+def test_threads_work_after_a_failed_call() -> None:
+    """A call that finds no memory raises MemoryError, and the next call works."""
+    code = (
+        LARGE
+        + """
+import resource
+softargmax.set_num_threads(4)
+x = np.zeros((3000, 2), np.float32)
+first = softargmax.linear_cross_entropy(x, np.zeros((9000, 2), np.float32), np.zeros(3000, int))
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), -1))
+try:
+    softargmax.linear_cross_entropy(x, np.zeros((90_000, 2), np.float32)[:, :], np.zeros(3000, int))
+    print("no error")
+except MemoryError:
+    print("MemoryError")
+resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+print(first == softargmax.linear_cross_entropy(x, np.zeros((9000, 2), np.float32), np.zeros(3000, int)))
+"""
+    )
+    assert run(code).split("\n") == ["MemoryError", "True"]

@@ -154,7 +154,8 @@ class KeyedVectors:
         ----------
         positive, negative : str, int, array_like of shape (D,), or a list of these
             Words, indices of words, or vectors. For a word, the vector of the word is scaled to length 1. A vector is
-            used unchanged. A list with at least one float is one vector. A list of integers is a list of word indices. The words of `positive` and `negative` are excluded from the result.
+            used unchanged. A list with at least one float is one vector. A list of integers is a list of word
+            indices. The words of `positive` and `negative` are excluded from the result.
         topn : int
             The number of words to return.
 
