@@ -117,7 +117,10 @@ def python_of(name: str) -> str:
 
 
 def measured(a: str, b: str, room: str | None) -> list[Ratio]:
-    """Return the ratios of all lines, or of the lines of one room. Each line is timed for A and A, and for A and B."""
+    """Return the ratios of all lines, or of the lines of one room.
+
+    Each line is timed for two processes of A, whose ratio is the margin, and then for A and B.
+    """
     first, twin, other = Worker(a), Worker(a), Worker(b)
     print("A:", first.hello["softargmax"])
     print("B:", other.hello["softargmax"])

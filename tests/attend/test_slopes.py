@@ -86,7 +86,7 @@ def test_a_nan_slope_affects_only_its_head(backend: Backend) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_distances_of_more_than_a_block(backend: Backend) -> None:
-    """For distances of up to 1500 keys, values and gradients in float32 agree with the definition in float64."""
+    """With up to 1500 keys, outputs and gradients in float32 agree with the definition in float64."""
     rng = np.random.default_rng(2)
     q, k, v, g = (rng.standard_normal((1, 2, n, w)).astype("f4") for n, w in ((3, 8), (1500, 8), (1500, 4), (3, 4)))
     slopes = np.array([0.01, 0.0])

@@ -81,7 +81,7 @@ def scale_of_array(temperature: Any, base: float | None, xp: Any, k: float = 1.0
         return Scale(zero, zero)
     with np.errstate(all="ignore"):
         limit = c / temperature
-        infinite = xp.abs(limit) == math.inf  # here the derivative of c / T is 0, and 0 inf would be NaN
+        infinite = xp.abs(limit) == math.inf  # its gradient is 0: the formula would give 0 * inf = NaN
         limit = xp.where(limit < 0.0, zero - math.inf, math.inf)
         hi = xp.where(infinite, limit, c / xp.where(infinite, 1.0, temperature))
         hi = xp.where(hi == 0, 0.0, hi)  # beta = 0 is always +0

@@ -76,7 +76,7 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
     ------
     IndexError
         If a class is out of range. The message names the first such class and its position. On a device or under
-        tracing classes cannot be checked. A row with a class out of range then has a loss of NaN.
+        tracing, classes cannot be checked. A row with a class out of range then has a loss of NaN.
     TypeError
         If targets are neither integers nor probabilities of z's shape, or an option has the wrong type.
     ValueError

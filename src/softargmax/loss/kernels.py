@@ -119,7 +119,7 @@ def _numbers(options: LossOptions) -> LossOptions:
 
 
 class _GradientSums:
-    """Those of the gradients dz W, dz^T h and sum dz that `forms` names. `add` adds one part of the rows to them."""
+    """The gradients that `forms` names: dz W, dz^T h and sum dz. `add` adds one part of the rows to them."""
 
     def __init__(self, layer: Layer, forms: str, memory: Memory, dh: Any, dw: Any, db: Any) -> None:
         self.forms, self._dh, self._dw, self._db = forms, *map(memory.numpy, (dh, dw, db))

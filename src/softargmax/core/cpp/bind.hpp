@@ -255,7 +255,7 @@ template <class J> struct CallOf {
 enum class Fit { exactly, broadcast, by_row };
 
 template <class T> T number_of(const char* name, nb::handle x) {
-    T value;
+    T value{};
     if (!nb::try_cast(x, value)) refuse(name, "a number");
     return value;
 }

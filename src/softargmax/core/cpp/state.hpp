@@ -289,7 +289,7 @@ template <bool Plain, class T> struct Terms {
 
 // kStore: t and power of each term are also stored, in two arrays of kBlock numbers. softmax computes its results from
 // them.
-// kCareful: power and power t are summed separately, so that no term is rounded.
+// kCareful: a term is power (1 + t), and power and power * t are summed separately, so that no term is rounded.
 enum class Fold { kPlain, kStore, kCareful };
 
 // Scores equal to the maximum are counted, and their terms are not added. So r keeps the tail of a confident row, and
