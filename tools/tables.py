@@ -278,7 +278,7 @@ def summary() -> str:
         ours = seconds(result["seconds"]["softargmax"]["median"])
         rows.append([label, ours, PEERS.get(peer, peer), f"{ratio:.3g}"])
     text = table(["float32, two threads", "softargmax", "peer", "peer's time / ours"], rows)
-    caption = "Median times on Zen 5, in turns with each peer. Without AVX-512, ratios are lower."
+    caption = "Median times on Zen 5 with AVX-512. Without it, the last column is lower."
     return f"{caption} {measured_on(records['normalize'], packages=False)}\n\n{text}"
 
 
