@@ -1,4 +1,4 @@
-"""Decorators that make TypeErrors of public functions name the arguments, and signatures show shared options."""
+"""Decorators of public functions: TypeErrors then name the arguments, and signatures show shared options."""
 
 from __future__ import annotations
 

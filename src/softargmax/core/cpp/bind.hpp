@@ -43,8 +43,8 @@ inline Type type_of(nb::dlpack::dtype t) {
 }
 
 // True for arrays of ml_dtypes' bfloat16. DLPack and the buffer protocol both refuse such arrays, and these two
-// attempts take 2.5 us. So the first such dtype is stored and later compared by identity. `refused` is true if both
-// protocols have just refused x.
+// attempts take 2.5 us. So the first such dtype is stored, and the dtypes of later arrays are compared with it by
+// identity. `refused` is true if both protocols have just refused x.
 inline bool is_bfloat16(nb::handle x, bool refused) {
     static PyObject* known = nullptr;
     if (!known && !refused) return false;
@@ -348,8 +348,8 @@ template <class B> RowwiseField<B, std::uint64_t> word(const char* name, Operand
     return {name, to, kInteger};
 }
 
-// Several numbers per row, contiguous along an additional last dimension. An earlier field stores how many there are,
-// in the member `count` of the struct.
+// Several numbers per row, contiguous along an additional last dimension. `count` points to the member of the struct
+// that says how many. An earlier field has set this member.
 template <class Base> struct ListField {
     using Value = HeldArray;
     const char* name;
@@ -441,7 +441,6 @@ template <class B, class T> DenseField<B, T> dense(const char* name, T* B::* to,
 
 template <class B, class T> DenseField<B, T> integers(const char* name, T* B::* to) { return {name, to, 1}; }
 
-// A number.
 template <class Base, class T> struct NumberField {
     using Value = T;
     const char* name;

@@ -259,9 +259,9 @@ template <class Row, class G> class RowsOfGroup {
     }
 };
 
-// All rows, with their blocks split among threads. Row and the result of `lift` must be types of this namespace. For
-// other types, such as double, std::vector has the same functions for all instruction sets, and the linker would keep
-// those that were compiled for one of them.
+// All rows, with their blocks split among threads. Row and the result of `lift` must be types of this namespace. The
+// functions of std::vector<double>, for example, have the same names in the code of every instruction set. The linker
+// would keep one copy of them, compiled for one of the instruction sets.
 template <class Row, class G, class Frame> class RowsByBlock {
     const Frame& frame_;
     const std::int64_t groups_ = frame_.groups.total, blocks_ = blocks_of(frame_.args);
