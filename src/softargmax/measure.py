@@ -286,7 +286,7 @@ def cpu_name() -> str:
 
 
 def processor() -> dict[str, Any]:
-    """Describe the processor: family, model, stepping, caches, and the instruction sets for which there are kernels.
+    """Describe the processor: family, model, stepping, caches, and those of its instruction sets that kernels use.
 
     Virtual machines often hide the model's name.
     """

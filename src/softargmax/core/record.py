@@ -197,7 +197,7 @@ def per_row(of: str, dtype: str = "", *, wide: bool = False, spare: bool = False
 def gradient(of: str, when: str = "True", dtype: str = "") -> Result:
     """A result for the gradient of an argument, in the argument's shape.
 
-    Its shape is (0,) if the argument is not an array or the code `when` is false.
+    Its shape is (0,) if the argument is not an array, or if the code `when` evaluates to False.
     """
     return Result(of, dtype, when=f"hasattr({of}, 'shape') and {when}")
 

@@ -48,7 +48,7 @@ class Rows:
         return self.xp.max(x, axis=-1, keepdims=True)
 
     def total(self, w: Any) -> tuple[Any, Any]:
-        """The sum of each row as a pair."""
+        """The sum of each row as a pair: the rounded sum, and the sum of the rounding errors."""
         return total(w)
 
     def spread(self, row: Any) -> Any:

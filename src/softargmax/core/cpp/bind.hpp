@@ -4,9 +4,9 @@
 //                scores("z", &Args::z), mask("where", &Args::where), beta("beta"), axes("axes"),
 //                result("p", &Args::out), row_result("lse", &Args::lse));
 //
-// A new option is one line in the struct and one field in the binding. The call runs over the rows of the array in the
-// first field. The module's `ARGUMENTS` lists the names of each kernel's arguments in order. Operation records build
-// their calls from it.
+// A new option is one line in the struct and one field in the binding. The kernel runs over the rows of the array in
+// the first field. The module's `ARGUMENTS` lists the names of each kernel's arguments in order. Operation records
+// build their calls from this list.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -112,8 +112,9 @@ inline double share(double part, double whole) { return part == -kInf ? 0 : exp_
 // ---- the terms of a block of scores ---------------------------------------------------------------------------
 
 // Terms below e^-reach times the maximum's term are not added. Terms are scaled up by 2^lift, so that all of them are
-// normal numbers, and `lower` is 2^-lift. Terms below e^-104 (double: e^-750) times the maximum's term are smaller than
-// the rounding error of every result. `twice` is two times 104 (double: 750). `Peak` explains the factor of two.
+// normal numbers, and `lower` is 2^-lift. A term below e^-104 (double: e^-750) times the maximum's term is smaller
+// than the rounding error of every result. `twice` is two times 104 (double: 750). It is used by `Peak`, which explains
+// the factor of two.
 template <class T> struct Reach;
 template <> struct Reach<float> {
     static constexpr double reach = 130, twice = 2 * 104;
