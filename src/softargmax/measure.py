@@ -239,7 +239,7 @@ def arithmetic_rate(threads: int) -> float:
 def best_of(call: Callable[[], object], seconds: float = 0.5) -> float:
     """Repeat a call for at least `seconds`, and return its shortest time.
 
-    A limit of the machine is the best time, not the typical one.
+    The shortest time, and not the typical one, shows what the machine can do.
     """
     side = Side(call)
     side.warm_up()
@@ -286,7 +286,7 @@ def cpu_name() -> str:
 
 
 def processor() -> dict[str, Any]:
-    """Return the family, model and stepping of the processor, its caches, and its instruction sets that kernels use.
+    """Describe the processor: family, model, stepping, caches, and those of its instruction sets that kernels use.
 
     Virtual machines often hide the model's name.
     """

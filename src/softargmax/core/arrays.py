@@ -219,7 +219,7 @@ def _any_requires_grad(values: Any) -> bool:
 
 
 def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
-    """Return the axes as a sorted tuple of non-negative integers. It is empty for a 0-d array, a single score."""
+    """Return the axes as a sorted tuple of non-negative integers. For a 0-d array (a single score) it is empty."""
     if axis is None:
         return tuple(range(ndim))
     try:
@@ -300,7 +300,7 @@ def readable(array: Any) -> bool:
     torch = sys.modules["torch"]
     if torch.compiler.is_compiling():
         return False
-    # The queries below have no public API. If torch lacks one of their names, no tensor counts as readable.
+    # The three functions below are private. If this version of torch lacks one of them, no tensor counts as readable.
     core = torch._C  # noqa: SLF001
     transformed = getattr(core, "_are_functorch_transforms_active", lambda: True)
     faking = getattr(core, "_len_torch_dispatch_stack", lambda: 1)

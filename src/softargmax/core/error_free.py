@@ -67,10 +67,10 @@ def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
 
 
 def total(x: Any) -> tuple[Any, Any]:
-    """The sum along the last axis as a pair: the rounded sum, and the sum of the rounding errors.
+    """The sum along the last axis as a pair: s, the rounded sum, and e, the sum of the rounding errors.
 
     The axis has at least one entry and is kept with length 1. The additions form a fixed tree, so the sum does not
-    depend on strides or on other rows. The caller can subtract 1 from the pair exactly.
+    depend on strides or on other rows. A caller can subtract 1 from the sum without cancellation, as (s - 1) + e.
     """
     xp = namespace(x)
     n = x.shape[-1]

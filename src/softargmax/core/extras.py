@@ -17,8 +17,8 @@ def install(extra: str) -> str:
 def require(need: str, extra: str, **packages: str) -> None:
     """Raise ImportError if a module is not installed.
 
-    `need` is the start of the message, such as "tables need". `extra` installs the packages. The keywords are the names
-    of modules, each with the name of its package.
+    `need` is the start of the message, such as "tables need". `extra` installs the packages. Each further keyword is
+    the name of a module, and its value is the name of the package that contains the module.
     """
     for module, package in packages.items():
         if find_spec(module) is None:

@@ -31,9 +31,9 @@ class Memory(NamedTuple):
     array: Callable[[Any], Any]
     """Convert a NumPy array to an array of the library. The bits of bfloat16 stay uint16."""
     small_like: Callable[[Any], Any] | None = None
-    """A faster `like` for results of the array's dtype, used for arrays of less than SMALL bytes, or None."""
+    """None, or a faster `like` for arrays of less than SMALL bytes. The result has the array's dtype."""
     small_empty: Callable[..., Any] | None = None
-    """A faster `empty`, used if its first argument has less than SMALL bytes, or None.
+    """None, or a faster `empty` for calls in which the first argument has less than SMALL bytes.
 
     It is meant for results that are not much larger than the first argument.
     """

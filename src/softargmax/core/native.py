@@ -104,13 +104,16 @@ def fresh(shape: tuple[int, ...], dtype: Any) -> Array:
 
 Array = np.ndarray[Any, Any]
 State = tuple[Array, Array, Array]
-"""(m, r, low) of rows, float64 arrays of the rows' shape: m is the maximum score, and l - 1 = r + low."""
+"""(m, r, low): float64 arrays with one number per row. m is the row's maximum score, and r + low is l - 1, where
+l = sum exp(beta (z_i - m)).
+"""
 
 
 def fold(z: Any, axes: tuple[int, ...], scale: Any, where: Any = None, state: State | None = None) -> State:
     """Fold a piece of each row into the rows' state, or into an empty state, and return the new state.
 
-    If the length of every piece but the last is a multiple of `BLOCK`, the bits are those of a fold of the whole rows.
+    If all pieces but the last have a multiple of `BLOCK` scores per row, the final state has the same bits as one fold
+    of the whole rows.
     """
     rows = row_shape(z.shape, axes)
     m, r, low = (np.full(rows, -np.inf), np.full(rows, -1.0), np.zeros(rows)) if state is None else map(np.copy, state)

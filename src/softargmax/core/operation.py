@@ -25,9 +25,9 @@
   for the record of all arguments. It returns the results. The definition is the reference in tests. It also computes
   the results of all arrays for which there is no kernel.
 - A *kernel* has names of arguments and results as its parameters, in any order: `def kernel(z, axes, p)`. It writes the
-  results into memory that it receives. A kernel in Python may have the parameter `i`, the record of all arguments. It
-  then receives results as arrays or tensors, and a parameter `r` is the tuple of all results. Such a kernel calls a
-  native kernel by `Native`. `serve` adds the kernel of another device by its name, "module:function".
+  results into memory that it receives. `serve` adds the kernel of another device by its name, "module:function".
+- A kernel written in Python may have two special parameters: `i`, the record of all arguments, and `r`, the tuple of
+  all results. With `i`, it receives results as arrays or tensors, and calls native kernels through `Native`.
 - The derivative rules are functions of records in array-API Python. They return gradients by the names of arguments, or
   tangents by the names of results:
 
@@ -111,8 +111,8 @@ class Operation(Generic[A, R]):
           the set for a record. None means all arguments and no results.
         - `constant`: the names of arguments and results without a derivative.
         - `batch`: the operation's own vmap rule, or None for the general rules of torch_vmap.py.
-        - `always_by_rule`: True to use the rules also where the definition computes the results. Differentiating the
-          definition would lose digits.
+        - `always_by_rule`: True to use the rules even for results that the definition has computed, because
+          differentiating the definition would lose digits.
         - `refuse`: a function of the record and the kernel's return value, called if this value is not None. It may
           raise an error.
         - `forward_gradients`: a map from names of arguments to names of results. In the forward pass, the kernel writes
@@ -165,7 +165,7 @@ class Operation(Generic[A, R]):
         return (self._servers[requested()].get(type(array)) or self.server(array))(i, True, out)
 
     def gradients(self, i: A, g: R, wanted: Wanted) -> Gradients:
-        """The gradients of <g, results>, for use in rules of other operations.
+        """The gradients of the inner product <g, results>, for use in rules of other operations.
 
         The arrays must be tensors, and the vjp must not read results.
         """

@@ -40,7 +40,7 @@ def halves(x: Any, like: Any) -> tuple[Any, Any]:
 
 
 def block(counter: tuple[Any, ...], key: tuple[Any, Any]) -> tuple[Any, ...]:
-    """The four random words of a counter of four words. All words are arrays that broadcast with one another."""
+    """Return four random words for a counter of four words. All words are arrays that broadcast with one another."""
     a, b, c, d = counter
     k0, k1 = key
     mask = word(WORD, a)

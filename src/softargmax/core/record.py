@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class Kind(NamedTuple):
-    """A type of argument: its slots in a torch schema, and code that converts between the argument and its slots.
+    """A type of argument: its slots (the parameters that it becomes in a torch schema), and code that converts the
+    argument to its slots and back.
 
     In the code, `{0}` stands for the argument. In `unflatten`, `{0}`, `{1}`, .. stand for the slots.
     """
@@ -58,7 +59,7 @@ BETA = Kind(
 )
 SEED = Kind((("", "Tensor"),), native="({0} if type({0}) is int else _view({0}))", arrays=("{0}",))
 DTYPE = Kind((("", "ScalarType"),))
-AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # None in `by_batch`'s record of batch axes
+AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # `by_batch` (torch_vmap.py) passes None
 LEADING = Kind((("", "int"),))
 NUMBERS = {kind: Kind((("", kind.__name__),)) for kind in (float, int, bool, str)}
 
@@ -196,7 +197,7 @@ def per_row(of: str, dtype: str = "", *, wide: bool = False, spare: bool = False
 def gradient(of: str, when: str = "True", dtype: str = "") -> Result:
     """A result for the gradient of an argument, in the argument's shape.
 
-    Its shape is (0,) if the argument is not an array or the code `when` is false.
+    Its shape is (0,) if the argument is not an array, or if the code `when` evaluates to False.
     """
     return Result(of, dtype, when=f"hasattr({of}, 'shape') and {when}")
 
@@ -221,7 +222,7 @@ def passed(
 ) -> tuple[list[str], str]:
     """Return code that makes arguments dense, and code that calls the kernel.
 
-    `results` contains, for each result by name, True if it may be None.
+    `results` maps the name of each result to True if the result may be None.
     """
     names, copies, call = parameters(kernel), [], []
     for name in names:

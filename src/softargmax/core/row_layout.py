@@ -48,7 +48,7 @@ class Rows:
         return self.xp.max(x, axis=-1, keepdims=True)
 
     def total(self, w: Any) -> tuple[Any, Any]:
-        """The sum of each row as a pair."""
+        """The sum of each row as a pair: the rounded sum, and the sum of the rounding errors."""
         return total(w)
 
     def spread(self, row: Any) -> Any:
@@ -86,9 +86,10 @@ def magnitude(rows: Rows, z: Any, scale: Scale) -> tuple[Any, Any, Any]:
 
 
 def below(x: Any, top: Any, scale: Scale, hi: Any, lo: Any, reach: float) -> tuple[Any, Any]:
-    """Return |beta| (x - top) as a sum of two numbers. The second may be 0 where the first is below -reach.
+    """Return |beta| (x - top) as a sum of two numbers.
 
-    At beta = inf, only scores equal to top stay above -inf.
+    Where the first number is below -reach, the second may be replaced by 0. At beta = inf, the first number is -inf for
+    all scores that are not equal to top.
     """
     if scale is UNIT:
         return difference(x, top)

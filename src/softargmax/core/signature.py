@@ -1,4 +1,4 @@
-"""Decorators that make TypeErrors of public functions name the arguments, and signatures show shared options."""
+"""Decorators of public functions, with which TypeErrors name the arguments and signatures show shared options."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class TorchOperation:
         return out
 
     def apply(self, flat: tuple[Any, ...]) -> Any:
-        """Call the Function. While compiling, or if there is no derivative, call the operator."""
+        """Call the Function. While compiling, or if the operation has no derivative, call the operator."""
         if self.rule is None or getattr(_level, "inside", False) or torch.compiler.is_compiling():
             return self.overload(*flat)
         if transformed():
@@ -275,8 +275,8 @@ class TorchOperation:
         """
         found = kept = self.launch["cpu"](i)
         if first and self.operation.forward_gradients:
-            # No other code has references to these results. So the backward may scale them in place and return them. It
-            # needs no memory for a second gradient of the weights.
+            # No other code has references to the gradients that the kernel has written. So the backward pass may scale
+            # them in place and return them, and needs no memory for a second gradient of the weights.
             names = self.operation.forward_gradients
             results = dict(zip(self.operation.fields, found, strict=True))
             ctx.forward_gradients = {

@@ -42,8 +42,8 @@ def by_definition(
     With `again`, the gradients can be differentiated.
 
     They are computed with respect to aliases of the inputs. Gradients with respect to the inputs themselves would run
-    the inputs' hooks twice. If one input is computed from another (tied weights), a part of the gradient would be
-    counted twice.
+    the inputs' hooks twice. They would also count a part of the gradient twice if one input is computed from another
+    (tied weights).
     """
     with torch.enable_grad():
         aliases = [x.view_as(x) if needed else x for x, needed in zip(inputs, wanted, strict=True)]

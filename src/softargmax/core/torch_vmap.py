@@ -32,10 +32,12 @@ def along_rows(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
 
 
 def by_batch(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
-    """Apply the record's own rule, `batch`.
+    """Apply the operation's own rule, `batch`.
 
-    The rule receives the record, and a second record with the batch axis of each argument. It returns a
-    record to run and the batch axis of its results. If it returns None as axis, `along_rows` maps the record instead.
+    The rule receives the record of the arguments, and a record that contains the batch axis of each argument. It
+    returns a new record, and an integer or None. An integer means that the batch is now an axis like any other. The new
+    record is then run, and the integer is the batch axis of the results. None means that the arrays of the new record
+    still have their batch axes. `along_rows` then maps the new record.
     """
     batch: Any = of.operation.batch
     places = [dim if isinstance(x, Tensor) else None for x, dim in zip(flat, dims, strict=True)]

@@ -113,7 +113,7 @@ def _softmax_vjp_vjp(i: SoftmaxVjp, _r: ToScores, g: ToScores, _wanted: Wanted) 
     """Differentiate gz = beta p (g - <p, g>).
 
     d gz = beta (p (dg - <p, dg>) + dp (g - <p, g>) - p <dp, g>). The map from g to gz has a symmetric matrix, so the
-    gradient with respect to g is the same map of the incoming gradient.
+    gradient with respect to g is this map applied to the incoming gradient.
     """
     inside = (i.p != 0) & (i.lse != math.inf)
     p, g_, h = only(inside, i.p), only(inside, i.g), only(inside, g.gz)

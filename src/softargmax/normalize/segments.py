@@ -30,7 +30,7 @@ def segment_softmax(
     .. math:: p_i = \frac{e^{z_i / T}}{\sum_{j \in I} e^{z_j / T}}, \qquad
               I = \{o_s, \dots, o_{s+1} - 1\} \ni i \quad\text{or}\quad I = \{j : s_j = s_i\}
 
-    I is the set of positions in the segment of i. o_s is the offset of segment s, and s_j is the index of score j.
+    I is the set of positions in the segment of i. o_s is entry s of `offsets`, and s_j is entry j of `index`.
 
     Parameters
     ----------

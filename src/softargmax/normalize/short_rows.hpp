@@ -2,8 +2,8 @@
 // as finding the maximum, is then done for sixteen rows at once. Without lanes, each row waits for a chain of dependent
 // operations, which takes 71 ns per row for 65536 rows of 64 scores.
 //
-// The operations and their order are as in core/cpp/state.hpp and softmax_row.hpp, so a row has the same bits as if it
-// were computed alone. Loops over the rows `g` are written so that the compiler vectorizes them.
+// The operations and their order are as in core/cpp/state.hpp and softmax_row.hpp, so a row gives the same bits with
+// and without lanes. Loops over the rows `g` are written so that the compiler vectorizes them.
 #pragma once
 
 #include "normalize/softmax_row.hpp"
@@ -135,9 +135,9 @@ template <bool Unit> class Lanes {
         for (int g = 0; g < kRows; ++g)
             if (looks_confident(r_[g])) r_[g] = sum_of_terms(g, powers[g] + rest_[g]);
     }
-    // Sums y_ over each row, in the order in which Sum<float> would add the scores of that row. First, scores whose
-    // distance in the row is a multiple of 16 are added. The 16 results are then added as in sum_of (simd.hpp): first
-    // those that are 8 apart, then 4, 2 and 1 apart.
+    // Sums the terms y_ of each row, in the order in which Sum<float> would add them. Terms whose positions in the row
+    // differ by a multiple of 16 are added first. The 16 results are then added as in sum_of (simd.hpp): first those
+    // that are 8 apart, then 4, 2 and 1 apart.
     void sum_up(double* sum) const {
         const auto lane = [&](int j) SOFTARGMAX_LAMBDA {
             const V y = V::load(y_[j]);

@@ -150,7 +150,7 @@ inline double renyi_entropy(const States& s, double order, double mean) {
     return fma(order, log_p, -log_l(s.q)) / (order - 1) + 0.0;  // + 0.0 turns -0.0 into 0.0
 }
 
-// Returns the sum over one block.
+// Returns the requested sum (args.sum) over one block of a row.
 template <int Size> Twofold block_part(const Group<double, Size>& group, std::int64_t block, int g, const States& s) {
     const std::int64_t n = group.end(block) - group.begin(block);
     const double *z = group.scores + g * group.pitch, *other = group.other ? group.other + g * group.pitch : nullptr;

@@ -70,8 +70,8 @@ class Allocator {
         return pool;
     }
 
-    // Returns memory, or null if there is none. This never waits for the lock. So a child that is forked while another
-    // thread holds the lock cannot hang.
+    // Returns memory, or null if there is none. It never waits for the lock, because a process that is forked while
+    // another thread holds the lock would wait forever.
     void* take(std::size_t bytes) {
         if (bytes > PTRDIFF_MAX - 2 * kPage) return nullptr;
         const std::size_t wanted = whole_pages(bytes);

@@ -4,9 +4,9 @@
 //                scores("z", &Args::z), mask("where", &Args::where), beta("beta"), axes("axes"),
 //                result("p", &Args::out), row_result("lse", &Args::lse));
 //
-// A new option is one line in the struct and one field in the binding. The call runs over the rows of the array in the
-// first field. The module's `ARGUMENTS` lists the names of each kernel's arguments in order. Operation records build
-// their calls from it.
+// A new option is one line in the struct and one field in the binding. The kernel runs over the rows of the array in
+// the first field. The module's `ARGUMENTS` lists the names of each kernel's arguments in order. Operation records
+// build their calls from this list.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -43,8 +43,8 @@ inline Type type_of(nb::dlpack::dtype t) {
 }
 
 // True for arrays of ml_dtypes' bfloat16. DLPack and the buffer protocol both refuse such arrays, and these two
-// attempts take 2.5 us. So the first such dtype is stored and later compared by identity. `refused` is true if both
-// protocols have just refused x.
+// attempts take 2.5 us. So the first such dtype is stored, and the dtypes of later arrays are compared with it by
+// identity. `refused` is true if both protocols have just refused x.
 inline bool is_bfloat16(nb::handle x, bool refused) {
     static PyObject* known = nullptr;
     if (!known && !refused) return false;
@@ -348,8 +348,8 @@ template <class B> RowwiseField<B, std::uint64_t> word(const char* name, Operand
     return {name, to, kInteger};
 }
 
-// Several numbers per row, contiguous along an additional last dimension. An earlier field stores how many there are,
-// in the member `count` of the struct.
+// Several numbers per row, contiguous along an additional last dimension. `count` points to the member of the struct
+// that says how many. An earlier field has set this member.
 template <class Base> struct ListField {
     using Value = HeldArray;
     const char* name;
@@ -441,7 +441,6 @@ template <class B, class T> DenseField<B, T> dense(const char* name, T* B::* to,
 
 template <class B, class T> DenseField<B, T> integers(const char* name, T* B::* to) { return {name, to, 1}; }
 
-// A number.
 template <class Base, class T> struct NumberField {
     using Value = T;
     const char* name;

@@ -181,8 +181,8 @@ extern template void apply<Log::no>(const double*, std::int64_t, const State&, S
 // ---- the soft-cap: s tanh(z / s), between -s and s, and its slope 1 - tanh^2 ----------------------------------
 
 // With u = z / s, x = -2 |u| and q = e^x:  tanh |u| = (1 - q) / (1 + q),  1 - tanh^2 = 4 q / (1 + q)^2. If |x| is
-// small, q - 1 is computed without cancellation. With t(y) = e^y - 1, it is t(x). The computation starts at t(x / 4)
-// and applies t(2 y) = t(y) (2 + t(y)) twice.
+// small, q - 1 is computed without cancellation. Let t(y) = e^y - 1, so that q - 1 = t(x). The computation starts with
+// t(x / 4) and applies t(2 y) = t(y) (2 + t(y)) twice.
 template <class T> class Softcap {
     using V = Pack<T>;
     Terms<true, T> terms_{Peak<T>(0, Scale{}), Scale{}};

@@ -24,7 +24,7 @@ template <> struct Exp<float> {
     static constexpr float log2e = 0x1.715476p+0f;
     static constexpr float ln2_hi = 0x1.62e8p-1f;           // 14 bits: k * ln2_hi is exact for |k| < 1024
     static constexpr float ln2_lo = -0x1.e8082ep-16f;
-    static constexpr float magic = 0x1.8p+23f;              // adding it rounds to an integer in the low bits
+    static constexpr float magic = 0x1.8p+23f;              // x + magic has rint(x) in its low bits
     static constexpr int bias = 127;
     // Relative error of 1 + t: 2^-28.
     static constexpr float q[] = {0x1.fffff8p-2f, 0x1.55548ep-3f, 0x1.555b96p-5f, 0x1.123bd0p-7f, 0x1.685352p-10f};
@@ -115,7 +115,8 @@ inline double exp_scalar(double x) {
     return y * power_of_two(E::magic + E::bias + half) * power_of_two(E::magic + E::bias + (k - half));
 }
 
-// log(1 + x) for |x| < 0.42, computed as 2 atanh(s), s = x / (2 + x). In this form x itself is rounded only once.
+// log(1 + x) for |x| < 0.42, computed as 2 atanh(s), s = x / (2 + x). The code writes this as x minus a correction, so
+// that x itself is rounded only once.
 inline double log1p_small(double x) {
     constexpr double w[] = {0x1.5555555555555p-2, 0x1.9999999999d0dp-3, 0x1.2492492439dc7p-3, 0x1.c71c724b00b54p-4,
                             0x1.745ce1e46b4ebp-4, 0x1.3b202098f5061p-4, 0x1.0f678a3d1e989p-4, 0x1.0f0befb1d6faep-4};

@@ -33,8 +33,8 @@ inline void put(const Operand& x, const RowArgs& args, std::int64_t row, double 
 struct RowScale {
     Scale beta;
     bool negate = false, flat = false, undefined = false;
-    // Pads the struct to whole words. Without the padding, a copy has 19 bytes and needs overlapping stores. They wait
-    // for all earlier stores of the row, which took 5% of the time of a loss.
+    // Pads the struct to a multiple of 8 bytes. Without the padding, a copy has 19 bytes and needs overlapping stores.
+    // These stores wait for all earlier stores of the row, which took 5% of the time of a loss.
     bool whole_words[5] = {};
 };
 inline RowScale scale_of(const RowArgs& args, std::int64_t row) {
@@ -259,9 +259,9 @@ template <class Row, class G> class RowsOfGroup {
     }
 };
 
-// All rows, with their blocks split among threads. Row and the result of `lift` must be types of this namespace. For
-// other types, such as double, std::vector has the same functions for all instruction sets, and the linker would keep
-// those that were compiled for one of them.
+// All rows, with their blocks split among threads. Row and the result of `lift` must be types of this namespace. The
+// functions of std::vector<double>, for example, have the same names in the code of every instruction set. The linker
+// would keep one copy of them, compiled for one of the instruction sets.
 template <class Row, class G, class Frame> class RowsByBlock {
     const Frame& frame_;
     const std::int64_t groups_ = frame_.groups.total, blocks_ = blocks_of(frame_.args);

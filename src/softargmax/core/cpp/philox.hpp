@@ -1,9 +1,10 @@
 // Philox4x32-10: random words that are a function of a key and a counter.
 //
 // Salmon, Moraes, Dror & Shaw (2011), Parallel random numbers: as easy as 1, 2, 3. A block is four words of 32 bits.
-// The key is the seed. The counter has four words: column / 4, the draw with the half in its top bit, and the two
-// words of the stream. Word column % 4 of the resulting block belongs to the column. So a column's random number
-// depends only on the seed, the stream, the draw and the column.
+// The key is the seed. The counter has four words: column / 4, the draw, and the two words of the stream. The top bit
+// of the draw's word is 0 for the upper 32 bits of a random number and 1 for the lower. Word column % 4 of the
+// resulting block belongs to the column. So a column's random number depends only on the seed, the stream, the draw and
+// the column.
 #pragma once
 
 #include "simd.hpp"

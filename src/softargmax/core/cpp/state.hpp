@@ -6,8 +6,9 @@
 //
 //     m = max(m1, m2)      l = w1 l1 + w2 l2      o = w1 o1 + w2 o2      w_i = e^(beta (m_i - m))
 //
-// This recurrence is implemented here and in core/state.py, and nowhere else. There are two kinds of states: those with
-// exact weights, and those whose weights are powers of two. The kinds differ in m and in the computation of a weight.
+// This recurrence is implemented here and in core/state.py, and nowhere else. There are two kinds of states. `State`
+// has the m and the weights w_i above. In `PowerState`, m is rounded to a multiple of ln 2, so that the weights are
+// powers of two.
 #pragma once
 
 #include <type_traits>
@@ -55,8 +56,8 @@ template <class T> struct PowerState {
     PowerState plus(const PowerState& other, T w) const { return {m, l + other.l * static_cast<double>(w)}; }
 };
 
-// The merged state of two parts, and the weight of each part in it. One of the weights is 1. Only states with exact
-// weights need beta in `merge`.
+// The merged state of two parts, and the weight of each part in it. One of the weights is 1. `merge` needs beta for
+// `State`, but not for `PowerState`.
 template <class S> struct Merged {
     S state;
     typename S::Weight first, second;
@@ -111,8 +112,9 @@ inline double share(double part, double whole) { return part == -kInf ? 0 : exp_
 // ---- the terms of a block of scores ---------------------------------------------------------------------------
 
 // Terms below e^-reach times the maximum's term are not added. Terms are scaled up by 2^lift, so that all of them are
-// normal numbers, and `lower` is 2^-lift. Terms below e^-104 (double: e^-750) times the maximum's term are smaller than
-// the rounding error of every result. `twice` is two times 104 (double: 750). `Peak` explains the factor of two.
+// normal numbers, and `lower` is 2^-lift. A term below e^-104 (double: e^-750) times the maximum's term is smaller
+// than the rounding error of every result. `twice` is two times 104 (double: 750). It is used by `Peak`, which explains
+// the factor of two.
 template <class T> struct Reach;
 template <> struct Reach<float> {
     static constexpr double reach = 130, twice = 2 * 104;
@@ -162,7 +164,8 @@ template <class T> struct Peak {
     // Scores up to this bound have no term: beta times their distance from m is at least `reach`. The bound is always
     // less than m.
     static SOFTARGMAX_INLINE T floor_of(T m, Scale beta, double reach = Reach<T>::reach) {
-        const double far = beta.hi == 1 ? reach : reach / beta.hi;  // no division at beta = 1, which saves 15 cycles per row
+        // Omitting the division at beta = 1 saves 15 cycles per row.
+        const double far = beta.hi == 1 ? reach : reach / beta.hi;
         const T low = static_cast<T>(static_cast<double>(m) - far);
         const T below = next_below(m);
         return low < below ? low : below;

@@ -211,8 +211,8 @@ class Described {
     const std::int64_t* sizes() const { return memory_.shape; }
 };
 
-// The common call has an array of floats that needs no conversion, and one valid axis. It needs no further checks.
-// Recognising it takes 0.1 us here, and would take 0.4 us in Python.
+// A call is common if its scores are an array of floats that needs no conversion, and if it has one valid axis. Such a
+// call needs no further checks. Recognising it takes 0.1 us here, and would take 0.4 us in Python.
 class CommonCall {
     nb::handle z_, axis_;
     nb::dlpack::dltensor memory_{};

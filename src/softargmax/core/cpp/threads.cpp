@@ -39,7 +39,7 @@ struct Job {
 
 using Clock = std::chrono::steady_clock;
 
-// Waits until done() is true, at most for kSpin. Returns done(). Waking a sleeping thread takes about as long.
+// Waits until done() is true, at most for kSpin. Returns done(). Waking a sleeping thread takes about as long as kSpin.
 constexpr std::chrono::microseconds kSpin{30};
 template <class Done> bool spin(const Done& done) {
     const auto end = Clock::now() + kSpin;

@@ -50,7 +50,8 @@ class FloatEnvironment {
     FloatEnvironment& operator=(const FloatEnvironment&) = delete;
 };
 
-// A function on a range of work, as a function of plain C, so that its code exists once per body.
+// The body of a loop, called on ranges [begin, end) through a function pointer. So the functions that take it are no
+// templates, and the code of each body exists only once.
 struct Work {
     void (*call)(const void* body, std::int64_t begin, std::int64_t end);
     const void* body;
