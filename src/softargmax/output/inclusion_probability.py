@@ -227,5 +227,5 @@ def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, 
     phase = np.arctan2(imaginary, real) @ nodes.weight - (n - 0.5) * angle[:, 0]
     a, b = -size * np.sin(phase), size * np.cos(phase)  # real and imaginary part of i G e^{...}
     without = 0.5 + np.sum((a[:, None] * real + b[:, None] * imaginary) / (1.0 + shrink), axis=0)
-    without[without < _NOISE] = 0.0  # over up to 100 orders of magnitude of t, these errors would add up
+    without[without < _NOISE] = 0.0  # errors would add up, since t spans up to 100 orders of magnitude
     return without, 0.5 - float(a.sum()), 0.5 - float(size @ np.sin(phase - angle[:, 0]))
