@@ -8,7 +8,7 @@ arrives before time t with probability :math:`1 - e^{-q_k t}`, so
 
 Here N(t) is the number of arrivals before t, a sum of K independent Bernoulli variables, and N_{-k} is the same number
 without class k. The trapezoid rule computes the distribution of N from its characteristic function. For N_{-k}, the
-factor of class k is divided out of the characteristic function. The only error of the rule is the probability that N is
+characteristic function is divided by the factor of class k. The only error of the rule is the probability that N is
 outside one period of the rule. By Bernstein's inequality, this probability is negligible.
 
 The computation is fast because the integrand depends on q only through smooth functions of log q. Chebyshev nodes
