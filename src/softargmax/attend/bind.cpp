@@ -244,7 +244,8 @@ struct LearnedGradient {
         (call.job.*to).gradient = numbers<double>(name, x, call.queries());
     }
 };
-// Returns the LearnedGradient of a learned option, and nothing for other fields. `gradients_of` does so for all options.
+// Returns the LearnedGradient of a learned option, and nothing for other fields. `gradients_of` joins the results of
+// all options.
 template <class Field> std::tuple<> gradient_of(const Field&) { return {}; }
 std::tuple<LearnedGradient> gradient_of(const LearnedField& field) { return {{field.gradient, field.to}}; }
 template <class... Field> auto gradients_of(const std::tuple<Field...>& options) {

@@ -150,7 +150,7 @@ class SamplingLayer(CandidateLayer):
         """Return the loss of every row, with the candidates `drawn` or, if None, with the draws of this step."""
 
     def _drawn_for(self, h: Tensor, y: Targets, n: int) -> Candidates:
-        """Return the first n draws of this step. If `shared`, all rows have these draws; otherwise each row has its own.
+        """Return the first n draws of this step. If `shared`, all rows have these draws. Otherwise each has its own.
 
         A row's draws do not depend on other rows.
         """
