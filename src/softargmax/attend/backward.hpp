@@ -22,7 +22,8 @@ constexpr int kBackPitch = kBackKeys + 16;
 using RowsInPlace = Layout<kBackPitch, 1>;
 using ColumnsInPlace = Layout<1, kBackPitch>;
 
-// One query: its visible keys, delta, scale, and e^-lse = 2^-k factor. A score of at most `low` has p = 0.
+// One query: its visible keys, delta and scale. k and factor represent e^-lse = 2^-k * factor. A score of at most `low`
+// has p = 0.
 template <class T> struct BackRow {
     Range visible;
     std::int32_t k = 0;

@@ -150,7 +150,7 @@ template <class J> struct Call {
         to.row[2] = x.stride[1];
         to.col[0] = x.stride[3];
     }
-    // Checks the page index of every key within the lengths.
+    // Checks the page indices of all keys, up to the length of each entry of the batch.
     void check_pages() const {
         for (std::int64_t e = 0; job.table && e < job.batch.total; ++e) {
             const std::int64_t keys = job.lengths ? job.lengths[e] : job.keys;
@@ -244,7 +244,8 @@ struct LearnedGradient {
         (call.job.*to).gradient = numbers<double>(name, x, call.queries());
     }
 };
-// Returns the LearnedGradient fields of all learned options.
+// Returns the LearnedGradient of a learned option, and nothing for other fields. `gradients_of` joins the results of
+// all options.
 template <class Field> std::tuple<> gradient_of(const Field&) { return {}; }
 std::tuple<LearnedGradient> gradient_of(const LearnedField& field) { return {{field.gradient, field.to}}; }
 template <class... Field> auto gradients_of(const std::tuple<Field...>& options) {

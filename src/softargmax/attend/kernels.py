@@ -69,7 +69,7 @@ def attend_vjp(i: AttentionVjp, r: tuple[Any, ...]) -> None:
 
 @np.errstate(all="ignore")
 def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
-    """Return the gradients. Write dq, dk and dv, and also dbias if it has the dtype in which the kernel computes.
+    """Return all gradients. Write dq, dk and dv to the arrays of r, and also dbias if r.bias has the kernel's dtype.
 
     Some gradients are sums over queries. The kernel leaves out queries whose numbers are not finite. The definition
     adds the gradients of these queries afterwards. Gradients that do not depend on these queries keep their bits.
@@ -120,7 +120,8 @@ def _without_nonfinite(i: AttentionVjp, outputs: dict[str, Any], found: dict[str
         queries = queries.reshape(lse.shape)
         if (queries < 2).all():
             return queries != 0, keys.reshape(i.of.k.shape[:-1]) != 0
-        # dk and dv already include the queries with flag 2. Start again without these queries.
+        # Flag 2: the query has nonfinite numbers, but was already added to dk and dv. Start again, without all flagged
+        # queries.
         lse = memory_of(i.lse).array(np.where(queries, np.nan, numpy(lse)))
 
 

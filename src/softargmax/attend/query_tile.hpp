@@ -112,9 +112,10 @@ struct Shared {
         }
         f(lines, width, std::int64_t{1});
     }
-    // Both functions pack `count` keys or values of width `width`. A panel of `pack_keys` holds kPanelCols keys: the
-    // first number of each key, then the second number of each key, and so on. A panel of `pack_columns` holds
-    // kPanelCols columns of all keys: these columns of the first key, then of the second key, and so on.
+    // `pack_keys` and `pack_columns` pack `count` keys or values of width `width`. A panel of `pack_keys` holds
+    // kPanelCols keys: the first number of each key, then the second number of each key, and so on. A panel of
+    // `pack_columns` holds kPanelCols columns of all keys: these columns of the first key, then of the second key, and
+    // so on.
     template <class T> void pack_keys(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count,
                                       T* to) const {
         with_rows<T>(x, width, first, count, [&](auto* from, std::int64_t row, std::int64_t col) {

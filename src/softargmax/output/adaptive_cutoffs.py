@@ -149,10 +149,10 @@ def adaptive_cutoffs(
     of Grave et al. has s = u = 0. So it leaves out the exponentials, which take most of the time if :math:`D_i` is
     small, and the optimiser, which takes most of the time if there are few rows.
 
-    The minimum is exact. A dynamic program over the ranks finds it in :math:`O(J K \log K)` time. The program uses that
-    the best last rank of a cluster never decreases as the cluster's first rank increases. The reason is that k p, the
-    number of classes in a cluster times their share in the counts, is a Monge array in the first and the last rank of
-    the cluster. Any increasing convex function of k p is also a Monge array.
+    The minimum is exact. A dynamic program over the ranks finds it in :math:`O(J K \log K)` time. It relies on a
+    property: as the first rank of a cluster increases, its best last rank never decreases. The property holds because
+    k p, the number of classes in a cluster times their share in the counts, is a Monge array in the first and the last
+    rank of the cluster. Any increasing convex function of k p is also a Monge array.
 
     References
     ----------

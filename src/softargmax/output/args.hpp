@@ -58,7 +58,7 @@ struct StepsArgs {
     const std::int64_t *inputs = nullptr, *starts = nullptr, *target = nullptr;
     const std::int64_t* offsets = nullptr;  // where each class's path begins in `nodes`; null without a tree
     std::int64_t classes = kUnknown, path_nodes = kUnknown,
-                 drawn = kUnknown;  // numbers of paths, of nodes on all paths, of negatives
+                 drawn = kUnknown;  // the counts of paths, of nodes on all paths, and of negatives
     const std::int32_t* nodes = nullptr;
     const std::int8_t* signs = nullptr;
     const std::int64_t* negatives = nullptr;  // `samples` per target

@@ -24,8 +24,8 @@ class Table(NamedTuple):
 class Pairs(NamedTuple):
     """Pairs of a row of h and a node. Pair p has the row rows[p] and the node nodes[p], p < P.
 
-    starts, (N + 1,): row r has the pairs from starts[r] to starts[r + 1] - 1. It is None if the pairs are not sorted by
-    row.
+    starts, (N + 1,): row r has the pairs from starts[r] to starts[r + 1] - 1. `starts` is None if the pairs are
+    not sorted by row.
     """
 
     nodes: Packed

@@ -21,9 +21,9 @@ constexpr int kChains = 4;
 constexpr std::int64_t kSummands = 512;
 // Vectors are prefetched this many pairs ahead.
 constexpr std::int64_t kAhead = 8;
-// The number of packs of a weighted sum of vectors of type S in type T that are in registers at the same time. With 16
-// packs and sanitizers, this file takes a minute to compile. Sums in another precision than that of the layer are rare,
-// and 16 packs would add 58 KB to the module for them.
+// A weighted sum is computed in type T from vectors of type S. This number of its packs are in registers at the same
+// time. With 16 packs and sanitizers, this file takes a minute to compile. Sums in another precision than that of the
+// layer are rare, and 16 packs would add 58 KB to the module for them.
 template <class T, class S>
 constexpr int kSummed =
     kRegisterBytes == 64 && !SOFTARGMAX_SANITIZED && (sizeof(T) == 4 ? sizeof(S) <= 4 : sizeof(S) == 8) ? 16 : 4;
@@ -113,7 +113,7 @@ SOFTARGMAX_INLINE void add_last(const Summands<T, S>& terms, std::int64_t begin,
         if (n <= (Packs - 1) * Pack<T>::kLanes) return add_last<Packs - 1>(terms, begin, end, at, n, out);
     add_packs<Packs>(terms, begin, end, at, n, out);
 }
-// Writes the sum of the first `count` terms, n numbers, to `out`.
+// Writes the sum of the first `count` terms, a vector of n numbers, to `out`.
 template <class T, class S> void add_up(const Summands<T, S>& terms, std::int64_t count, std::int64_t n, T* out) {
     constexpr int packs = kSummed<T, S>;
     constexpr std::int64_t step = packs * Pack<T>::kLanes;

@@ -8,7 +8,7 @@ arrives before time t with probability :math:`1 - e^{-q_k t}`, so
 
 Here N(t) is the number of arrivals before t, a sum of K independent Bernoulli variables, and N_{-k} is the same number
 without class k. The trapezoid rule computes the distribution of N from its characteristic function. For N_{-k}, the
-factor of class k is divided out of the characteristic function. The only error of the rule is the probability that N is
+characteristic function is divided by the factor of class k. The only error of the rule is the probability that N is
 outside one period of the rule. By Bernstein's inequality, this probability is negligible.
 
 The computation is fast because the integrand depends on q only through smooth functions of log q. Chebyshev nodes
@@ -227,5 +227,5 @@ def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, 
     phase = np.arctan2(imaginary, real) @ nodes.weight - (n - 0.5) * angle[:, 0]
     a, b = -size * np.sin(phase), size * np.cos(phase)  # real and imaginary part of i G e^{...}
     without = 0.5 + np.sum((a[:, None] * real + b[:, None] * imaginary) / (1.0 + shrink), axis=0)
-    without[without < _NOISE] = 0.0  # over up to 100 orders of magnitude of t, these errors would add up
+    without[without < _NOISE] = 0.0  # errors would add up, since t spans up to 100 orders of magnitude
     return without, 0.5 - float(a.sum()), 0.5 - float(size @ np.sin(phase - angle[:, 0]))

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     Keys: TypeAlias = str | int | ArrayLike | Sequence[str | int | ArrayLike]
 
-_WORD = (str, int, np.integer)  # the types of a word and of its number
-_ROWS = 1 << 14  # the cosines of this many vectors at a time are computed, in float64
+_WORD = (str, int, np.integer)  # a word is a string, and its number an integer
+_ROWS = 1 << 14  # the number of vectors whose cosines are computed together, in float64
 
 
 class KeyedVectors:

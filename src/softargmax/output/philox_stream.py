@@ -22,7 +22,7 @@ ARRIVALS = (1 << 31) - 2  # arrival times of the classes, for distinct draws
 WINDOWS = (1 << 31) - 3  # windows and subsampling of `WordVectors`
 BEGINNINGS = (1 << 31) - 4  # initial vectors of `WordVectors`
 
-_CHUNK = 1 << 15  # positions per chunk, few enough that the words of a chunk stay in the cache
+_CHUNK = 1 << 15  # positions per chunk: so few that the random words of a chunk stay in the cache
 
 
 class Numbers(NamedTuple):
@@ -48,7 +48,7 @@ def numbers(seed: int, stream: int, first: int, count: int, purpose: int = CANDI
 
 
 def below(n: int, high: Ints, low: Ints) -> Ints:
-    """Return floor(n V), an integer from 0 to n - 1, for n < 2^31. V is the 64-bit number (high, low) over 2^64."""
+    """Return floor(n V), an integer from 0 to n - 1, for n < 2^31. V is the 64-bit number (high, low) / 2^64."""
     return (high * n + (low * n >> 32)) >> 32
 
 

@@ -67,7 +67,7 @@ def sums(table: Any, index: Any, factors: Any, starts: Any, order: Any) -> tuple
 
 
 def node_sums(values: Any, at: Any, factors: Any, nodes: Any, size: int, dtype: Any) -> tuple[Any, Any]:
-    """Return two sums over the pairs p of each node: of factors_p values[at_p], and of factors_p."""
+    """Return for each node the sum of factors_p values[at_p] and the sum of factors_p, over the node's pairs p."""
     each, total = _weighted(values, at, factors, nodes, size)
     return namespace(each).astype(each, dtype, copy=False), total
 

@@ -67,7 +67,7 @@ class Sampler(ABC):
     Without replacement, the expected count of a class is its inclusion probability: the probability that it is drawn.
     This probability is integrated numerically, once for each n, with an error below 1e-14
     (`softargmax.output.inclusion_probability`). TensorFlow uses :math:`1 - (1 - q)^t` instead, where t is the number of
-    tries in that call. The largest relative error of this formula over all classes was measured in 30 batches with
+    tries in the call. The largest relative error of this formula over all classes was measured in 30 batches with
     `LogUniform`, K = 100,003 and n = 1024. It was 1.6% in the median batch and 6% in the worst batch.
 
     References

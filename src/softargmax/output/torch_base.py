@@ -64,7 +64,7 @@ class Targets(NamedTuple):
 
 
 def blocks(n: int, width: int) -> Iterator[slice]:
-    """Yield slices of rows, each with at most `_SIZE` numbers or a single row. A row has `width` numbers."""
+    """Yield slices of rows. A slice has at most `_SIZE` numbers, or only one row. A row has `width` numbers."""
     step = max(1, _SIZE // max(1, width))
     return (slice(start, start + step) for start in range(0, n, step))
 

@@ -100,9 +100,8 @@ def descend(h: Tensor, clusters: Clusters, seed: int, stream: Tensor) -> Tensor:
     rank, size = place.clone(), head.shape[1]
     for i, cluster in enumerate(clusters.below):
         (rows,) = (place == size - len(clusters.below) + i).nonzero(as_tuple=True)
-        columns = pad(
-            cluster.log_p(h[rows]), (size, 0), value=-math.inf
-        )  # the shifted columns give head and cluster different noise
+        # The noise depends on the column. The padding gives the cluster other columns than the head, so other noise.
+        columns = pad(cluster.log_p(h[rows]), (size, 0), value=-math.inf)
         inside = draw_columns(columns, seed, stream[rows])
         rank[rows] = torch.where(inside < 0, -1, inside - size + cluster.begin)
     return rank

@@ -150,7 +150,10 @@ class SamplingLayer(CandidateLayer):
         """Return the loss of every row, with the candidates `drawn` or, if None, with the draws of this step."""
 
     def _drawn_for(self, h: Tensor, y: Targets, n: int) -> Candidates:
-        """Return the first n draws of this step, for all rows or per row. A row's draws do not depend on other rows."""
+        """Return the first n draws of this step. If `shared`, all rows have these draws. Otherwise each has its own.
+
+        A row's draws do not depend on other rows.
+        """
         total = None if self.shared else y.total
         return Candidates(
             *draw_classes(self.sampler.number, self.seed, self.step, n, self.unique, total, y.rows, h.dtype)

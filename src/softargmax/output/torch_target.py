@@ -53,10 +53,10 @@ class TargetSampledSoftmax(CandidateLayer):
     Notes
     -----
     Cut the data into parts with few distinct targets (`softargmax.output.partitions`), and call `use` with the targets
-    of each part before training on it. The loss is that of importance sampling from a uniform distribution over V. All
-    classes have the same correction, so it cancels. The candidates are not random: a part has the same candidates in
-    every epoch. The other methods, `scores`, `log_prob`, `log_prob_of`, `topk` and `sample`, use the softmax over all
-    classes.
+    of each part before training on it. The loss is that of importance sampling from a uniform distribution over V. The
+    correction for the probability of a draw is the same for all classes, so it cancels. The candidates are not random:
+    a part has the same candidates in every epoch. The other methods, `scores`, `log_prob`, `log_prob_of`, `topk` and
+    `sample`, use the softmax over all classes.
 
     If V contains all K classes, the loss is that of the full softmax. If V is smaller, the loss does not lower the
     scores of classes outside V, and the gradient is biased.
@@ -123,7 +123,7 @@ class TargetSampledSoftmax(CandidateLayer):
         return candidate_loss(own, torch.where(left_out, -torch.inf, s))
 
     def _distinct(self, y: Targets) -> tuple[Tensor, Tensor | None]:
-        """Return the distinct targets, and None.
+        """Return the distinct targets, and None in place of a mask.
 
         Under tracing, and on devices other than the CPU, return all targets in increasing order, and a mask that is
         True where a target is repeated or not counted.

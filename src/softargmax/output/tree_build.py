@@ -251,8 +251,8 @@ def _bisect(x: NDArray[Any], sizes: Integers, direction: NDArray[Any]) -> Intege
     most 1. Each step projects every point x_i on a direction v, which gives p_i. Then it replaces v by sum_i f_i x_i.
     In a step of the power method, which finds the direction of largest variance, f = p - mean p. In a step of
     two-means, f is -1 / n in the first half, which has n points, and 1 / m in the second half, which has m points. So v
-    is the difference of their means. In both steps f sums to 0 over a cluster, so the points of a cluster need not be
-    centred.
+    is the mean of the second half minus the mean of the first half. In both steps f sums to 0 over a
+    cluster, so the points of a cluster need not be centred.
     """
     starts, place = np.cumsum(sizes) - sizes, np.arange(sizes.max())
     size, there = sizes[:, None], place < sizes[:, None]

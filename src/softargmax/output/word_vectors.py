@@ -310,7 +310,7 @@ def _initial_vectors(seed: int, classes: int, dim: int) -> NDArray[np.float32]:
 def _pairs(text: Ints, windows: Ints, reach: int, start: int, stop: int) -> tuple[Ints, Ints, Ints]:
     """Return three arrays: the words among the tokens start to stop - 1, `starts`, and all context words.
 
-    The context words of word i are those from starts[i] to starts[i + 1] - 1.
+    The context words of word i are at the positions starts[i] to starts[i + 1] - 1 of the third array.
     """
     first = max(0, start - reach)
     near = text[first : stop + reach]
