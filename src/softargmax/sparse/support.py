@@ -53,8 +53,8 @@ class Support:
     def centred(self, g: Any) -> Any:
         """Return g' = g - <s, g> / <s, 1>.
 
-        Above order 2, the largest s dominates the quotient, which is then close to the g of this entry. So that the
-        difference does not cancel, this g is first subtracted from every g.
+        Above order 2, the entry with the largest s dominates the quotient, which is then close to the g of that entry.
+        So that the difference does not cancel, the g of that entry is first subtracted from every g.
         """
         g = self.only(g)
         g = g - self.top(g, self.inside & (self.s == _maximum(self.s, self.axes)))
