@@ -375,7 +375,8 @@ struct SteepEntmax {
 };
 
 // The search for o in a row of n scores. With v = t + a beta (z - m), it finds the t between n^-a and 1 at which the
-// v^(1/a) sum to 1. This sum is not convex in t, so a bisection replaces every fourth step, and each step that leaves the bracket.
+// v^(1/a) sum to 1. This sum is not convex in t, so a bisection replaces every fourth step, and each step that leaves
+// the bracket.
 struct SteepEntmaxSearch {
     double m, a_;
     Scale beta;
