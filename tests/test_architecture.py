@@ -262,7 +262,7 @@ def test_only_the_command_imports_the_top_package(path: Path) -> None:
 
 
 def public_names(module: str) -> set[str]:
-    """Return those names of a room's `__all__` that stand for the same object in `module`, a module of this room."""
+    """Return the names in `module` of objects that its room exports under the same name in `__all__`."""
     found = importlib.import_module(module)
     room = importlib.import_module(".".join(module.split(".")[:2]))
     return {n for n in room.__all__ if getattr(found, n, None) is getattr(room, n)}

@@ -158,8 +158,8 @@ class CategoricalWithLogprob(NamedTuple, Generic[A]):
     support_size: A
 
 class CrossEntropyTerms(NamedTuple, Generic[A]):
-    """Result of `cross_entropy_terms`: the loss (which includes z_loss), lse, entropy and z_loss, with the same
-    reduction."""
+    """Result of `cross_entropy_terms`: the loss (which includes z_loss), lse, entropy and z_loss. The option
+    `reduction` applies to all four."""
 
     loss: A
     lse: A

@@ -208,8 +208,8 @@ def _error(
     def end(quantile: float) -> float:
         """Return an end of the interval: the estimated error times a factor c.
 
-        Errors are simulated from c times the observed gaps, plus noise. Their `quantile` must equal the estimate, which
-        determines c.
+        Errors are simulated from gaps of c times the observed gaps, plus noise. c is the factor at which the `quantile`
+        of the simulated errors equals the estimate.
         """
 
         def beyond(c: float) -> float:

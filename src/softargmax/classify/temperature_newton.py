@@ -12,7 +12,7 @@ from softargmax.core.targets import IGNORE, target_of
 from softargmax.normalize import softmax
 
 STEPS = 60
-"""Enough bisections to resolve log beta to the last digit."""
+"""Maximum number of steps. If every step is a bisection, this many resolve log beta to the last digit."""
 LEAST, MOST = -20.0, 40.0
 """Bounds of log beta, for scores scaled such that differences within a row are at most 1."""
 

@@ -65,7 +65,7 @@ template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::in
 
 // C cut into pieces. Threads take one piece after another, so a thread that loses its core delays only one piece.
 struct Pieces {
-    std::int64_t rows, cols;  // rows and columns of a piece, in whole panels
+    std::int64_t rows, cols;  // rows and columns of a piece: multiples of the size of a panel
     std::int64_t across, count;
 
     // Returns the way of cutting C into about `wanted` pieces for which `time` estimates the shortest time.

@@ -73,9 +73,9 @@ def class_axis(z: Tensor) -> int:
 
 
 def known(value: Any, name: str) -> Any:
-    """Return an option that can be checked at construction, without scores.
+    """Return the value of an option for the checks of a module's constructor, which has no scores.
 
-    For an array only the dtype is checked, and 1 is returned in place of the array.
+    This is the value itself. For an array, its dtype is checked here, and 1 is returned in its place.
     """
     if not isinstance(value, (Real, str, bytes, type(None))):
         check.scores(value, name)

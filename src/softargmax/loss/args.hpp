@@ -28,9 +28,9 @@ struct Args : RowArgs {
     // Set by the kernel: the loss of each row, and the factor of the gradient of each row or group of rows.
     double* losses = nullptr;
     const double* seeds = nullptr;
-    std::int64_t each = 1, each_of_seed = 1;  // rows per group of `loss`, and rows per number of `seeds`
-    // Returns the factor of the gradient of a row. It avoids the division if it can, because a division takes as long
-    // as the loss of a row of three classes.
+    std::int64_t each = 1, each_of_seed = 1;  // rows per group of `loss`, and rows that share a seed
+    // Returns the factor of the gradient of a row. With a seed for each row, or one for all rows, there is no
+    // division. A division would take as long as the loss of a row of three classes.
     double seed_of(std::int64_t row) const {
         return seeds[each_of_seed == 1 ? row : each_of_seed == rows.total ? 0 : row / each_of_seed];
     }
@@ -54,8 +54,8 @@ inline std::int64_t rows_at_once(std::int64_t rows, std::int64_t width, std::int
         std::max({rows / parts, large / std::max<std::int64_t>(classes, 1), width / 8, std::int64_t{1}});
     return most >= rows ? rows : most > even ? most - most % even : most;
 }
-constexpr std::int64_t kParts =
-    9;  // the scores of a part and the other memory of a call are less than 1/8 of all scores
+// A part has 1/9 of all scores, so that a call with its other memory takes less than 1/8 of the memory of all scores.
+constexpr std::int64_t kParts = 9;
 
 }  // namespace softargmax::loss
 

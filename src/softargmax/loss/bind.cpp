@@ -39,8 +39,8 @@ struct GroupedField {
     }
 };
 
-// A last layer, and memory for the scores of a part of the rows. `scores` has this memory, but the shape of all rows,
-// because the plan needs that shape.
+// A last layer, and memory for the scores of a part of the rows. `scores` points to this memory, but has the shape of
+// the scores of all rows, because the plan needs that shape.
 struct Layer {
     HeldArray h, w, bias;
     View scores;

@@ -89,7 +89,7 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
     - Empty support: the loss is +inf for every target, and the gradient is 0.
     - Target outside the support: the loss is +inf, and the gradient is :math:`\tau p` in the support, with
       :math:`\tau = \sum_k m_k`.
-    - k scores of +inf, one of them that of the target: the loss is log k, and the gradient is 0.
+    - k scores of +inf, including the target's score: the loss is log k, and the gradient is 0.
     - NaN in the support: the loss is NaN.
     - Ignored row: the loss and the gradient are 0, even if a score is NaN.
 

@@ -1,8 +1,8 @@
 """Kernels for last layers in CPU memory. They compute scores and losses for a few rows at a time, called a part.
 
-The scores come from the matrix product of the core. A row of this product has the same bits in every batch, and so does
-the loss of the row. The kernels overwrite the scores of a part with their gradient. The gradient with respect to W is
-summed over the parts.
+The scores come from the matrix product of the core. The bits of a row of scores, and of the loss of the row, do not
+depend on the other rows of the batch. The kernels overwrite the scores of a part with their gradient. The
+gradient with respect to W is summed over the parts.
 
 For the gradients, entries of h and w that are not finite are replaced by 0. They are only multiplied by entries of dz
 that are 0 or NaN, and 0 times such an entry counts as 0. The replacement makes the bits of a row independent of all
@@ -133,7 +133,7 @@ class _GradientSums:
 
         A nonfinite entry of W makes all scores of its class nonfinite. If the scores of one row are finite, W is
         therefore finite. A nonfinite entry of h makes all scores of its row nonfinite. If the scores of one class are
-        finite, h is therefore finite. Testing W itself would take a third of the time of the product of W with 3 rows.
+        finite, h is therefore finite. Testing W itself would take a third as long as multiplying W by 3 rows.
         """
         if part.start == 0 and not _native.finite(z[:1]):
             self._w = self._memory.numpy(sound(self._layer.w, self._memory.view))

@@ -94,13 +94,13 @@ template <class T> class LastLayer {
             }
     }
 
-    // Replaces nonfinite entries of h and W by 0 for the gradients. It is called before the scores become dz. These
+    // Replaces nonfinite entries of h and W by 0 for the gradients. It is called before z is overwritten by dz. These
     // entries are only multiplied by entries of dz that are 0 or NaN, and 0 times such an entry counts as 0. The
     // replacement makes the bits of a row independent of all other rows.
     //
     // A nonfinite entry of W makes all scores of its class nonfinite. If the scores of one row are finite, W is
     // therefore finite. A nonfinite entry of h makes all scores of its row nonfinite. If the scores of one class are
-    // finite, h is therefore finite. Reading all of W would take a third of the time of the product of W with 3 rows.
+    // finite, h is therefore finite. Reading all of W would take a third as long as multiplying W by 3 rows.
     void finite_layer(std::int64_t rows, const T* z) {
         bool w = true, h = true;
         for (std::int64_t k = 0; k < w_.rows; ++k) w &= is_finite(z[k]);

@@ -65,9 +65,9 @@ def linear_cross_entropy(
 
     Notes
     -----
-    The function stores the scores of a part of the rows at a time. A part has an eighth of all scores, 4 MiB of scores,
-    or an eighth as many scores as w has entries, whichever is largest. Half-precision inputs are multiplied and summed
-    in float32.
+    The function stores the scores of a few rows (a part) at a time. The size of a part is the largest of three: an
+    eighth of all scores, 4 MiB of scores, or an eighth as many scores as w has entries. Half-precision inputs are
+    multiplied and summed in float32.
 
     If autograd records the call, the arrays are torch tensors in CPU memory, and `reduction` is "mean" or "sum", the
     forward pass also computes the gradients and saves them for the backward pass. Call the function under

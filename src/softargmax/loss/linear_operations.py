@@ -44,7 +44,7 @@ def gradient_letters(names: Collection[str]) -> str:
 
 
 def _by_name(found: tuple[Any, ...], to: str) -> Gradients:
-    """Return a dict from the names of arrays to their gradients, for the gradients in (dh, dw, db) that `to` names."""
+    """Return a dict from array names to gradients, with those of `found` = (dh, dw, db) whose letters are in `to`."""
     return {name: x for (name, letter), x in zip(OF_LAYER.items(), found, strict=True) if letter in to}
 
 
@@ -160,7 +160,7 @@ def _layer(i: LinearDivergence, whose: str) -> Layer:
 def _slope(i: LinearDivergence, g: LinearDivergences, whose: str, other: str) -> Callable[[Any, Any, slice], Any]:
     """Return a function that computes the gradient with respect to the scores of `whose`, for a part of the rows.
 
-    Its arguments are the scores of the part for both models, and the part.
+    The function takes the scores of `whose`, the scores of `other`, and the slice of the rows to which both belong.
     """
 
     def slope(z: Any, other_z: Any, part: slice) -> Any:
@@ -173,7 +173,7 @@ def _slope(i: LinearDivergence, g: LinearDivergences, whose: str, other: str) ->
 
 
 def _with_scores_of(other: Layer, slope: Callable[[Any, Any, slice], Any]) -> Callable[[Any, slice], Any]:
-    """Return `slope` as a function of z and part only. The function computes the scores of the other layer."""
+    """Return a function of z and part that computes the scores of the other layer and passes them to `slope`."""
     return lambda z, part: slope(z, reference_linear.product(reference_linear.part_of(other, part)), part)
 
 

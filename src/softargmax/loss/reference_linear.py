@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 PARTS = 768
 """The approximate number of parts into which the rows are split. Each part has at least one row.
 
-With 768 parts, for torch tensors with 1024 x 8192 scores and D = 16, the definition has 2 % of the scores in memory at
-once. With 192 parts it has 27 to 45 %, because malloc does not reuse the memory of a part. The time is the same for 768
-and 192 parts. Every part reads W and adds to dW. A layer with larger D is therefore split into fewer parts, but into at
+Measured for torch tensors with 1024 x 8192 scores and D = 16: with 768 parts, the definition has 2 % of the scores in
+memory at once. With 192 parts it has 27 to 45 %, because malloc does not reuse the memory of a part. Both take the same
+time. Every part reads W and adds to dW. A layer with larger D is therefore split into fewer parts, but into at
 least 192.
 """
 CLASSES = (1,)

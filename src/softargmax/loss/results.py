@@ -9,8 +9,8 @@ from softargmax.core.types import Array, of_arrays
 
 @of_arrays
 class CrossEntropyTerms(NamedTuple):
-    """Result of `cross_entropy_terms`: the loss (which includes z_loss), lse, entropy and z_loss, with the same
-    reduction.
+    """Result of `cross_entropy_terms`: the loss (which includes z_loss), lse, entropy and z_loss. The option
+    `reduction` applies to all four.
 
     Examples
     --------

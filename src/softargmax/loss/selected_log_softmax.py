@@ -55,8 +55,8 @@ def selected_log_softmax(
 
     Notes
     -----
-    The result is -inf for a class outside the support, and for a row with an empty support. A result close to 0, of the
-    likely class of a confident row, is accurate.
+    The result is -inf for a class outside the support, and for a row with an empty support. For the
+    likely class of a confident row, the result is close to 0 and accurate.
 
     Gradient: with incoming g and without soft-cap, it is :math:`\frac{g}{T} (\delta_{ky} - p_k)` in the support. The
     difference :math:`1 - p_y` is computed as the sum of the other probabilities, without cancellation.

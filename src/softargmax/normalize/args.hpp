@@ -12,7 +12,7 @@ enum class Op : std::uint8_t {
     fold,             // computes only the state, starting from the state in `m`, `r` and `low`
     apply_softmax,    // computes the softmax from the state that is passed in
     apply_log_softmax,
-    sum,              // computes one of the sums under the softmax (sums.hpp)
+    sum,              // computes an expectation, entropy or divergence of the softmax (sums.hpp)
     softmax_vjp,      // z = p, other = g:      out = beta p (g - <p, g>)
     log_softmax_vjp,  // z = log p, other = g:  out = beta (g - p sum g)
     logsumexp_vjp,    // z = p, lse = g:        out = p g

@@ -118,7 +118,7 @@ inline bool logs_are_apart(const States& s, double order) {
     const double log_p = order * log_l(s.p), log_q = log_l(s.q);
     return std::min(log_p, log_q) <= 0.5 * std::max(log_p, log_q);
 }
-// Returns the sum over one block of p (-y) phi((a - 1) y), with y = log p and phi(u) = (e^u - 1) / u. Summed over all
+// Returns the sum of -p y phi((a - 1) y) over one block, with y = log p and phi(u) = (e^u - 1) / u. Summed over all
 // blocks, it is E.
 inline Twofold mean_of_powers(const double* p, const double* log_p, double order, std::int64_t n) {
     using V = Pack<double>;

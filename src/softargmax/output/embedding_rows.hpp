@@ -62,7 +62,7 @@ template <class T, class S> SOFTARGMAX_INLINE const T* as(const S* x, std::int64
     }
 }
 // The terms of a sum: rows of a table, each times a factor. Term j has position order[j] in `index` and `factors`, or j
-// without `order`. The first `known` terms may be prefetched, even if they belong to a later sum.
+// without `order`. Terms 0 to `known` - 1 may be prefetched. This may include terms of later sums.
 template <class T, class S> struct Summands {
     const S* table;
     std::int64_t pitch;

@@ -2,8 +2,8 @@
 
     g = -log(-log(1 - V))        arg max (beta z + g) ~ softmax(beta z)        gumbel_softmax = softmax((z + g) / T)
 
-V is uniform between 0 and 1. The noise g of a column depends only on the seed, the stream of the row, the draw and the
-column. `philox.py` and `philox.hpp` in the core compute its random bits.
+V is uniform between 0 and 1. The noise g of a column depends only on the seed, the stream of the row, the index of the
+draw, and the column. `philox.py` and `philox.hpp` in the core compute its random bits.
 """
 
 from softargmax.sample.boltzmann_policy import boltzmann_policy

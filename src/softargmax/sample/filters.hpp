@@ -296,7 +296,7 @@ template <class T> class Filters {
         row_.kept = {};
         row_.band = {};
     }
-    // Returns the set of scores whose distance from m, a number of at most 0, is at least x. The smallest number of
+    // Returns the set of scores z for which beta (z - m), a number of at most 0, is at least x. The smallest number of
     // type T that is in this set is found by bisection.
     Kept<T> at_least(double x) {
         using I = typename IntOf<T>::Type;

@@ -198,7 +198,7 @@ def _typical(x: Any, p: Any) -> Any:
 
 
 def _at_least(x: Any, log_p: Any, l: Any) -> Any:
-    """Return the mask of the entries with at least this log-probability. The largest entry is always kept."""
+    """Return the mask of entries with a log-probability x - log(l) of at least log_p. The largest entry is kept."""
     xp = namespace(x)
     bound = log_p + xp.log(l)
     top = xp.max(x, axis=-1, keepdims=True)

@@ -109,7 +109,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     q = xp.astype(q, p.dtype, copy=False)
 
     classes = xp.clip(tokens, 0, draft.shape[-1] - 1)
-    wrong = xp.any(classes != tokens, axis=-1)  # only under tracing or on a device; otherwise `_checked` raises
+    wrong = xp.any(classes != tokens, axis=-1)  # never in CPU memory without tracing, where `_checked` raises
     p_x, q_x = (xp.take_along_axis(a, classes[..., None], axis=-1)[..., 0] for a in (p[..., :length, :], q))
     draws = xp.full((1,), 1, dtype=tokens.dtype, device=device_of(tokens))
     v, _ = uniforms(target, key, stream, math.prod(tokens.shape[:-1]), draws, length)

@@ -7,9 +7,9 @@
 // p / v^2.
 //
 // The unknown of a map, `at`, is a pair of doubles that determines lambda. Each map uses the variable that is most
-// accurate for it. A step of lambda moves `at`. Far from the root, `rough` computes p approximately, in packs of T. In
-// the last steps, `exact` computes p in double, and uses both numbers of `at`. Scores up to `cut` have p = 0 now and
-// after all further steps.
+// accurate for it. For alpha <= 2, `shift` moves `at` by a step of lambda. Far from the root, `rough` computes p
+// approximately, in packs of T. In the last steps, `exact` computes p in double, and uses both numbers of `at`. Scores
+// up to `cut` have p = 0 now and after all further steps.
 #pragma once
 
 #include "core/cpp/math.hpp"
@@ -374,8 +374,9 @@ struct SteepEntmax {
     }
 };
 
-// The search for o in a row of n scores. With v = t + a beta (z - m), it finds t between n^-a and 1. The sum is not
-// convex in t, so a bisection replaces every fourth step, and each step that leaves the bracket.
+// The search for o in a row of n scores. With v = t + a beta (z - m), it finds the t between n^-a and 1 at which the
+// v^(1/a) sum to 1. This sum is not convex in t, so a bisection replaces every fourth step, and each step that leaves
+// the bracket.
 struct SteepEntmaxSearch {
     double m, a_;
     Scale beta;

@@ -167,8 +167,8 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     :math:`T/(\alpha - 1)` or more. If the target is a class, no term of the computed sum is negative, so a small loss
     keeps its digits.
 
-    Gradient: :math:`w_y (p - t) / T`. The entry of the target's class is computed from the other entries. With respect
-    to alpha: :math:`\partial_\alpha (H_\alpha(p) - H_\alpha(t))` at constant p.
+    Gradient: :math:`w_y (p - t) / T`. At the target's class, p - t is computed from the p of the other classes. With
+    respect to alpha: :math:`\partial_\alpha (H_\alpha(p) - H_\alpha(t))` at constant p.
 
     References
     ----------

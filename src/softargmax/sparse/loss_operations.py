@@ -72,7 +72,7 @@ def _refuse(i: OfClasses, row: int) -> None:
 
 
 def _support(i: OfClasses) -> tuple[Support, Any, Any]:
-    """Return a `Support` for second derivatives, p and tau. Ignored rows have an empty support."""
+    """Return (`Support` of p, p, tau), from which second derivatives follow. Ignored rows have an empty support."""
     xp = namespace(i.z)
     ignored = i.target == i.ignore_index
     p, tau = entmax(Scores(xp.where(ignored, 0.0, i.z), i.alpha, i.where, i.beta, i.axes))

@@ -246,7 +246,7 @@ template <class T, class F> bool has_converged(double moved, double of_v, double
     return of_v <= 0.5 * nearest && (moved <= tolerance || negligible);
 }
 
-// Calls then(the map at its root), for alpha <= 2. For float scores, p is summed in doubles instead of pairs, which
+// Finds the threshold of a map with alpha <= 2, and passes the map with this threshold to `then`. For float scores, p is summed in doubles instead of pairs, which
 // saves half the time of a row with a full support. Rows with a score very near the threshold are an exception and use
 // pairs. Without pairs, the rounding errors of the sum (n 2^-57 in sixteen partial sums) would visibly change the p of
 // this score.
@@ -323,7 +323,7 @@ template <class From, class InSupport> double search_smallest_in_support(double 
         (in_support(half) ? high : low) = half;
     }
 }
-// Calls then(the map at its root), for alpha > 2. For a known o the sum of p is convex in q, so Newton's method
+// Does the same for alpha > 2. For a known o the sum of p is convex in q, so Newton's method
 // descends monotonically. It starts at q = 1 / n, where n is the number of scores equal to o.
 template <class From, class Then> void solve(SteepEntmaxSearch search, From& from, Then then) {
     approach(search, from);
@@ -342,7 +342,7 @@ template <class From, class Then> void solve(SteepEntmaxSearch search, From& fro
     }
 }
 
-// Calls then(the map at its root) for a row with maximum m.
+// Finds the threshold of a row with maximum m, and passes the map with this threshold to `then`.
 template <class From, class Then> void with_solution(double m, Twofold a, Scale beta, From& from, Then then) {
     if (a.hi > 1) solve(SteepEntmaxSearch(m, a.hi, beta, static_cast<double>(from.length)), from, then);
     else with_gentle_map(m, a, beta, [&](auto map) { solve(map, from, then); });

@@ -150,7 +150,7 @@ entmax_vjp: Operation[EntmaxVjp, ToScores] = Operation(
 
 
 def _slopes(i: Scores) -> tuple[Support, Any]:
-    """Return the support, and dtau / dalpha = m + lambda + a dlambda / da (None if alpha is a number)."""
+    """Return the support, and dtau / dalpha = max x + lambda + a dlambda / da, or None if alpha is a number."""
     p, tau = entmax(i)
     row = Support(p, tau, i.alpha, i.axes)
     if isinstance(i.alpha, float):

@@ -44,7 +44,7 @@ _TERMS = 25  # terms of the series for psi, used for e < 1/4
 def entmax_loss(
     z: Any, target: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...], ignore_index: int
 ) -> tuple[Any, None]:
-    """Return the loss of each row for its class, in working precision. The second result is always None."""
+    """Return the loss of each row for its class, in working precision, and None, because only kernels save roots."""
     return _loss(z, target, alpha, where, beta, axes, ignore_index, _of_class), None
 
 

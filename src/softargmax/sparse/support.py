@@ -20,7 +20,9 @@ _MAX_LOG_S = 600.0  # larger values of log s are clipped
 
 
 class Support:
-    """p, log p and s in working precision. Outside the support they are the constants 1, 0 and 0.
+    """p, log p and s = p^(2 - alpha) in working precision.
+
+    Outside the support, p is 0. There the members are the finite constants p = 1, log p = 0 and s = 0.
 
     `alpha` is a number for all rows, or an array with one order per row.
     """
@@ -53,8 +55,8 @@ class Support:
     def centred(self, g: Any) -> Any:
         """Return g' = g - <s, g> / <s, 1>.
 
-        Above order 2, the largest s dominates the quotient, which is then close to the g of this entry. So that the
-        difference does not cancel, this g is first subtracted from every g.
+        Above order 2, the entry with the largest s dominates the quotient, which is then close to the g of that entry.
+        So that the difference does not cancel, the g of that entry is first subtracted from every g.
         """
         g = self.only(g)
         g = g - self.top(g, self.inside & (self.s == _maximum(self.s, self.axes)))
