@@ -114,8 +114,8 @@ def differing(here: Digests, there: Digests) -> list[str]:
 def text(found: dict[str, Digests]) -> str:
     """Return the record as JSON.
 
-    The record first lists all tuples of variants. Then each room has a list. Its items have a function, the index of a
-    tuple of variants, and for each label the digests of these variants.
+    The record first lists all tuples of variants. Then it has a list for each room. An item of this list is a function,
+    the index of a tuple of variants, and for each label the digests of these variants.
     """
     signatures = list(dict.fromkeys(tuple(cases) for digests in found.values() for cases in digests.values()))
     parts = [f'"recorded with": {json.dumps(versions())}']

@@ -131,7 +131,7 @@ class Rows(Protocol):
 
 
 def rows_of(store: Store, axes: Sequence[int]) -> Rows:
-    """Return the rows of a store along `axes`, plain rows if the layout of the store allows it."""
+    """Return the rows of a store along `axes`: PlainStoreRows if the layout allows it, otherwise ScatteredStoreRows."""
     form = form_of(store.shape, store.order, axes)
     return ScatteredStoreRows(store, axes) if form is None or not store.plain else PlainStoreRows(store, form)
 
