@@ -2,7 +2,7 @@
 
     PYTHONPATH=THIS_CLONE ANY_INSTALLATION/bin/python -m tests.digests.record [ROOM ...]
 
-compares that installation with `digests.json` and `changed.json`. Run the command in a folder that contains no
+This command compares the installation with `digests.json` and `changed.json`. Run it in a folder that contains no
 `softargmax` folder. The command prints the name and the digest of each case that differs. If the change is intended,
 add both to `changed.json` with the reason. SOFTARGMAX_ISA selects the instruction set. The library promises the same
 bits on all instruction sets.

@@ -1,7 +1,7 @@
 """1000 calls with random shapes, strides, dtypes, masks and options. They need only NumPy, and run under sanitizers.
 
-Each result must have the bits of the same call on contiguous copies, and agree with the reference. Wrong arguments must
-raise and leave `out` unchanged.
+Each result must have the same bits as the result for contiguous copies, and agree with the reference. Wrong arguments
+must raise and leave `out` unchanged.
 """
 
 from __future__ import annotations

@@ -183,8 +183,8 @@ class ScatteredStoreRows:
     def _boxes(self, box: Box) -> list[tuple[tuple[slice, slice], list[int], Box]]:
         """Return (place, shape, box) for each box of the store from which a window is gathered.
 
-        `place` is the position of the box in the flat view (rows, elements). `shape` is the shape of the box, with the
-        kept dimensions first.
+        `place` is the position of the box in the flat view of the window (see `_flat`). `shape` is the shape of the
+        box, with the kept dimensions first.
         """
         rows, elements = (box[2] if self.side_by_side else box[0]), box[1]
         boxes = []
