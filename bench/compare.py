@@ -3,11 +3,12 @@
     python -m bench.compare A B              git revisions, or paths of Python executables that have an install
     python -m bench.compare main HEAD loss   only the lines of that room
 
-Each revision is checked out under build/compare and built there in its own environment. Long-lived processes take turns
-to run each line of bench/compare_lines.py. First two processes of A take turns. The relative
-difference of their medians is the margin. Then A and B take turns. A ratio is A's median of 15 runs divided by B's. If
-it is above 1, B is faster. A line passes if its ratio is at least 0.97, or below 1 by at most the margin. A room passes
-if the geometric mean of its ratios is at least 0.98.
+Each revision is checked out under build/compare and built there in its own environment. Long-lived processes run the
+lines of bench/compare_lines.py. Each line is run first by two processes of A, by turns. The relative difference of
+their medians is the margin. Then a process of A and a process of B run the line by turns. A ratio is A's median of 15
+runs divided by B's. If it is above 1, B is faster. A line passes if its ratio is at least 0.97, or below 1 by at most
+the margin. A room passes if the geometric mean of its ratios is at least 0.98.
+
 The results are written to build/compare/result.json. The exit code is 1 if a line or a room fails. Run this program on
 a quiet machine. It takes a few minutes.
 """

@@ -110,7 +110,10 @@ def on_one_core() -> dict[str, Any]:
 
 
 def finished(threads: int) -> dict[str, float]:
-    """Return the rounds of all cases per second that PROCESSES processes finish together, for each side."""
+    """Run PROCESSES processes at the same time. Return the sum of their rounds per second, for each side.
+
+    One round calls every case once.
+    """
     found = {}
     for side in (OURS, PEER):
         command = [sys.executable, "-m", "bench.contention", "--rounds", side, "--threads", str(threads)]
@@ -120,7 +123,7 @@ def finished(threads: int) -> dict[str, float]:
 
 
 def rounds_per_second(side: str, threads: int) -> float:
-    """Run one side of all cases in turn for some seconds. Return the number of rounds per second."""
+    """Call one side of all cases, round after round, for SECONDS seconds. Return the number of rounds per second."""
     torch.set_num_threads(threads)
     sa.set_num_threads(threads)
     calls = [case.sides[side] for case in cases()]

@@ -22,9 +22,10 @@ import softargmax as sa
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Vector multiplications (with or without an addition) per 16 float32 scores, over all passes of a kernel. An
-# exponential (1 + t) 2^k takes 9 for t and 2^k, and 1 for the product. A probability takes 2, from t and 2^k. softmax
-# of a long row computes t and 2^k twice. A backward pass takes 1 for the inner product and 2 for the vjp.
+# Number of vector multiplications (with or without an addition) per 16 float32 scores, over all passes of a kernel. In
+# an exponential (1 + t) 2^k, computing t and 2^k takes 9, and the product 1. Computing a probability from t and 2^k
+# takes 2. So softmax of a short row takes 9 + 1 + 2. softmax of a long row computes t and 2^k twice: 9 + 1 + 9 + 2. A
+# backward pass takes 1 for the inner product and 2 for the vjp.
 PER_16 = {"softmax": 21.0, "softmax of a short row": 12.0, "log_softmax": 10.0, "logsumexp": 10.0, "backward": 3.0}
 
 

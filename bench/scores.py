@@ -125,7 +125,7 @@ ADVERSARIAL: dict[str, Scores] = {
 
 
 def mixed(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Draw rows with the spreads of SPREADS. A quarter of the rows have an offset, too."""
+    """Draw rows, each with a spread from SPREADS. A quarter of the rows also have a common offset."""
     s = rng.choice(SPREADS, (shape[0], 1))
     c = np.where(rng.random((shape[0], 1)) < 0.25, 10 ** rng.uniform(0, 4, (shape[0], 1)), 0)
     return (

@@ -51,7 +51,10 @@ def theirs(z: NDArray[np.float32], alpha: float) -> NDArray[np.float32]:
 
 
 def off(p: NDArray[np.float32], true: NDArray[np.longdouble], alpha: float) -> tuple[float, int]:
-    """Return the largest error in ulp, and how many p are 0 although the truth is a normal number, or vice versa."""
+    """Return the largest error in ulp, and the number of wrong zeros.
+
+    A zero is wrong if p is 0 although the truth is a normal number, or if p is above 0 although the truth is 0.
+    """
     counts = true >= 1e-30
     size = true if alpha <= 2 else np.broadcast_to(true.max(-1, keepdims=True), true.shape)
     error = np.abs(p - true)[counts] / np.spacing(size[counts].astype(np.float32))

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 RESULT = Path(__file__).parent / "results" / "tasks.json"
 PLAIN = "plain"
-TOKENS, WIDTH, CLASSES = 2048, 512, 32_768  # 256 MiB of scores, like all other tasks
+TOKENS, WIDTH, CLASSES = 2048, 512, 32_768  # 256 MiB of scores, as in every task
 PAIRS, HEADS, LENGTH, WINDOW = 8192, 4, 4096, 255
 LAYERS = ((64, 32, 500), (256, 128, 2000), (512, 256, 8000), (1024, 512, 8000), (1024, 512, 32_768))
-# The number of timed runs of layers up to each size N D K. Larger layers are timed 7 times.
+# Number of timed runs of a layer whose size N D K is at most the key. Layers larger than all keys are timed 7 times.
 SAMPLES = {100_000_000: 41, 10_000_000_000: 15}
 
 

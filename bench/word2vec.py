@@ -180,7 +180,7 @@ def held_out_loss(found: Vectors, paths: Any) -> float:
 
 
 def neighbours(vectors: np.ndarray) -> np.ndarray:
-    """Return the 10 nearest words of each of 500 words. These are the most frequent words after the first 50."""
+    """Return the 10 nearest words of each of 500 words: the 51st to 550th by frequency."""
     v = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     frequent = np.argsort(-text().counts)[50:550]
     found: np.ndarray = np.argsort(-(v[frequent] @ v.T), axis=1)[:, 1:11]

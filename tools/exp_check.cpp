@@ -1,8 +1,9 @@
 // Checks the exp of the kernels on every float32 of its domain, of both signs. Prints one line of JSON per beta.
 //
 // The kernels compute 2^k exp(beta x), where k keeps the value within the normal numbers. softmax later removes the
-// factor 2^k exactly. This program compares 2^k exp(beta x) with the C library's exp of beta x in double. exp_check.py
-// compiles and runs the program for each instruction set, and compares the checksums of the bits.
+// factor 2^k exactly. This program compares the value of the kernels with 2^k times the C library's exp(beta x)
+// in double. exp_check.py compiles and runs the program for each instruction set, and compares the checksums of the
+// bits.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>

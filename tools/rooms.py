@@ -33,7 +33,8 @@ KINDS = {
 }
 """The kinds of files in a room, with patterns of their names.
 
-A file has the kind of the first pattern that fits. If none fits, a file that defines a public name has the first kind.
+A file has the first kind whose pattern fits, among all kinds but the first and the last. If none fits, a file that
+defines a public name has the first kind, and any other file has the last kind.
 """
 
 

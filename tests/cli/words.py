@@ -43,7 +43,7 @@ TEXTS = texts()
 
 
 def run(work, given=TEXTS):
-    """JobRun a job."""
+    """Run a job to its end, and return the JobRun."""
     from softargmax.cli.words.torch_job import JobRun
 
     done = JobRun(work, given)

@@ -16,7 +16,7 @@ JOINED = {"slopes"}
 def _host(x: Any) -> tuple[str, np.ndarray[Any, Any]]:
     """Return type, dtype and shape as text, and the numbers.
 
-    All NaN get the same bits, because the library does not specify the bits of a NaN.
+    All NaN are replaced by the same NaN, because the library does not specify the bits of a NaN.
     """
     if hasattr(x, "detach"):
         kind, x = f"torch {x.dtype} {tuple(x.shape)}", x.detach().cpu().resolve_conj().resolve_neg()

@@ -2,7 +2,7 @@
 
     PYTHONPATH=THIS_CLONE ANY_INSTALLATION/bin/python -m tests.digests.record [ROOM ...]
 
-compares that installation with `digests.json` and `changed.json`. Run the command in a folder that contains no
+This command compares the installation with `digests.json` and `changed.json`. Run it in a folder that contains no
 `softargmax` folder. The command prints the name and the digest of each case that differs. If the change is intended,
 add both to `changed.json` with the reason. SOFTARGMAX_ISA selects the instruction set. The library promises the same
 bits on all instruction sets.
@@ -114,8 +114,8 @@ def differing(here: Digests, there: Digests) -> list[str]:
 def text(found: dict[str, Digests]) -> str:
     """Return the record as JSON.
 
-    The record first lists all tuples of variants. Then each room has a list. Its items have a function, the index of a
-    tuple of variants, and for each label the digests of these variants.
+    The record first lists all tuples of variants. Then it has a list for each room. An item of this list is a function,
+    the index of a tuple of variants, and for each label the digests of these variants.
     """
     signatures = list(dict.fromkeys(tuple(cases) for digests in found.values() for cases in digests.values()))
     parts = [f'"recorded with": {json.dumps(versions())}']

@@ -14,7 +14,7 @@ from tests.digests.room_normalize import LAYOUTS, defined, into, over_itself
 import softargmax as sa
 
 ROWS, COLUMNS = 4, 37
-SQUARE = 21  # the number of rows and of classes, equal so that arrays fit along either axis
+SQUARE = 21  # the number of rows, and also of classes, so that the options fit both axes
 
 
 def options(w: World) -> Options:

@@ -9,7 +9,7 @@ The following has no digests, for these reasons:
 
 - jit, `torch.compile` and JAX: they take minutes, and their bits depend on the compiler. Other tests compare them with
   eager results.
-- The rooms stream and classify: stream promises the bits of the functions in memory, and the tests of stream check
+- The rooms stream and classify: streams give the same bits as the functions in memory, and the tests of stream check
   this. The estimators of classify use SciPy's solvers.
 - CUDA and other devices: there were no kernels for them when the digests were recorded.
 - Draws without a seed, `nn.Attention` with dropout in training, and initial parameters of layers: they depend on the

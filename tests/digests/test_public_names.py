@@ -28,7 +28,7 @@ def test_names_import_and_accept_the_same_parameters(module: str) -> None:
         if before is not None:
             assert now is not None, name
             for parameter, kind in before.items():
-                if kind != "variadic keyword":  # the signature may now list the options of an old **options by name
+                if kind != "variadic keyword":  # a function that took **options may now list them
                     may = {kind, kind.replace("positional-only", "positional or keyword")}
                     found = now.get(parameter, "")
                     if " = " not in kind:  # a parameter that was required may now have a default

@@ -59,7 +59,7 @@ def _threshold(z: Array) -> Array:
 def _draws(z: Array, **options: Any) -> Array:
     """Return draws, their log-probabilities and the sizes of the supports. Rows that cannot be drawn from give -1.
 
-    All rows use the same stream.
+    All rows use the same stream of random numbers.
     """
     stream = np.full(z.shape[0], 7)
     good = ~np.isnan(z).any(axis=1) & (z > -np.inf).any(axis=1)

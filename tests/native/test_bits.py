@@ -270,7 +270,7 @@ def test_flushing_subnormals_in_torch_changes_nothing() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
 def test_streams(name: str, dtype: str, tmp_path: Path) -> None:
-    """A file that is read in windows, and a sequence or iterator of blocks of any sizes, give the bits of one array."""
+    """A file read in windows, and a sequence or iterator of arrays of any length, give the same bits as one array."""
     stream, path, target = getattr(softargmax.stream, name), tmp_path / "z.npy", tmp_path / "p.npy"
     for shape in ((3, 300_001), (150_001, 4)):
         z = scores(shape, dtype)

@@ -1,7 +1,7 @@
 """1000 calls with random shapes, strides, dtypes, masks and options. They need only NumPy, and run under sanitizers.
 
-Each result must have the bits of the same call on contiguous copies, and agree with the reference. Wrong arguments must
-raise and leave `out` unchanged.
+Each result must have the same bits as the result for contiguous copies, and agree with the reference. Wrong arguments
+must raise and leave `out` unchanged.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def test_random_calls(block: int) -> None:
         for a, b in zip(found, expected, strict=True):
             assert a.shape == b.shape, where
             assert a.dtype == b.dtype, where
-            size = np.where(np.isfinite(b), np.abs(b), 0).max(initial=1)  # a difference of large terms may cancel
+            size = np.where(np.isfinite(b), np.abs(b), 0).max(initial=1)  # the largest term, because terms may cancel
             np.testing.assert_allclose(
                 a, b, TOLERANCE[a.dtype.name], TOLERANCE[a.dtype.name] * float(size), err_msg=str(where)
             )

@@ -114,7 +114,7 @@ def test_a_sign_of_zero_adds_no_loss() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_pairs_do_not_affect_each_other(dtype: str) -> None:
-    """A row alone has the bits of the row in a batch. The bits of a node's gradient do not depend on other nodes."""
+    """A row gives the same bits alone and in a batch. The bits of a node's gradient do not depend on other nodes."""
     p = problem([7, 0, 70, 900, 3], 100, 20, dtype)
     x, dh, (loss, slopes, step) = vectors.dots(p), vectors.row_sums(p), vectors.logistic_losses(p)
     for row in range(5):

@@ -30,7 +30,7 @@ class Row(NamedTuple):
     name: str
     z: list[float]
     p: list[float]
-    lse: float  # the result of logsumexp, lse / beta
+    lse: float  # the result of logsumexp: the smooth maximum
     options: dict[str, Any] = {}  # noqa: RUF012 never changed
     log_p: list[float] | None = None  # defaults to log(p)
     constant: bool = False  # the softmax is constant near these scores, so its derivative is 0

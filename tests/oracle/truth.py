@@ -29,7 +29,7 @@ class Truth(NamedTuple):
     lift: int | NDArray[np.int64] = 0
 
 
-Beta = tuple[F64, F64, NDArray[np.int64]]  # a pair scaled to [1/2, 1), and the power of two
+Beta = tuple[F64, F64, NDArray[np.int64]]  # beta = (hi + lo) 2^k, with hi from 1/2 to 1 in magnitude: hi, lo, k
 
 
 class Family(NamedTuple):
@@ -54,8 +54,8 @@ def ulp_error(
 
     Below the normal range the unit is the smallest subnormal. If an infinity or NaN differs from the truth, the error
     is inf. An infinity matches a truth beyond the largest finite number. `dtype` names the format if `actual` is stored
-    in a wider one (bfloat16 numbers in a float32 array). The unit is that of the truth or of the magnitude `at`,
-    whichever is larger.
+    in a wider one (bfloat16 numbers in a float32 array). The unit is taken at the truth, or at the magnitude
+    `at` if that is larger.
     """
     a = np.asarray(actual)
     precision, smallest = FORMATS[dtype or a.dtype.name]
@@ -93,7 +93,7 @@ def beta_pair(temperature: float = 1.0, base: float | None = None) -> tuple[floa
 
 
 def _betas(temperature: ArrayLike, base: float | None) -> tuple[F64, F64, NDArray[np.int64]]:
-    """Return beta per row as a pair scaled to [1/2, 1), and the power of two. The shapes are (rows or 1, 1)."""
+    """Return `Beta` for each row: arrays of shape (rows, 1), or (1, 1) if `temperature` is one number."""
     t = np.asarray(temperature, np.float64).reshape(-1, 1)
     pairs = np.array([beta_pair(float(x), base) for x in t.ravel()]).reshape(-1, 2)
     _, power = np.frexp(pairs[:, :1])

@@ -1,4 +1,4 @@
-"""Streams of files, arrays, lists and pieces of any length have the bits of in-memory results."""
+"""Streams of files, arrays, lists and pieces of any length give the same bits as the functions in memory."""
 
 import itertools
 import shutil

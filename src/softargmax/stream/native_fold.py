@@ -24,11 +24,12 @@ BLOCK = 4096  # same value as core.native.BLOCK, as a test checks; core.native i
 class State(NamedTuple):
     """The states of rows, as the compiled core returns them: arrays of shape (outer, inner).
 
-    `scaled` uses the requested beta. `plain` uses beta = 1, and is computed only if the requested beta is 0.
+    `scaled` holds the states at the requested beta. `plain` holds the states at beta = 1. It is computed only if the
+    requested beta is 0, because logsumexp of a row with one finite score is then this score, the maximum in `plain`.
     """
 
     scaled: tuple[Array, Array, Array]
-    plain: tuple[Array, Array, Array] | None  # at beta = 0, logsumexp of a row with one finite score is this score
+    plain: tuple[Array, Array, Array] | None
 
 
 def native() -> bool:

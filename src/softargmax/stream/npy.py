@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 # Contiguous runs less than NEAR bytes apart are joined: one call reads them and the bytes between them, up to STRETCH
-# bytes. The overhead of a call is the time to read 8 KiB.
+# bytes. NEAR is 8 KiB, because reading 8 KiB takes as long as the overhead of a call.
 NEAR = 8 << 10
 STRETCH = 1 << 19
 

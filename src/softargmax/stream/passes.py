@@ -67,7 +67,7 @@ class WindowReader:
         self.rows: Rows = rows_of(source, job.axes)
         form = self.rows.form
         converted = job.work.itemsize if job.work != source.dtype else 0
-        copies = 2 if isinstance(self.rows, ScatteredStoreRows) else 1  # it copies boxes into a window
+        copies = 2 if isinstance(self.rows, ScatteredStoreRows) else 1  # scattered rows are copied to windows
         each = copies * (source.dtype.itemsize + out_bytes) + converted
         # Without the compiled core a row is never cut, even if it exceeds `memory`.
         elements = max(job.memory // each, 0 if native_fold.native() else form.length)

@@ -131,7 +131,7 @@ class Rows(Protocol):
 
 
 def rows_of(store: Store, axes: Sequence[int]) -> Rows:
-    """Return the rows of a store along `axes`, plain rows if the layout of the store allows it."""
+    """Return the rows of a store along `axes`: PlainStoreRows if the layout allows it, otherwise ScatteredStoreRows."""
     form = form_of(store.shape, store.order, axes)
     return ScatteredStoreRows(store, axes) if form is None or not store.plain else PlainStoreRows(store, form)
 
@@ -183,8 +183,8 @@ class ScatteredStoreRows:
     def _boxes(self, box: Box) -> list[tuple[tuple[slice, slice], list[int], Box]]:
         """Return (place, shape, box) for each box of the store from which a window is gathered.
 
-        `place` is the position of the box in the flat view (rows, elements). `shape` is the shape of the box, with the
-        kept dimensions first.
+        `place` is the position of the box in the flat view of the window (see `_flat`). `shape` is the shape of the
+        box, with the kept dimensions first.
         """
         rows, elements = (box[2] if self.side_by_side else box[0]), box[1]
         boxes = []

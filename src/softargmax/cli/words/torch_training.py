@@ -127,7 +127,10 @@ class Training:
 
 
 class HeldOut:
-    """Token sequences, spread evenly over the held-out text, with at most `most` predicted tokens (or one sequence)."""
+    """Token sequences, spread evenly over the held-out text.
+
+    They have at most `most` predicted tokens in all. If one sequence already has more, there is only this sequence.
+    """
 
     def __init__(self, settings: Settings, text: Ints, most: int) -> None:
         check_length(text, settings, "held out")
