@@ -200,7 +200,7 @@ X, Y = drawn(2, 5, dtype=torch.float32), torch.tensor([0, 6])
         (lambda s: s(X, Y.float()), TypeError, "target: expected integers, one per row, got dtype torch.float32"),
         (lambda s: s(X, Y > 0), TypeError, "target: expected integers, one per row, got dtype torch.bool"),
         (lambda s: s(X, Y[:1]), ValueError, r"target: expected the rows' shape, \(2,\), got \(1,\)"),
-        (lambda s: s(X, "no"), TypeError, "target: str"),
+        (lambda s: s(X, "no"), TypeError, "target: expected an array, got str, which cannot be converted"),
         (lambda s: s([[1.0]], Y), TypeError, "hidden: expected a tensor, got list"),
         (lambda s: s(X[:, :4], Y), ValueError, r"hidden: expected shape \(..., 5\), got \(2, 4\)"),
         (lambda s: s(torch.tensor(1.0), Y), ValueError, r"hidden: expected shape \(..., 5\), got \(\)"),

@@ -38,9 +38,10 @@ SOFTARGMAX_INLINE Pack<double> gumbel(const std::uint32_t* w1, const std::uint32
 }
 
 // Returns an upper bound of the noise -log(-log(1 - V)) of 16 columns, computed from w1. Let n be the integer
-// floor(w1 / 2). Then -log(1 - V) >= V >= n / 2^31, so the noise is at most -log(n / 2^31). The logarithm of n is bounded
-// from below: log2 of a float is at least i / 2^23 - 127, where i is its bit pattern read as an integer, because the
-// logarithm is concave. The bound is at most 0.06 too high and takes seven instructions. Its rounding error is below 1e-4.
+// floor(w1 / 2). Then -log(1 - V) >= V >= n / 2^31, so the noise is at most -log(n / 2^31). The logarithm of n is
+// bounded from below: log2 of a float is at least i / 2^23 - 127, where i is its bit pattern read as an integer,
+// because the logarithm is concave. The bound is at most 0.06 too high and takes seven instructions. Its rounding error
+// is below 1e-4.
 SOFTARGMAX_INLINE Pack<float> noise_bound(const std::uint32_t* w1) {
     constexpr float ln2 = 0x1.62e430p-1f;
     std::int32_t bits[16];

@@ -177,9 +177,9 @@ def gumbel_softmax(
     return xp.astype(y, z.dtype, copy=False)
 
 
-# The difference of two scores may overflow to -inf. At small T this gives the right probability, 0. If T is an array, or
-# at least this number, scores, noise and T are halved first. Halving them always would take 1.4 times as long (torch,
-# 256 x 32768).
+# The difference of two scores may overflow to -inf. At small T this gives the right probability, 0. If T is an array,
+# or at least this number, scores, noise and T are halved first. Halving them always would take 1.4 times as long
+# (torch, 256 x 32768).
 _LARGE_TEMPERATURE = 1e30
 
 

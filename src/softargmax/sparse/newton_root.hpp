@@ -246,10 +246,10 @@ template <class T, class F> bool has_converged(double moved, double of_v, double
     return of_v <= 0.5 * nearest && (moved <= tolerance || negligible);
 }
 
-// Finds the threshold of a map with alpha <= 2, and passes the map with this threshold to `then`. For float scores, p is summed in doubles instead of pairs, which
-// saves half the time of a row with a full support. Rows with a score very near the threshold are an exception and use
-// pairs. Without pairs, the rounding errors of the sum (n 2^-57 in sixteen partial sums) would visibly change the p of
-// this score.
+// Finds the threshold of a map with alpha <= 2, and passes the map with this threshold to `then`. For float scores, p
+// is summed in doubles instead of pairs, which saves half the time of a row with a full support. Rows with a score very
+// near the threshold are an exception and use pairs. Without pairs, the rounding errors of the sum (n 2^-57 in sixteen
+// partial sums) would visibly change the p of this score.
 template <class F, class From, class Then> void solve(F map, From& from, Then then) {
     using T = std::remove_pointer_t<decltype(from.list)>;
     approach(map, from);

@@ -1,4 +1,4 @@
-"""Read text files: find them, split them into training and held-out text, and number the tokens, which are the classes."""
+"""Read text files: find them, split them into training and held-out text, and number the tokens (the classes)."""
 
 from __future__ import annotations
 

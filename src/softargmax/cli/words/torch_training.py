@@ -87,7 +87,7 @@ class Training:
         self.seconds += time.perf_counter() - began
 
     def _share_targets(self) -> None:
-        """Set the candidates of a target-sampling layer to the targets of `PART` consecutive steps, this one among them."""
+        """Set the candidates of a target-sampling layer to the targets of `PART` consecutive steps, with this one."""
         layer, part = self.model.layer, self.step // PART
         if isinstance(layer, TargetSampledSoftmax) and part != self._part:
             steps = range(part * PART, (part + 1) * PART)
