@@ -97,8 +97,8 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
     loss is 2.06e-9.
 
     Gradient: in the support, with :math:`\tau = \sum_k m_k`, it is :math:`\frac{1}{T}\,(1 - \tanh^2(z_k / s))` times
-    :math:`\tau p_k - m_k + 2 c\,\mathrm{lse}\,p_k`. For a target class y, :math:`1 - p_y` is computed as the sum of the
-    other probabilities, without cancellation. The gradient is 0 outside the support.
+    :math:`\tau p_k - m_k + 2 c\,\mathrm{lse}\,p_k`. For a target class y, :math:`1 - p_y` does not cancel: it is as
+    accurate as the sum of the other probabilities. The gradient is 0 outside the support.
 
     References
     ----------

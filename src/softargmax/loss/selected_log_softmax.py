@@ -59,7 +59,7 @@ def selected_log_softmax(
     likely class of a confident row, the result is close to 0 and accurate.
 
     Gradient: with incoming g and without soft-cap, it is :math:`\frac{g}{T} (\delta_{ky} - p_k)` in the support. The
-    difference :math:`1 - p_y` is computed as the sum of the other probabilities, without cancellation.
+    difference :math:`1 - p_y` does not cancel: it is as accurate as the sum of the other probabilities.
 
     References
     ----------

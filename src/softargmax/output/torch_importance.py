@@ -56,11 +56,10 @@ class ImportanceSampledSoftmax(SamplingLayer):
     bias : Parameter or None
         b, (K,).
     ess : Tensor
-        The effective sample size :math:`(\sum r)^2 / \sum r^2` of each row in the last call. Ignored rows are left out
-        on the CPU, but not on other devices. In traced calls (`torch.compile`, `torch.func`), `ess` is not updated and
-        n does not grow.
+        The effective sample size :math:`(\sum r)^2 / \sum r^2` of each row in the last call, without ignored rows.
+        Only calls on the CPU that are not traced (`torch.compile`, `torch.func`) update `ess` and let n grow.
     drawn : int
-        The number of draws, after all doublings, of the last call that was not traced.
+        The number of draws, after all doublings, of the last call that updated `ess`.
     step : Tensor
         The number of calls in training mode, as in `SampledSoftmax`.
 
