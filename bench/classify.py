@@ -122,7 +122,7 @@ def memory(side: str, case: str) -> float:
 
 
 def more() -> tuple[dict[str, Any], bool]:
-    """Return the results and the memory of each side's fits, and True if no objective of ours is larger."""
+    """Return results and memory of our fits and scikit-learn's, and True if no objective of ours is above its own."""
     found: dict[str, Any] = {}
     kept = True
     for case in CASES:

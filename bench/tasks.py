@@ -215,7 +215,7 @@ def tasks() -> dict[str, dict[str, Any]]:
 
 
 def layers() -> list[dict[str, Any]]:
-    """Return the times of a step of small and large last layers, whose sides take turns."""
+    """Time a step of small and large last layers, in turns with each peer. Return the results."""
     torch.set_num_threads(1)
     sa.set_num_threads(1)
     found = []

@@ -17,7 +17,7 @@ INF = np.inf
 
 
 class Row(NamedTuple):
-    """The terms of a row, the gradient of its loss, and the largest term of that gradient."""
+    """The results for a row, and `scale`, the largest addend of an entry of its gradient."""
 
     loss: Any
     lse: Any

@@ -234,7 +234,7 @@ class Operation(Generic[A, R]):
         return out
 
     def _paths(self, tree: Branch, path: str) -> dict[str, str]:
-        """Return, for the name of each argument and each nested record, the code that reads it."""
+        """Return a dict: the name of each argument and each nested record, and the code that reads its value."""
         found = {}
         for one in tree.parts:
             found[one.name] = f"{path}.{one.name}"

@@ -17,8 +17,8 @@ Array = np.ndarray[Any, Any]
 def finite(array: Any) -> Any:
     """The array with NaN and infinities replaced by 0, for a product with a gradient.
 
-    The gradient that is multiplied by a replaced entry is 0 or NaN. If it is 0, the product must be 0, and 0 inf
-    would be NaN.
+    The gradient that is multiplied by a replaced entry is 0 or NaN. If it is 0, the product must be 0. Without the
+    replacement it would be 0 * inf = NaN.
     """
     xp = namespace(array)
     return xp.where(xp.isfinite(array), array, xp.zeros_like(array))

@@ -28,7 +28,7 @@ def direct(tensor: Tensor) -> bool:
 
 
 def as_they_are(*tensors: Tensor | None) -> bool:
-    """True if kernels may read the tensors' memory, and only autograd records operations on them."""
+    """True if kernels may read the tensors' memory: no compiler, transform or mode is active, only autograd."""
     if torch.compiler.is_compiling() or requested_name() == "reference":
         return False
     return _eager() and all(_plain_tensor(x) for x in tensors if x is not None)

@@ -1,7 +1,7 @@
 """The head and the clusters of an adaptive softmax: log-probabilities, most probable classes, draws.
 
     log p(r) = log p_head(r)                           for a frequent class
-    log p(r) = log p_head(token) + log p_cluster(r)    for a class of a cluster
+    log p(r) = log p_head(c) + log p_cluster(r)        for a class of cluster c, which is one entry of the head
 
 Classes are numbered by rank: first the frequent classes, from 0 on, then the classes of each cluster.
 """

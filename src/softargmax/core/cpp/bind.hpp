@@ -167,7 +167,7 @@ template <auto kRun, class Args> std::optional<std::int64_t> unless_wrong_class(
 }
 constexpr std::initializer_list<Type> kReal = {Type::f16, Type::bf16, Type::f32, Type::f64};
 
-// The largest default number of threads that the CPU quota allows. cpu_quota.py reads the quota at the first large
+// The limit that the CPU quota sets to the default number of threads. cpu_quota.py reads the quota at the first large
 // call.
 inline int quota_threads() {
     static std::atomic<int> known{0};
