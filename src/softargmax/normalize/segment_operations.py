@@ -51,7 +51,7 @@ _LSE = Result("z", "dtype", _per_segment, wide=True)
 
 
 def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
-    """Implement vmap: move the batch axis of z to the end. Segments run along the first axis, so batches stay separate."""
+    """Implement vmap: move the batch axis of z to the end. Segments run along the first axis only."""
     if dims.offsets is not None:
         raise NotImplementedError(
             "offsets: expected an array that vmap does not map, got a mapped one; pass all segments in one call"

@@ -397,7 +397,7 @@ struct SteepEntmaxSearch {
     // A margin keeps the root in the bracket in spite of the rounding errors of the sums.
     double move(double step, bool over) {
         const double from = t, change = -a_ * step;
-        if (!(std::fabs(change) < kInf)) return t = 0;  // the change overflows: t = 0 makes m the threshold, from which the next search starts
+        if (!(std::fabs(change) < kInf)) return t = 0;  // overflow: the next search starts at the threshold m
         (over ? high : low) = from * (over ? 1 + kMargin : 1 - kMargin);
         t += change;
         if (std::fabs(change) > 1e-9 * from && (!(t >= low && t <= high) || ++steps % 4 == 0))
