@@ -295,7 +295,10 @@ def processor() -> dict[str, Any]:
     fields = cpu_fields()
     caches = {}
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        level, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
+        facts = [folder / name for name in ("level", "type", "size")]
+        if not all(fact.exists() for fact in facts):  # some virtual machines hide the size
+            continue
+        level, kind, size = (fact.read_text(encoding="utf-8").strip() for fact in facts)
         if kind != "Instruction":
             caches[f"L{level}"] = size
     return {

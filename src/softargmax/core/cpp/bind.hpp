@@ -177,12 +177,14 @@ inline int quota_threads() {
     }
     return known;
 }
-// Finds the OpenMP that torch has loaded. A search takes 30 us if it fails. At most eight searches are made: the first
-// ones fail if torch is just being imported, and all fail if torch uses another OpenMP library.
+// Finds the OpenMP that torch has loaded, once torch is imported so far that it has `set_num_threads`.
 inline void watch_for_torch() {
-    static int searches = 8;
-    if (searches == 0 || !PyDict_GetItemString(PyImport_GetModuleDict(), "torch")) return;
-    searches = find_openmp() ? 0 : searches - 1;
+    static bool searched = false;
+    if (searched) return;
+    PyObject* const torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+    if (!torch || !PyObject_HasAttrString(torch, "set_num_threads")) return;
+    searched = true;
+    find_openmp();
 }
 // The number of threads of a large call. The caller must hold the GIL.
 inline int threads_now() {

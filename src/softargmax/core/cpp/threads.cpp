@@ -21,7 +21,6 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -63,6 +62,19 @@ std::unique_lock<std::mutex> locked(std::mutex& mutex) {
     return lock;
 }
 
+// Starts `count` threads by calls of start(), or fewer if the system refuses. The new threads block signals, so that
+// threads of the program handle them, except those that report an error of the thread itself.
+template <class Start> void start_up_to(int count, const Start& start) {
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (const int error : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&blocked, error);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    try {
+        for (int i = 0; i < count; ++i) start();
+    } catch (...) {}
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
 class ThreadPool {
     std::mutex mutex_;  // protects all members but posts_
     std::condition_variable posted_, finished_;
@@ -72,16 +84,12 @@ class ThreadPool {
 
     void close(const Job* job) { jobs_.erase(std::remove(jobs_.begin(), jobs_.end(), job), jobs_.end()); }
 
-    // Starts threads until the pool has `wanted`, or fewer if the system refuses.
     void grow(int wanted) {
         if (threads_ >= wanted) return;
-        sigset_t all, before;  // the new threads block all signals, so that other threads handle them
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        try {
-            for (; threads_ < wanted; ++threads_) std::thread([this] { serve(); }).detach();
-        } catch (const std::system_error&) {}
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        start_up_to(wanted - threads_, [this] {
+            std::thread([this] { serve(); }).detach();
+            ++threads_;
+        });
     }
 
     Job* next_job() const {
@@ -94,7 +102,9 @@ class ThreadPool {
             auto lock = locked(mutex_);
             if (Job* job = next_job()) {
                 ++job->running;
+                const bool more = sleeping_ > 0 && next_job();
                 lock.unlock();
+                if (more) posted_.notify_one();  // each thread wakes the next, so the caller wakes only one
                 job->work(job->context);
                 leave(*job);
                 continue;
@@ -120,10 +130,10 @@ class ThreadPool {
         auto lock = locked(mutex_);
         grow(job.most);
         jobs_.push_back(&job);
-        const int waking = std::min(job.most, sleeping_);
+        const bool sleeper = sleeping_ > 0;
         lock.unlock();
         ++posts_;
-        for (int i = 0; i < waking; ++i) posted_.notify_one();
+        if (sleeper) posted_.notify_one();
         job.work(job.context);
         lock = locked(mutex_);
         close(&job);
@@ -229,8 +239,8 @@ int most_threads() { return std::max(64, 4 * processors()); }
 int default_threads() {
     if (const OpenMP* found = openmp) return found->most_threads();
     const char* const given = std::getenv("OMP_NUM_THREADS");
-    const int number = given ? std::atoi(given) : 0;
-    return number > 0 ? number : processors();
+    const long number = given ? std::strtol(given, nullptr, 10) : 0;
+    return number > 0 ? static_cast<int>(std::min<long>(number, most_threads())) : processors();
 }
 
 bool find_openmp() {
@@ -238,10 +248,12 @@ bool find_openmp() {
     if (!library) return false;
     static const OpenMP functions = {reinterpret_cast<int (*)()>(dlsym(library, "omp_get_max_threads")),
                                      reinterpret_cast<decltype(OpenMP::parallel)>(dlsym(library, "GOMP_parallel"))};
+    if (!functions.most_threads || !functions.parallel) return false;
     openmp = &functions;
     return true;
 }
 void start_threads() {
+    if (pool) return;
     pool = new ThreadPool;
     pthread_atfork(nullptr, nullptr, [] {
         pool = new ThreadPool;
@@ -258,9 +270,11 @@ void share_ranges(int threads, std::int64_t n, Work work) {
         shares[i].next = pieces * i / wanted;
         shares[i].end = pieces * (i + 1) / wanted;
     }
-    std::atomic<int> joined{0};
+    // The caller always has the first share, because the next call may read what this one has left in its cache.
+    const auto caller = std::this_thread::get_id();
+    std::atomic<int> joined{1};
     on_threads(run_on_threads, wanted, [&] {
-        const int own = joined++;
+        const int own = std::this_thread::get_id() == caller ? 0 : joined++;
         for (int k = 0; k < wanted; ++k) {
             Share& share = shares[(own + k) % wanted];
             for (std::int64_t piece; (piece = share.next++) < share.end;)
@@ -277,14 +291,19 @@ void share_indices(int threads, std::int64_t n, Work work) {
 }
 void run_together(int threads, Work work) {
     if (threads <= 1) return work(0, 1);
-    std::atomic<std::int64_t> next{0};
-    const auto on_new_threads = [](int count, void (*run)(void*), void* context) {
+    std::atomic<std::int64_t> next{0}, team{0};  // the size of the team, or 0 until all its threads have started
+    const auto on_new_threads = [&](int count, void (*run)(void*), void* context) {
         std::vector<std::thread> others;
-        for (int i = 1; i < count; ++i) others.emplace_back(run, context);
+        others.reserve(static_cast<std::size_t>(count));
+        start_up_to(count - 1, [&] { others.emplace_back(run, context); });
+        team = 1 + static_cast<std::int64_t>(others.size());
         run(context);
         for (std::thread& thread : others) thread.join();
     };
-    on_threads(on_new_threads, threads, [&] { work(next++, threads); });
+    on_threads(on_new_threads, threads, [&] {
+        while (team == 0) std::this_thread::yield();
+        work(next++, team);
+    });
 }
 
 }  // namespace softargmax

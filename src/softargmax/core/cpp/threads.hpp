@@ -79,7 +79,8 @@ template <class Body> void parallel_each(int threads, std::int64_t n, const Body
         for (std::int64_t i = begin; i < end; ++i) body(i);
     }));
 }
-// Calls body(i, team) on each thread i of a team of `threads` threads, all at the same time.
+// Calls body(i, team) on each thread i of a team, all at the same time. The team has `threads` threads, or fewer if the
+// system refuses to start them.
 template <class Body> void on_team(int threads, const Body& body) {
     run_together(threads, Work::of([&](std::int64_t i, std::int64_t team) {
         body(static_cast<int>(i), static_cast<int>(team));
