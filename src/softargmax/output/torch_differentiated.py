@@ -90,8 +90,7 @@ class DifferentiatedSoftmax(RankedLayer):
 
     See Also
     --------
-    softargmax.nn.AdaptiveSoftmax : also has short vectors for rare classes, but its loss does not need the scores of
-    all classes.
+    softargmax.nn.AdaptiveSoftmax : short vectors for rare classes, and a loss that does not need all scores.
 
     Examples
     --------
