@@ -31,8 +31,8 @@ class SchemaSlots:
 
     - `flatten(record)` returns the slots, `unflatten(*slots)` the record.
     - `stage(record)` returns the path of an eager call.
-    - `save` takes slots, and `save_record` takes a record. Both save the arrays that the rules read. Of all other
-      arrays they save only the shape and dtype.
+    - `save` saves the arrays that the rules read, and only the shape and dtype of other arrays. It takes slots.
+    - `save_record` does the same for a record.
     - `of_varying(record)` returns the arrays that may have a gradient.
     - `restore` returns (record, results, arrays that may have a gradient).
     """

@@ -159,7 +159,7 @@ int processors() {
 
 // Two functions of GCC's OpenMP. The pointer is null until `find_openmp` has found them.
 struct OpenMP {
-    int (*most_threads)();
+    int (*max_threads)();
     void (*parallel)(void (*work)(void*), void* context, unsigned threads, unsigned flags);
 };
 std::atomic<const OpenMP*> openmp{nullptr};
@@ -237,7 +237,7 @@ int& requested_threads() {
 }
 int most_threads() { return std::max(64, 4 * processors()); }
 int default_threads() {
-    if (const OpenMP* found = openmp) return found->most_threads();
+    if (const OpenMP* found = openmp) return found->max_threads();
     const char* const given = std::getenv("OMP_NUM_THREADS");
     const long number = given ? std::strtol(given, nullptr, 10) : 0;
     return number > 0 ? static_cast<int>(std::min<long>(number, most_threads())) : processors();
@@ -248,7 +248,7 @@ bool find_openmp() {
     if (!library) return false;
     static const OpenMP functions = {reinterpret_cast<int (*)()>(dlsym(library, "omp_get_max_threads")),
                                      reinterpret_cast<decltype(OpenMP::parallel)>(dlsym(library, "GOMP_parallel"))};
-    if (!functions.most_threads || !functions.parallel) return false;
+    if (!functions.max_threads || !functions.parallel) return false;
     openmp = &functions;
     return true;
 }
