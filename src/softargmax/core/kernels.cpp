@@ -104,33 +104,74 @@ struct Pieces {
     }
 };
 
-// Computes one piece. The outer loop runs over the depth, because the partial sums of an element of C are added in the
-// order of their depth.
-template <class T> void product_of(const ProductArgs& args, std::int64_t i, std::int64_t m, std::int64_t j,
-                                   std::int64_t n) {
-    constexpr int width = kPanelCols<T>;
-    T* const a = scratch(kScores).get<T>(kRowsAtOnce * kDepth);
-    T* const b = scratch(kOther).get<T>(kBlockSize<T>);
-    const Factor2D columns{args.b.data, args.b.type, args.b.col, args.b.row};
-    for (std::int64_t d = 0; d == 0 || d < args.depth; d += kDepth) {
-        const std::int64_t depth = std::min(kDepth, args.depth - d);
-        const auto block = packed<T, width>(columns, j, n, d, depth, b);
-        for (std::int64_t row = i; row < i + m; row += kRowsAtOnce) {
-            T* const c = reinterpret_cast<T*>(args.out) + row * args.pitch + j;
-            Addend<T> addend{c, args.pitch};
-            if (d == 0 && !args.adds)
-                addend = args.bias ? Addend<T>{reinterpret_cast<const T*>(args.bias) + j, 0} : Addend<T>{};
-            const auto rows =
-                packed<T, kPanelRows>(args.a, row, std::min<std::int64_t>(kRowsAtOnce, i + m - row), d, depth, a);
-            multiply(rows, block, c, args.pitch, addend, args.sparse);
+// One piece of a product: rows [i, i + m) and columns [j, j + n) of C.
+template <class T> struct Piece {
+    const ProductArgs& args;
+    std::int64_t i, m, j, n;
+
+    // Computes the piece. The outer loop runs over the depth, because the partial sums of an element of C are added in
+    // the order of their depth.
+    void compute() const {
+        T* const a = scratch(kScores).get<T>(std::max(kRowsAtOnce, kFewForRows) * kDepth);
+        T* const b = scratch(kOther).get<T>(kBlockSize<T>);
+        for (std::int64_t d = 0; d == 0 || d < args.depth; d += kDepth) {
+            const std::int64_t depth = std::min(kDepth, args.depth - d);
+            if (!with_few_rows(d, depth, a, b)) by_panels(d, depth, a, b);
         }
     }
-}
+
+  private:
+    PanelsA<T> rows(std::int64_t row, std::int64_t count, std::int64_t d, std::int64_t depth, T* to) const {
+        return packed<T, kPanelRows>(args.a, row, count, d, depth, to);
+    }
+    PanelsB<T> columns(std::int64_t col, std::int64_t count, std::int64_t d, std::int64_t depth, T* to) const {
+        const Factor2D turned{args.b.data, args.b.type, args.b.col, args.b.row};
+        return packed<T, kPanelCols<T>>(turned, col, count, d, depth, to);
+    }
+    Matrix<T> in_place(std::int64_t d, std::int64_t depth, std::int64_t count) const {
+        const T* data = reinterpret_cast<const T*>(args.b.data) + d * args.b.row + j * args.b.col;
+        return {data, depth, count, args.b.row, args.b.col};
+    }
+    Corner<T> corner(std::int64_t row, std::int64_t d) const {
+        T* const c = reinterpret_cast<T*>(args.out) + row * args.pitch + j;
+        Addend<T> addend{c, args.pitch};
+        if (d == 0 && !args.adds)
+            addend = args.bias ? Addend<T>{reinterpret_cast<const T*>(args.bias) + j, 0} : Addend<T>{};
+        return {c, args.pitch, i + m - row, n, addend};
+    }
+    void by_panels(std::int64_t d, std::int64_t depth, T* a, T* b) const {
+        const auto block = columns(j, n, d, depth, b);
+        for (std::int64_t row = i; row < i + m; row += kRowsAtOnce)
+            multiply(rows(row, std::min(kRowsAtOnce, i + m - row), d, depth, a), block, corner(row, d), args.sparse);
+    }
+    // Computes the product without packing B, and returns true, if this is possible and faster. It is compiled only for
+    // float, because few last layers have float64 scores, and the code for them would take 0.1 MB.
+    bool with_few_rows(std::int64_t d, std::int64_t depth, T* a, T* b) const {
+        if constexpr (!std::is_same_v<T, float>) return false;
+        else {
+            const bool by_rows = args.b.col == 1 && m <= kFewForRows,
+                       by_columns = args.b.row == 1 && m <= kFewForColumns;
+            if (args.b.type != Type::f32 || depth == 0 || !(by_rows || by_columns)) return false;
+            const auto few = rows(i, m, d, depth, a);
+            const auto all = corner(i, d);
+            if (by_rows) {
+                multiply_by_rows(few, in_place(d, depth, n), all, b);
+                return true;
+            }
+            const std::int64_t whole = n / kColumnsAtOnce<T> * kColumnsAtOnce<T>;
+            const auto part = in_place(d, depth, whole);
+            if (m <= 4) multiply_by_columns<4>(few.data, part, all);
+            else multiply_by_columns<12>(few.data, part, all);
+            if (whole < n) multiply(few, columns(j + whole, n - whole, d, depth, b), all.at(0, whole));
+            return true;
+        }
+    }
+};
 template <class T> void product_as(const ProductArgs& args) {
     const auto pieces = Pieces::of<T>(args);
     parallel_each(args.threads, pieces.count, [&](std::int64_t k) {
         const std::int64_t i = k / pieces.across * pieces.rows, j = k % pieces.across * pieces.cols;
-        product_of<T>(args, i, std::min(pieces.rows, args.rows - i), j, std::min(pieces.cols, args.cols - j));
+        Piece<T>{args, i, std::min(pieces.rows, args.rows - i), j, std::min(pieces.cols, args.cols - j)}.compute();
     });
 }
 

@@ -189,30 +189,101 @@ struct Groups {
 
 // ---- tiles ----------------------------------------------------------------------------------------------------
 
-// Transposes the upper `Rows` rows of a square of kSide by kSide: to[j][i] = from[i][j], in registers of 16 bytes.
-template <int Rows = kSide, class T>
-SOFTARGMAX_INLINE void turn(const T* from, std::int64_t from_pitch, T* to, std::int64_t to_pitch) {
-    typedef T Part __attribute__((vector_size(16)));
+// Registers of Bytes bytes, as blocks of 16 bytes. `load_blocks` loads blocks that are `step` numbers apart. `low` and
+// `high` interleave the lower and the upper halves of the blocks of two registers, in units of U.
+template <class T, int Bytes> struct BlocksOf {
+    typedef T Type __attribute__((vector_size(Bytes)));
+};
+template <int Bytes, class T> using Blocks = typename BlocksOf<T, Bytes>::Type;
+
+template <int Bytes, class T> SOFTARGMAX_INLINE Blocks<Bytes, T> load_blocks(const T* from,
+                                                                             [[maybe_unused]] std::int64_t step) {
+    Blocks<Bytes, T> x;
+    if constexpr (Bytes == 16) std::memcpy(&x, from, 16);
+#if defined(__AVX2__)
+    else if constexpr (Bytes == 32)
+        x = (Blocks<32, T>)_mm256_insertf128_ps(_mm256_castps128_ps256((__m128)load_blocks<16>(from, step)),
+                                                (__m128)load_blocks<16>(from + step, step), 1);
+#endif
+#if defined(__AVX512F__)
+    else
+        x = (Blocks<64, T>)_mm512_insertf32x4(
+            _mm512_insertf32x4(_mm512_castps256_ps512((__m256)load_blocks<32>(from, step)),
+                               (__m128)load_blocks<16>(from + 2 * step, step), 2),
+            (__m128)load_blocks<16>(from + 3 * step, step), 3);
+#endif
+    return x;
+}
+template <class U> SOFTARGMAX_INLINE Blocks<16, float> low(Blocks<16, float> a, Blocks<16, float> b) {
+    if constexpr (sizeof(U) == 4) return __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    else return __builtin_shufflevector(a, b, 0, 1, 4, 5);
+}
+template <class U> SOFTARGMAX_INLINE Blocks<16, float> high(Blocks<16, float> a, Blocks<16, float> b) {
+    if constexpr (sizeof(U) == 4) return __builtin_shufflevector(a, b, 2, 6, 3, 7);
+    else return __builtin_shufflevector(a, b, 2, 3, 6, 7);
+}
+#if defined(__AVX2__)
+template <class U> SOFTARGMAX_INLINE Blocks<32, float> low(Blocks<32, float> a, Blocks<32, float> b) {
+    if constexpr (sizeof(U) == 4) return _mm256_unpacklo_ps(a, b);
+    else return (__m256)_mm256_unpacklo_pd((__m256d)a, (__m256d)b);
+}
+template <class U> SOFTARGMAX_INLINE Blocks<32, float> high(Blocks<32, float> a, Blocks<32, float> b) {
+    if constexpr (sizeof(U) == 4) return _mm256_unpackhi_ps(a, b);
+    else return (__m256)_mm256_unpackhi_pd((__m256d)a, (__m256d)b);
+}
+#endif
+#if defined(__AVX512F__)
+template <class U> SOFTARGMAX_INLINE Blocks<64, float> low(Blocks<64, float> a, Blocks<64, float> b) {
+    if constexpr (sizeof(U) == 4) return _mm512_unpacklo_ps(a, b);
+    else return (__m512)_mm512_unpacklo_pd((__m512d)a, (__m512d)b);
+}
+template <class U> SOFTARGMAX_INLINE Blocks<64, float> high(Blocks<64, float> a, Blocks<64, float> b) {
+    if constexpr (sizeof(U) == 4) return _mm512_unpackhi_ps(a, b);
+    else return (__m512)_mm512_unpackhi_pd((__m512d)a, (__m512d)b);
+}
+#endif
+
+// Transposes a block with as many rows as a register of Bytes bytes has lanes, and 16 bytes of columns.
+template <int Bytes, class T>
+SOFTARGMAX_INLINE void turn_block(const T* from, std::int64_t pitch, Blocks<Bytes, float>* y) {
     constexpr int n = 16 / sizeof(T);
-    for (int i = 0; i < Rows; i += n)
+    Blocks<Bytes, float> x[n];
+#pragma GCC unroll 4
+    for (int k = 0; k < n; ++k) x[k] = (Blocks<Bytes, float>)load_blocks<Bytes>(from + k * pitch, n * pitch);
+    if constexpr (n == 4) {
+        const auto a = low<float>(x[0], x[1]), b = high<float>(x[0], x[1]);
+        const auto c = low<float>(x[2], x[3]), d = high<float>(x[2], x[3]);
+        y[0] = low<double>(a, c);
+        y[1] = high<double>(a, c);
+        y[2] = low<double>(b, d);
+        y[3] = high<double>(b, d);
+    } else {
+        y[0] = low<double>(x[0], x[1]);
+        y[1] = high<double>(x[0], x[1]);
+    }
+}
+template <class T> SOFTARGMAX_INLINE void turn_block(const T* from, std::int64_t pitch, One<T>* to) {
+    constexpr int n = 16 / sizeof(T);
+    Blocks<kRegisterBytes, float> y[n];
+    turn_block<kRegisterBytes>(from, pitch, y);
+#pragma GCC unroll 4
+    for (int k = 0; k < n; ++k) to[k].r = (Register<T>)y[k];
+}
+
+// Transposes the upper `Rows` rows of a square of kSide by kSide: to[j][i] = from[i][j]. It uses the widest registers
+// that the rows fill.
+template <int Rows = kSide, int Bytes = kRegisterBytes, class T>
+SOFTARGMAX_INLINE void turn(const T* from, std::int64_t from_pitch, T* to, std::int64_t to_pitch) {
+    constexpr int lanes = Bytes / sizeof(T), n = 16 / sizeof(T), whole = Rows / lanes * lanes;
+    for (int i = 0; i < whole; i += lanes)
         for (int j = 0; j < kSide; j += n) {
-            Part x[n], y[n];
-            for (int k = 0; k < n; ++k) std::memcpy(&x[k], from + (i + k) * from_pitch + j, 16);
-            if constexpr (n == 4) {
-                const Part a = __builtin_shufflevector(x[0], x[1], 0, 4, 1, 5);
-                const Part b = __builtin_shufflevector(x[0], x[1], 2, 6, 3, 7);
-                const Part c = __builtin_shufflevector(x[2], x[3], 0, 4, 1, 5);
-                const Part d = __builtin_shufflevector(x[2], x[3], 2, 6, 3, 7);
-                y[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
-                y[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
-                y[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
-                y[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
-            } else {
-                y[0] = __builtin_shufflevector(x[0], x[1], 0, 2);
-                y[1] = __builtin_shufflevector(x[0], x[1], 1, 3);
-            }
-            for (int k = 0; k < n; ++k) std::memcpy(to + (j + k) * to_pitch + i, &y[k], 16);
+            Blocks<Bytes, float> y[n];
+            turn_block<Bytes>(from + i * from_pitch + j, from_pitch, y);
+#pragma GCC unroll 4
+            for (int k = 0; k < n; ++k) std::memcpy(to + (j + k) * to_pitch + i, &y[k], Bytes);
         }
+    if constexpr (Rows > whole)
+        turn<Rows - whole, Bytes / 2>(from + whole * from_pitch, from_pitch, to + whole, to_pitch);
 }
 
 // True if a group of rows is transposed as a whole, and not copied row by row.
