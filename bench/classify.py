@@ -113,7 +113,7 @@ print((peak - before) / 2**20)
 
 
 def memory(side: str, case: str) -> float:
-    """Return the peak memory of a process that fits, minus its memory with the data before the fit, in MiB."""
+    """Fit in a new process. Return how much memory the fit takes at its peak in addition to the loaded data, in MiB."""
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/data"
         joblib.dump(data(case), path)

@@ -271,7 +271,7 @@ def public_names(module: str) -> set[str]:
 def reached(path: Path) -> list[str]:
     """Return the forbidden imports of a file: from a higher level, or of another room's private names.
 
-    The operation records of another room may be imported.
+    The operations of another room may be imported.
     """
     mine = name(path).removesuffix(".py").split("/")[0]
     wrong = []
@@ -296,10 +296,10 @@ def test_imports_point_down_and_use_no_private_names_of_rooms(path: Path) -> Non
     "room", [room for room in ROOMS if room != "core" and (SOURCE / room / "kernels.cpp").exists()]
 )
 def test_kernels_are_served_by_records(room: str) -> None:
-    """Only operation records call kernels. A room has no native.py, which would be a second table of arguments."""
+    """Only operations call kernels. A room has no native.py, which would be a second table of arguments."""
     own = (SOURCE / room / "native.py").exists()
     served = (SOURCE / room / "operations.py").exists() and not own
-    assert served, f"{room}: its kernels belong to the records of operations.py, not to native.py"
+    assert served, f"{room}: its kernels belong to the operations in operations.py, not to native.py"
 
 
 RECORDS = sorted(path for path in PYTHON if path.name.endswith("operations.py"))

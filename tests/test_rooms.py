@@ -39,7 +39,7 @@ def test_a_room_has_the_files_of_its_shape(room: str) -> None:
     for path in rooms.files(room):
         by_kind[rooms.kind(path, public)].add(path.name)
     assert by_kind["helpers"] == HELPERS[room], "the files without a standard kind are not those of HELPERS"
-    assert "operations.py" in by_kind["records"]
+    assert "operations.py" in by_kind["operations"]
     assert "reference.py" in by_kind["definitions"]
     assert {"args.hpp", "bind.cpp", "kernels.cpp"} <= by_kind["kernels"]
     assert by_kind["torch modules"]

@@ -25,7 +25,7 @@ OTHERS = ("classify", "stream", "core")
 KINDS = {
     "public functions and classes": "one file per function or close family",
     "options and results": r"(options|results)\.py",
-    "records": r"(arguments|(\w+_)?operations)\.py",
+    "operations": r"(arguments|(\w+_)?operations)\.py",
     "definitions": r"reference(_\w+)?\.py",
     "kernels": r"kernels\.py|native_\w+\.py|\w+\.[ch]pp",
     "torch modules": r"modules\.py|torch_\w+\.py",

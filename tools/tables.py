@@ -61,7 +61,10 @@ def accuracy() -> str:
     rows = [[f"{op}, {dtype}", *(ulps(errors.get(s)) for s in subjects)] for (dtype, op), errors in worst.items()]
     return "\n".join(
         [
-            "Largest error in ulp over every kind of row measured, temperature 1:",
+            "Largest error over all kinds of rows of [Accuracy](accuracy.md), at temperature 1. The unit is the ulp of",
+            "the result's dtype; for logsumexp it is that of promise 1. For float16 and bfloat16 scores, softargmax",
+            "returns logsumexp in float32, the peers in the dtype of the scores. In float16, 8.4e+06 means that a sum",
+            "overflowed.",
             "",
             table(["", *(PEERS.get(s, s) for s in subjects)], rows),
             "",
@@ -278,8 +281,9 @@ def summary() -> str:
         ours = seconds(result["seconds"]["softargmax"]["median"])
         rows.append([label, ours, PEERS.get(peer, peer), f"{ratio:.3g}"])
     text = table(["float32, two threads", "softargmax", "peer", "peer's time / ours"], rows)
-    caption = "Median times on Zen 5 with AVX-512. Without it, the last column is lower."
-    return f"{caption} {measured_on(records['normalize'], packages=False)}\n\n{text}"
+    machine = records["normalize"]["machine"]
+    caption = f"Median times on {machine['cpu']} (Zen 5, with AVX-512), {machine['cores']} cores."
+    return f"{caption} Without AVX-512, the ratios in the last column are smaller.\n\n{text}"
 
 
 TITLES = {

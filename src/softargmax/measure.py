@@ -224,7 +224,10 @@ def copy_rate(threads: int, megabytes: int = 64) -> float:
 
 
 def arithmetic_rate(threads: int) -> float:
-    """Measure fused multiply-adds of 16 floats per second, by a compiled loop whose data stay in registers."""
+    """Return how many fused multiply-adds, each on 16 floats, the processor computes per second.
+
+    A compiled loop measures the number. Its data stay in registers.
+    """
     from softargmax.core import _native  # not at the top, so that other commands work even if the core fails to load
 
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The calls, derivatives and errors that an operation derives from its record, tested on small made-up operations."""
+"""The calls, derivatives and errors that an operation derives from its parts, tested on small made-up operations."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ bits on all instruction sets.
 - `--kernels` skips the definition, second derivatives, forward mode and vmap. These call only operations of the array
   library, and kernels that other cases call.
 
-`digests.json` was recorded with commit f4b594a, before the operations became records:
+`digests.json` was recorded with commit f4b594a, before core/operation.py existed:
 
     PYTHONPATH=THIS_CLONE OLD_INSTALLATION/bin/python -m tests.digests.record --write digests.json
 

@@ -1,4 +1,7 @@
-"""The digests of every room are those of `digests.json` and `changed.json`, on every instruction set of this machine.
+"""The digests of every room are the recorded ones, on every instruction set of this machine.
+
+A room is a folder of src/softargmax. `digests.json` has the recorded digests. `changed.json` replaces some of them,
+after changes of results that were intended.
 
 On the best instruction set all digests are compared. On the others only the digests of kernels are compared (option
 `--kernels` of `record.py`). Each instruction set runs in a process that takes 45 s.

@@ -240,7 +240,7 @@ def test_an_ignored_row_of_nan_changes_no_bit(row: int) -> None:
 
 
 def test_a_row_has_the_same_gradient_in_every_part() -> None:
-    """The gradient of a row with respect to h has the same bits alone and together with 699 rows in three parts."""
+    """The gradient of a row of h has the same bits for the row alone, and for the row among 700 rows in three parts."""
     (h, w, b), y = layer()
     whole = torch.autograd.grad(s.linear_cross_entropy(h, w, y, bias=b, reduction="sum"), h)[0]
     for row in (1, 239, 240, 479, 480, N - 2):

@@ -112,7 +112,7 @@ template <class T> bool run_head_serial(const Shared& head) {
     return nonfinite;
 }
 
-// Processes a head on all threads, which share its queries.
+// Processes a head on all threads. Its queries are divided among the threads.
 template <class T> bool run_head_parallel(const Shared& head) {
     const Args& args = head.args;
     const Packing<T> packing(args, head.keys, scratch(kOther).get<T>(Packing<T>::size(args, head.keys)));
@@ -128,8 +128,8 @@ template <class T> bool run_head_parallel(const Shared& head) {
     return nonfinite;
 }
 
-// Processes a head with few queries on all threads, which share its keys. Each block of keys has its own sums. After
-// every kWave blocks per thread, these sums are added in the order of the blocks.
+// Processes a head with few queries on all threads. The blocks of its keys are divided among the threads. Each block
+// has its own sums. After every kWave blocks per thread, these sums are added in the order of the blocks.
 constexpr std::int64_t kWave = 8;
 template <class T> bool run_keys_parallel(const Shared& head) {
     const Args& args = head.args;

@@ -1,4 +1,4 @@
-"""Attention of orders other than 1 for NumPy arrays: scores, entmax and product, a few queries at a time.
+"""Attention with entmax in place of softmax, for NumPy arrays: scores, entmax and product, a few queries at a time.
 
 The compiled core computes the products and entmax. A product skips each small block of p that contains only 0. For
 orders above 1 these are most blocks.

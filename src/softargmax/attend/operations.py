@@ -1,4 +1,4 @@
-"""Operation records of attention: results, derivative rules and kernels.
+"""Operations of attention: results, derivative rules and kernels.
 
 The arguments are in arguments.py, the definitions in reference.py.
 

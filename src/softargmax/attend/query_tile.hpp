@@ -225,8 +225,8 @@ void cap_and_mask(const Shared& head, std::int64_t row, std::int64_t begin, Rang
     }
 }
 
-// Adds g, the gradients of a query's scores in the range `in`, to the gradients of the added terms. The block starts at
-// key `begin`.
+// Computes the gradients of the terms that `cap_and_mask` adds to the scores of a query: bias and slopes. g holds the
+// gradients of the scores in the range `in` of a block that starts at key `begin`. Sums them into the terms' gradients.
 template <class T>
 void add_to_terms(const Shared& head, const GradientArgs& args, std::int64_t row, std::int64_t begin, Range in,
                   const T* g) {

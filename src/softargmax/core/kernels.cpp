@@ -1,5 +1,5 @@
-// Kernels for all rooms: matrix products, the only instances of the templates for rows, and a measurement of the peak
-// arithmetic rate for `softargmax bench`.
+// Kernels for all rooms: matrix products, the explicit instances of the C++ templates for rows, and a measurement of
+// the peak arithmetic rate for `softargmax bench`.
 #include "core/cpp/elementwise.hpp"
 #include "core/cpp/matmul.hpp"
 

@@ -1,4 +1,4 @@
-"""Operations: each is one record of its arguments, results, definition, derivative rules and kernels.
+"""Operations: each has types of its arguments and results, a definition, derivative rules and kernels.
 
     class Softmax(NamedTuple):
         z: Array
@@ -21,6 +21,7 @@
         jvp=softmax_jvp,
     )
 
+- A *record* is a NamedTuple of all arguments, here a `Softmax`, or of all results, here `Probabilities`.
 - The *definition* is a function of arrays of any library. Its parameters are names of arguments, in any order, or `i`
   for the record of all arguments. It returns the results. The definition is the reference in tests. It also computes
   the results of all arrays for which there is no kernel.
@@ -42,7 +43,7 @@ The first array of the arguments sets the library and the device. A field may it
 this way a vjp operation receives the arguments of its forward operation. All arguments and results of an operation
 have different names.
 
-The code for a framework is derived from the record when the first array of the framework arrives. For torch,
+The code for a framework is derived from the operation when the first array of the framework arrives. For torch,
 `torch_operation.py` derives it.
 """
 
@@ -197,7 +198,7 @@ class Operation(Generic[A, R]):
 
     @property
     def torch(self) -> TorchOperation:
-        """The torch operation of this record. The first use derives the torch operations of the whole room."""
+        """The `TorchOperation` of this operation. The first use derives those of the whole room."""
         if self._torch is None:
             from softargmax.core.torch_operation import register
 

@@ -1,4 +1,4 @@
-"""The types of an operation's arguments and results, and how they are passed to kernels (see operation.py)."""
+"""Records, which are NamedTuples of an operation's arguments or results, and how they are passed to kernels."""
 
 from __future__ import annotations
 

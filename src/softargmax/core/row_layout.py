@@ -1,4 +1,4 @@
-"""Row layout of the reference implementations: the axes of a row are joined into one last axis."""
+"""Row layout of the definitions: the axes of a row are joined into one last axis."""
 
 from __future__ import annotations
 

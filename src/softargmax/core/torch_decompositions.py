@@ -1,4 +1,4 @@
-"""Decompositions of the library's operators for exported programs: each is the definition of its record."""
+"""Decompositions of the library's operators for exported programs: the definitions of the operations."""
 
 from __future__ import annotations
 

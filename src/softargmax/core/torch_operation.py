@@ -1,9 +1,9 @@
-"""An operator, an autograd Function and a fast path for torch, derived from an operation's record.
+"""An operator, an autograd Function and a fast path for torch, derived from an operation.
 
 - torch.compile, torch.export and opcheck use the operator in `torch.ops` (schema, kernels by device, fake tensors,
   vmap, autograd). Torch's dispatcher chooses the device's kernel.
-- Eager calls that record a derivative call the Function, which functorch's transforms require.
-- Eager calls that record no derivative call the kernel directly. This saves the time of the Function (5 us) and of the
+- An eager call runs the Function if its derivative is recorded, or inside a transform of torch.func, which requires a
+  Function. Any other eager call runs the kernel directly. This saves the time of the Function (5 us) and of the
   dispatcher (3 us).
 - On a device without a kernel the definition runs. Torch differentiates it.
 
@@ -65,7 +65,7 @@ def register(room: str) -> None:
 
 
 class TorchOperation:
-    """The operator, autograd Function and fast path derived from one record."""
+    """The operator, autograd Function and fast path derived from one operation."""
 
     def __init__(self, operation: Any) -> None:
         self.operation = operation
@@ -119,7 +119,7 @@ class TorchOperation:
         return found[0] if first and self.many else found
 
     def run_definition(self, i: Any, first: bool = False, out: Tensor | None = None) -> Any:
-        """Compute the results by the definition, with the record's derivative rules if it has any."""
+        """Compute the results by the definition, with the operation's derivative rules if it has any."""
         if out is not None or self.rule_of_definition is None or getattr(_level, "inside", False):
             return self.operation.define(i, first, out)
         flat = self.flatten(i)
@@ -345,7 +345,7 @@ class TorchOperation:
         return tuple(outputs) if self.many else outputs[0]
 
     def _completed(self, i: Any, r: Any, g: Any, wanted: Wanted) -> Gradients:
-        """The gradients by the record's vjp. Gradients that it does not return are computed from the definition."""
+        """The gradients by the operation's vjp. Gradients that it does not return are computed from the definition."""
         found: Gradients = self.operation.vjp(i, r, g, wanted)
         if found.keys() == wanted:
             return found

@@ -63,7 +63,8 @@ PLAIN = _plain()
 EAGER = "_eager()"
 """True if no transform, mode, trace or forward mode is active."""
 # This check of the dispatch keys takes 0.4 us. The compiled checks `_in_memory` and `_ready` come first, because they
-# take 0.2 us and accept most plain tensors.
+# take 0.2 us and accept most plain tensors. `_wrapped` is needed besides the keys: a tensor that is left over from an
+# ended torch.func transform has the same keys as a plain tensor.
 _OF_PLAIN_KEYS = "(_keys({0}).raw_repr() in _PLAIN and not _wrapped({0}))"
 PLAIN_TENSOR = f"(_in_memory({{0}}) or {_OF_PLAIN_KEYS})"
 """True if a kernel may read the tensor's memory."""
@@ -76,7 +77,7 @@ READY_NAMES = {
     "_ready": (lambda _: False) if _NAMED else _native.ready,
     "_keys": dispatch_keys,
     "_PLAIN": PLAIN,
-    "_wrapped": wrapped,  # the wrappers of an ended transform have the keys of plain tensors
+    "_wrapped": wrapped,
     "_grad": torch.is_grad_enabled,
 }
 

@@ -1,4 +1,4 @@
-"""The slots of a record in a torch schema: conversion from and to records, and saved values for derivatives.
+"""How the arguments of an operation become parameters of a torch schema (slots), and back; values saved for backward.
 
 The functions are generated once per operation, so that a call runs no loops.
 """

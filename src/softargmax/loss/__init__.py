@@ -2,7 +2,7 @@
 
     loss = -sum_k m_k log p_k + c lse^2        m_k = w_k ((1 - e) t_k + e / n)        p = softmax(beta z)
 
-The small losses of confident rows are accurate. `operations.py` contains the operation records for scores.
+The small losses of confident rows are accurate. `operations.py` contains the operations for scores.
 `linear_operations.py` contains those for a last layer, whose scores are computed a few rows at a time. `reference*.py`
 are the definitions. `kernels.cpp` and `kernels.py` are the kernels for CPU memory.
 """

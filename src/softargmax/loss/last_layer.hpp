@@ -83,8 +83,8 @@ template <class T> class LastLayer {
         });
     }
 
-    // Computes the scores. Nonfinite biases are added last, and not to infinite scores, because inf - inf is NaN. A
-    // class with a bias of -inf is outside the support.
+    // Computes the scores. Nonfinite biases are added last. They are not added to infinite scores, because inf - inf is
+    // NaN. So a class with a bias of -inf is outside the support, except in rows where its product h W^T is +inf.
     void scores(std::int64_t begin, std::int64_t end, T* z) {
         product(h_.part(begin, end), w_.transposed(), reinterpret_cast<char*>(z), false, false, finite_bias_.get());
         for (std::int64_t i = 0; late_ && i < end - begin; ++i)
@@ -98,9 +98,10 @@ template <class T> class LastLayer {
     // entries are only multiplied by entries of dz that are 0 or NaN, and 0 times such an entry counts as 0. The
     // replacement makes the bits of a row independent of all other rows.
     //
-    // A nonfinite entry of W makes all scores of its class nonfinite. If the scores of one row are finite, W is
-    // therefore finite. A nonfinite entry of h makes all scores of its row nonfinite. If the scores of one class are
-    // finite, h is therefore finite. Reading all of W would take a third as long as multiplying W by 3 rows.
+    // W and h themselves are not read, because this would be slow: if a part has 3 rows, reading W takes a third of the
+    // time of the product h W^T. Instead, scores are tested. A nonfinite entry of W makes all scores of its class
+    // nonfinite, so W is finite if the scores of one row are finite. A nonfinite entry of h makes all scores of its row
+    // nonfinite, so h is finite if the scores of one class are finite.
     void finite_layer(std::int64_t rows, const T* z) {
         bool w = true, h = true;
         for (std::int64_t k = 0; k < w_.rows; ++k) w &= is_finite(z[k]);

@@ -73,7 +73,8 @@ def linear_cross_entropy(
     forward pass also computes the gradients and saves them for the backward pass. Call the function under
     `torch.no_grad()` if you need no gradients.
 
-    Edge rows are as in `cross_entropy`. A class whose bias is -inf is outside the support.
+    Edge rows are as in `cross_entropy`. A class whose bias is -inf is outside the support, except in rows where its
+    product of h and w is +inf.
 
     Gradient: with dz the gradient of `cross_entropy`, the gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h` and
     :math:`db = \sum dz`.

@@ -150,7 +150,7 @@ def normalized(z: Any, scale: Scale, where: Any, axis: int, softcap: float) -> t
 
 
 def capped(z: Any, scale: Scale, softcap: float) -> Any:
-    """Return s tanh(z / s). Where beta z is -inf, return z."""
+    """Return s tanh(z / s). Outside the support, return z."""
     if not softcap:
         return z
     xp, out = namespace(z), _out(z, scale)
@@ -170,7 +170,7 @@ def cap_slope(z: Any, scale: Scale, softcap: float) -> Any:
 
 
 def _out(z: Any, scale: Scale) -> Any:
-    """True where beta z is -inf."""
+    """True where z is -inf, or +inf for beta < 0: outside the support."""
     if isinstance(scale.hi, float):
         return z == (INF if scale.hi < 0.0 else -INF)
     return ((z == -INF) & (scale.hi >= 0.0)) | ((z == INF) & (scale.hi < 0.0))

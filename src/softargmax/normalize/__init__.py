@@ -2,8 +2,8 @@
 
     p_i = exp(beta z_i) / sum_j exp(beta z_j)        lse = log sum_j exp(beta z_j)        beta = ln(base) / temperature
 
-The `*operations.py` files contain the operation records, and `reference*.py` the definitions. `kernels.cpp` contains
-the kernels for CPU memory.
+The `*operations.py` files contain the operations, and `reference*.py` their definitions. `kernels.cpp` contains the
+kernels for CPU memory.
 """
 
 from softargmax.normalize.boltzmann import boltzmann

@@ -1,4 +1,4 @@
-"""Operation records of softmax, log_softmax, logsumexp, entropy and expectation. Their definitions are in reference.py.
+"""Operations: softmax, log_softmax, logsumexp, entropy and expectation. Their definitions are in reference.py.
 
 The derivative rules use only the scores in the support, which have p != 0 or log p != -inf. The softmax of a row with
 scores of +inf (lse = inf) is constant, so its derivative is 0. The derivative is also 0 at |beta| = inf (T -> 0), where

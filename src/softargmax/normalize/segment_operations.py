@@ -1,4 +1,4 @@
-"""softmax, log_softmax and logsumexp of ragged rows: operation records with arguments, results, rules and kernels.
+"""softmax, log_softmax and logsumexp of ragged rows: arguments, results, derivative rules and kernels.
 
 A row is a segment z[offsets[s] : offsets[s + 1]] along axis 0. Each index of the other axes has separate rows. lse has
 shape (S, ...), one number per row. beta is a number, or an array that broadcasts with lse.

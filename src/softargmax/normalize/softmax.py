@@ -71,9 +71,9 @@ def softmax(
 
     Notes
     -----
-    An entry whose scaled score is -inf is outside the support: its probability is 0. A row with an empty support, or of
-    length 0, is 0 everywhere. If k entries are +inf, each of them has probability 1/k. A NaN in the support makes its
-    own row NaN, but no other row.
+    A score of -inf is outside the support: its probability is 0. A row with an empty support, or of length 0, is 0
+    everywhere. If k entries are +inf, each of them has probability 1/k. For beta < 0, -inf and +inf change roles. A NaN
+    in the support makes the support of its row NaN, and changes no other row.
 
     Gradient: with incoming g, it is :math:`\beta\,p \odot (g - \langle p, g\rangle)`. It is 0 outside the support and
     in rows that contain +inf.

@@ -1,4 +1,5 @@
-// Sums under the softmax of a row. They are computed in double for scores of every dtype, because terms may cancel.
+// Sums over a row, weighted by its softmax: entropies, expectation and divergence. They are computed in double for
+// scores of every dtype, because terms may cancel.
 //
 //     expectation <p, v>      entropy -<p, log p>      divergence <p, log p - log q>
 //     Renyi entropy log <1, p^a> / (1 - a)

@@ -1,4 +1,4 @@
-"""Arguments that the operation records of sampling share."""
+"""Arguments that the operations of sampling share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Gumbel-max: arg max of beta z + g. The noise g is only computed for columns that may be the arg max.
+// Gumbel-max: arg max of beta z plus noise. The noise g is only computed for columns that may be the arg max.
 //
 // Columns are processed 64 at a time. Each column has two random words of 32 bits. The first gives an upper bound of
 // the noise of the column. A column is skipped if beta z plus this bound does not reach the best value so far. The

@@ -24,7 +24,7 @@ SOFTARGMAX_INLINE Pack<double> distance(Pack<double> z, double m, Scale beta) {
     const auto all = equal(half, half), far = above(limit, x);
     return keep(unless(all, far), V::all(2) * (x + d * V::all(beta.lo))) + keep(far, limit);
 }
-// Calls f(position, pack) for every pack of n scores, converted to doubles. The last packs are padded with -inf.
+// Converts n scores to doubles, and calls f(position, pack) for each pack of them. The last packs are padded with -inf.
 template <class T, class F> SOFTARGMAX_INLINE void wide_packs(const T* z, std::int64_t n, F f) {
     constexpr T out = -std::numeric_limits<T>::infinity();
     for (std::int64_t i = 0; i < n; i += 16) {

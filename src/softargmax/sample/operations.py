@@ -1,4 +1,4 @@
-"""Operation records of draws, filters and noise, which have no derivatives. The definitions are in reference.py.
+"""Operations of draws, filters and noise, which have no derivatives. The definitions are in reference.py.
 
     draw = arg max (beta z + g)        g = -log(-log(1 - V))
 

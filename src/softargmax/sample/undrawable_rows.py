@@ -1,4 +1,4 @@
-"""Errors for rows that cannot be drawn from, and masks of such rows where values cannot be read."""
+"""Errors for rows that cannot be drawn from, and a mask of such rows for traced arrays and arrays on devices."""
 
 from __future__ import annotations
 

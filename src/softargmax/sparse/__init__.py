@@ -2,8 +2,8 @@
 
     p = argmax_p <p, z> + H_alpha(p)      p_i = [(alpha - 1) z_i - tau]_+^(1 / (alpha - 1))      sum p = 1
 
-alpha = 1 is softmax, alpha = 2 is sparsemax. The `*operations.py` files contain the operation records. The
-`reference*.py` files contain the definitions, and `kernels.cpp` the CPU kernels.
+alpha = 1 is softmax, alpha = 2 is sparsemax. The `*operations.py` files contain the operations, the
+`reference*.py` files their definitions, and `kernels.cpp` the CPU kernels.
 """
 
 from softargmax.sparse.entmax import entmax, sparsemax, threshold

@@ -1,4 +1,4 @@
-// The sparse maps: p as a function of the scores and of the unknown of the row.
+// The sparse maps: p as a function of the scores and of one unknown per row, which determines tau.
 //
 //     p = e_a(beta (z - m) - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
 //
@@ -412,12 +412,12 @@ struct SteepEntmaxSearch {
 
 // True if the order 1 + a has a closed form and 1 / beta is well inside the range of floats.
 inline bool is_closed(double a, Scale beta) { return (a == 1 || a == 0.5) && beta.hi >= 0x1p-64 && beta.hi <= 0x1p64; }
-// Calls f with the closed-form map of order 1 + a, before the first step of the map.
+// Calls f with the closed-form map of order 1 + a, in its initial state: not moved by a step yet.
 template <bool scaled, class N, class F> SOFTARGMAX_INLINE void with_closed_map(N m, double a, Two<N> beta, F f) {
     if (a == 1) f(LinearEntmax<N, scaled>(m, beta));
     else f(SquaredEntmax<N, scaled>(m, beta));
 }
-// Calls f with the map of order 1 + a, for a <= 1, before the first step of the map.
+// Calls f with the map of order 1 + a, for a <= 1, in its initial state: not moved by a step yet.
 template <class N, class F> SOFTARGMAX_INLINE void with_gentle_map(N m, Twofold a, Scale beta, F f) {
     const Two<N> by{as<N>(beta.hi), as<N>(beta.lo)};
     if (!is_closed(a.hi, beta)) f(ShiftedEntmax<N>(m, a, beta));

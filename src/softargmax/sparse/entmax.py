@@ -1,4 +1,4 @@
-"""sparsemax, entmax and threshold: maps from scores to probabilities, many of which may be 0."""
+"""sparsemax and entmax, maps from scores to probabilities that may be 0, and threshold, the tau of such a map."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operation records of the Fenchel-Young losses. The definitions are in reference_loss.py.
+"""Operations of the Fenchel-Young losses. The definitions are in reference_loss.py.
 
 The notation is that of `support.py`. In addition, t is the target probability of each class, and u = g (p - t) is the
 gradient of <g, loss> with respect to x.

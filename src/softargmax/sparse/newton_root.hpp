@@ -1,6 +1,6 @@
-// Finds the root of a row: the unknown for which the p of the row sum to 1. The candidates of a row are the scores that
-// may have p > 0. They are stored in a list, and every step of the search drops some of them. Short rows are solved
-// sixteen at a time.
+// Finds the root of a row: the value of the unknown for which the p of the row sum to 1. The candidates of a row are
+// the scores that may have p > 0. They are stored in a list, and every step of the search drops some of them. Short
+// rows are solved sixteen at a time.
 #pragma once
 
 #include "core/cpp/parallel_rows.hpp"

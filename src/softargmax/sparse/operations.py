@@ -1,4 +1,4 @@
-"""Operation records of the sparse maps and of their threshold. The definitions are in reference.py.
+"""Operations of the sparse maps and of their threshold. The definitions are in reference.py.
 
 The notation is that of `support.py`. The derivative rules of `entmax` use tau only to detect rows of infinities. tau
 itself has derivatives only as a result of `threshold`.

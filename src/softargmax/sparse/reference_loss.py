@@ -44,7 +44,10 @@ _TERMS = 25  # terms of the series for psi, used for e < 1/4
 def entmax_loss(
     z: Any, target: Any, alpha: Any, where: Any, beta: Scale, axes: tuple[int, ...], ignore_index: int
 ) -> tuple[Any, None]:
-    """Return the loss of each row for its class, in working precision, and None, because only kernels save roots."""
+    """Return the loss of each row for its class, in working precision, and None.
+
+    None stands in place of the roots. Only the kernels return roots, which are saved for the backward pass.
+    """
     return _loss(z, target, alpha, where, beta, axes, ignore_index, _of_class), None
 
 

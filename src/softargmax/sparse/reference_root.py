@@ -1,4 +1,4 @@
-"""The root of a sparse map with its derivative: two differentiable Newton steps after the search.
+"""The root, which gives tau of a sparse map, with its derivative: two differentiable Newton steps after the search.
 
 For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda), with e_a as in `reference.py`. For alpha > 2 the
 unknown is q, the smallest p above 0. Let o be the score whose p is q. Then p = (q^a + a (z - o))^(1/a). In this form

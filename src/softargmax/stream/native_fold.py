@@ -1,4 +1,6 @@
-"""Fold windows of rows with the compiled core. The states of the rows are carried from window to window.
+"""Fold the pieces of rows that are read at a time (windows), with the compiled core.
+
+The states of the rows are carried from window to window.
 
 `native()` is False under ``using("reference")``. Then whole rows are read and passed to the in-memory function, so that
 the results have the same bits as in memory.
@@ -24,8 +26,9 @@ BLOCK = 4096  # same value as core.native.BLOCK, as a test checks; core.native i
 class State(NamedTuple):
     """The states of rows, as the compiled core returns them: arrays of shape (outer, inner).
 
-    `scaled` holds the states at the requested beta. `plain` holds the states at beta = 1. It is computed only if the
-    requested beta is 0, because logsumexp of a row with one finite score is then this score, the maximum in `plain`.
+    `scaled` holds the states at the requested beta. `plain` is None unless the requested beta is 0. Then it holds the
+    states at beta = 1. At beta = 0, logsumexp of a row is its score if the support has only one, and that is finite.
+    `finish` reads this score from `plain`, in which it is the maximum of the row.
     """
 
     scaled: tuple[Array, Array, Array]

@@ -1,4 +1,4 @@
-"""One or two passes over the windows of a stream.
+"""One or two passes over the windows of a stream: the pieces that are read at a time.
 
 If windows contain whole rows, the data is read once, and each window is passed to the in-memory function. Rows longer
 than a window are read twice. The first pass folds each piece into the states of its rows. The second pass applies the

@@ -1,4 +1,6 @@
-"""Compute the windows in which an array is read, and their order. This module computes indices and reads no data.
+"""Compute the windows of an array (the pieces that are read at a time) and their order.
+
+This module computes indices and reads no data.
 
 The dimensions of an array, in *storage order* (slowest-varying first), are merged into three: (outer, length, inner).
 Rows run along the middle dimension. Each of the `outer` slabs contains `inner` rows, whose elements are interleaved. In

@@ -5,8 +5,8 @@
 //                result("p", &Args::out), row_result("lse", &Args::lse));
 //
 // A new option is one line in the struct and one field in the binding. The kernel runs over the rows of the array in
-// the first field. The module's `ARGUMENTS` lists the names of each kernel's arguments in order. Operation records
-// build their calls from this list.
+// the first field. The module's `ARGUMENTS` lists the names of each kernel's arguments in order. Operations
+// (core/operation.py) build their calls from this list.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -265,7 +265,7 @@ inline void must_be_given(const char* name, nb::handle x) {
     if (x.is_none()) refuse(name, "an array, got None");
 }
 
-// An array argument that is stored in a field of the struct J, or of a base of J.
+// An array argument. It is stored in the field `to` of Base: the kernel's struct of arguments, or a base class of it.
 template <class Base> struct ArrayField {
     using Value = HeldArray;
     const char* name;
@@ -452,7 +452,7 @@ template <class Base, class T> struct NumberField {
 };
 template <class B, class T> NumberField<B, T> number(const char* name, T B::* to) { return {name, to}; }
 
-// Adds a kernel's argument names to ARGUMENTS, for the operation records.
+// Adds a kernel's argument names to ARGUMENTS, for core/operation.py.
 template <class... Field> void list_arguments(nb::module_& module, const char* name, const Field&... fields) {
     if (!nb::hasattr(module, "ARGUMENTS")) module.attr("ARGUMENTS") = nb::dict();
     if (nb::cast<nb::dict>(module.attr("ARGUMENTS")).contains(name))

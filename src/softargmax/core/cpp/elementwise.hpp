@@ -6,7 +6,7 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-// ---- map: from rows of scores to a row of results --------------------------------------------------------------
+// ---- map: a function of each element of a row, or of each pair of elements of two rows --------------------------
 
 // The destination of results. `next` is prefetched during the writes: for 512 x 32768 scores on Zen 5, a call takes
 // 3.8 ms without the prefetch and 3.2 ms with it. With `streaming` the results are written past the caches, and the

@@ -1,4 +1,4 @@
-// softargmax.core._native: the Python module of the compiled core (used by core/native.py and the operation records).
+// softargmax.core._native: the Python module of the compiled core (used by core/native.py and the operations).
 //
 // An array is passed as a NumPy array, as a tensor whose memory torch describes in C, or as a tuple (address, type,
 // shape, strides in elements) for memory of other libraries. Passing a tuple takes a tenth of the time of a DLPack

@@ -42,7 +42,7 @@ struct State {
 };
 
 // m is the maximum in units of ln 2: the largest rint(z log2 e). A weight is 2^(m_i - m), which is exact in T. A weight
-// below all normal numbers is replaced by 0. beta is already a factor of the scores z. The empty state is {}: l = 0.
+// below all normal numbers is replaced by 0. The scores z are already multiplied by beta. The empty state is {}: l = 0.
 template <class T> struct PowerState {
     using Weight = T;
     std::int32_t m = std::numeric_limits<std::int32_t>::min();

@@ -1,5 +1,5 @@
-// Plans calls on arrays of any shapes and strides. A plan says which dimensions are rows and which are columns, and
-// joins adjacent dimensions where the strides allow.
+// Decides for each call which dimensions of its arrays are rows and which are columns (a plan). Arrays can have any
+// shapes and strides. A plan joins adjacent dimensions where the strides allow.
 #pragma once
 
 #include <algorithm>

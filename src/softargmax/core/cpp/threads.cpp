@@ -4,8 +4,8 @@
 // After a call, OpenMP's threads spin for 15 ms. In this time threads of our own would have to share the cores with
 // them: softmax of 512 x 4096 takes 0.7 ms on OpenMP's threads and 1.3 ms on our own, if torch has just used OpenMP.
 // But OpenMP waits for every thread of its team. If another process uses a core, a call of 0.2 ms takes 8 ms. Our own
-// pool only waits for threads that have started to work. So it serves the next calls after a thread of OpenMP has
-// started late.
+// pool only waits for threads that have started to work. If a thread of OpenMP starts late in one call, the next calls
+// therefore run on our own pool.
 #include "core/cpp/threads.hpp"
 
 #include <dlfcn.h>
