@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import softargmax as sa
+from softargmax.core import native
 from softargmax.measure import Case, Limits, Result, machine, machine_limits, measure, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 RESULTS = Path(__file__).parent / "results"
+AVX2 = RESULTS / "avx2"
+"""Results of runs in which we and the peers may use AVX2 only (`make bench-avx2`)."""
 THREADS = 2
 
 
@@ -32,10 +35,16 @@ class Promise:
     aims: dict[str, float] = field(default_factory=dict)
     rounds: int = 1000
     """Largest number of samples of each side, for cases in which a peer takes seconds."""
+    threads: int = THREADS
 
     def case(self) -> Case:
         """Return the case in the form that `softargmax.measure` takes."""
         return Case(self.name, self.sides, bytes=self.bytes, multiply_adds=self.multiply_adds)
+
+
+def isa() -> str:
+    """Return the instruction set that our kernels use."""
+    return str(native.info()["isa"])
 
 
 def line(promise: Promise, result: Result, limits: Limits) -> str:
@@ -55,9 +64,7 @@ def shown(peer: str, ratio: float, target: float | None) -> str:
 
 def run(promises: Iterable[Promise], words: list[str], rounds: int) -> tuple[list[dict[str, Any]], Limits]:
     """Measure the cases whose names contain every word. Return the records, and the limits of the machine."""
-    torch.set_num_threads(THREADS)
-    sa.set_num_threads(THREADS)
-    limits = machine_limits(THREADS)
+    limits = machine_limits(THREADS)  # measured once for each number of threads
     print(
         f"copy {limits.copy_bytes / 1e9:.1f} GB/s, "
         f"{limits.multiply_adds / 1e9:.2f} G multiply-adds of 16 floats a second"
@@ -65,9 +72,12 @@ def run(promises: Iterable[Promise], words: list[str], rounds: int) -> tuple[lis
     records = []
     for promise in promises:
         if all(word in promise.name for word in words):
+            torch.set_num_threads(promise.threads)
+            sa.set_num_threads(promise.threads)
+            own = machine_limits(promise.threads)
             result = measure(promise.case(), rounds=min(rounds, promise.rounds))
-            print(line(promise, result, limits), flush=True)
-            records.append({**result.as_json(limits), "targets": promise.targets, "aims": promise.aims})
+            print(line(promise, result, own), flush=True)
+            records.append({**result.as_json(own), "targets": promise.targets, "aims": promise.aims})
     return records, limits
 
 
@@ -90,8 +100,15 @@ def main(
     if not options.words:
         also, kept = more()
         missed = missed or not kept
-        result = RESULTS / f"{room}.json"
-        record = {"machine": machine(), "limits": vars(limits), "results": records, **also}
-        result.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        result = (AVX2 if isa() == "x86-64-v3" else RESULTS) / f"{room}.json"
+        record = {
+            "machine": machine(),
+            "isa": isa(),
+            "threads": THREADS,
+            "limits": vars(limits),
+            "results": records,
+            **also,
+        }
+        result.write_text(json.dumps(record | also, indent=1) + "\n", encoding="utf-8")
         print("wrote", result)
     return int(missed)

@@ -235,19 +235,24 @@ def extra_fits(record: dict[str, Any]) -> str:
     return f"\n\n{table(head, rows)}" if rows else ""
 
 
-def timings(record: dict[str, Any], *, limits: bool) -> str:
-    """Return one table of medians and ratios."""
+def timings(record: dict[str, Any], avx2: dict[str, Any] | None) -> str:
+    """Return one table of medians and ratios, on all instruction sets and, if it was measured, with AVX2 only."""
+    limited = {result["name"]: result for result in avx2["results"]} if avx2 else {}
     rows = []
     for result in record["results"]:
-        median = {side: timing["median"] for side, timing in result["seconds"].items()}
-        row = [result["name"], seconds(median["softargmax"]), ratios(result["ratios"])]
-        if limits:
-            bounds = result.get("limits", {})
-            row.append(ratios(result.get("targets", {})))
-            row.append(", ".join(f"{name} {seconds(value)}" for name, value in bounds.items()))
-        rows.append(row)
-    head = ["", "softargmax", "peer's time / ours"] + (["promised", "limit of the machine"] if limits else [])
-    return table(head, rows)
+        row = [result["name"], *measured(result)]
+        if limited:
+            row += measured(limited[result["name"]]) if result["name"] in limited else ["", ""]
+        bounds = ", ".join(f"{name} {seconds(value)}" for name, value in result.get("limits", {}).items())
+        rows.append([*row, ratios(result.get("targets", {})), bounds])
+    ratio = "peer's time / ours"
+    sides = ["AVX-512", ratio, "AVX2", ratio] if limited else ["softargmax", ratio]
+    return table(["", *sides, "promised", "limit of the machine"], rows)
+
+
+def measured(result: dict[str, Any]) -> list[str]:
+    """Return our median and the ratio to each peer."""
+    return [seconds(result["seconds"]["softargmax"]["median"]), ratios(result["ratios"])]
 
 
 SUMMARY = {
@@ -289,6 +294,7 @@ def summary() -> str:
 TITLES = {
     "attend": "Attention: heads x length x width, after the batch",
     "classify": "Fits of `SoftmaxRegression`: rows x features",
+    "last_layer": "Last layers of many sizes, rows x width x classes, and their matrix products",
     "loss": "Losses: rows x classes, of a last layer rows x width x classes",
     "normalize": "The softmax family: rows x scores",
     "output": "One training step with each output layer",
@@ -303,6 +309,9 @@ SPEED = """# Speed
 `python tools/tables.py` writes this page from `bench/results/`. Do not edit it. softargmax and its peers took turns in
 one run. A ratio is the median time of the peer, divided by the median time of softargmax. If it is above 1, softargmax
 is faster. Absolute times of a shared machine drift by a factor of two, ratios much less.
+
+Columns "AVX2" come from a run on the same machine in which softargmax and its peers used AVX2 only (`make bench-avx2`),
+as on processors without AVX-512. The other columns come from a run with all instruction sets.
 
 "Limit of the machine" is a lower bound of the time, measured in the same run. "Memory" is the time to read the inputs
 and write the outputs once, at the speed of a large copy. "Arithmetic" is the time of the multiplications (16 floats
@@ -364,7 +373,12 @@ def speed_page() -> str:
     """Return docs/speed.md."""
     parts = [SPEED]
     for name, record in benches():
-        tables = timings(record, limits=True) + extra_memory(record) + extra_words(record) + extra_fits(record)
+        tables = (
+            timings(record, load(RESULTS / "avx2" / f"{name}.json"))
+            + extra_memory(record)
+            + extra_words(record)
+            + extra_fits(record)
+        )
         parts.append(f"## {TITLES[name]}\n\n{tables}\n\n{measured_on(record)}\n")
     if len(parts) == 1:
         parts.append(NOT_YET + "\n")

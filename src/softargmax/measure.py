@@ -259,6 +259,7 @@ def machine() -> dict[str, Any]:
         "cpu": cpu_name(),
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 2),
         "system": f"{platform.system()} {platform.machine()}",
         "python": sys.version.split()[0],
         "packages": {name: version for name in packages if (version := package_version(name)) is not None},
