@@ -61,10 +61,10 @@ def accuracy() -> str:
     rows = [[f"{op}, {dtype}", *(ulps(errors.get(s)) for s in subjects)] for (dtype, op), errors in worst.items()]
     return "\n".join(
         [
-            "Largest error over all kinds of rows of [Accuracy](accuracy.md), at temperature 1. The unit is the ulp of",
-            "the result's dtype; for logsumexp it is that of promise 1. For float16 and bfloat16 scores, softargmax",
-            "returns logsumexp in float32, the peers in the dtype of the scores. In float16, 8.4e+06 means that a sum",
-            "overflowed.",
+            "Largest error over all kinds of rows of [Accuracy](accuracy.md), at temperature 1. The unit is one ulp of",
+            "the exact result, in the dtype of the result. For logsumexp it is one ulp of the number that promise 1",
+            "names. For float16 and bfloat16 scores, our logsumexp is float32, so its unit is smaller than that of the",
+            "peers, which return the dtype of the scores. In float16, 8.4e+06 means that a sum overflowed.",
             "",
             table(["", *(PEERS.get(s, s) for s in subjects)], rows),
             "",

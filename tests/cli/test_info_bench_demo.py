@@ -13,6 +13,7 @@ from softargmax import measure
 from softargmax.cli import bench, cases, demo, info, streamed
 from softargmax.cli.errors import FailedRunError
 from softargmax.cli.tour import STOPS, Stop
+from softargmax.core import native
 from softargmax.core.extras import install
 
 
@@ -96,6 +97,19 @@ def test_bench(run, monkeypatch, tmp_path):
     monkeypatch.setitem(cases.ROOMS, "loss", small)
     done = run("bench", "--json", "-", "--rounds", "3", "--size", "4M", "--memory", "1M")
     assert set(done.json()) == {"machine", "normalize", "loss", "stream"}
+
+
+def test_bench_says_what_the_machine_lacks(run, monkeypatch):
+    isas = {"x86-64-v4": False, "x86-64-v3": True, "baseline": True}
+    facts = {"version": "1", "isa": "x86-64-v3", "isas": isas, "threads": 1}
+    monkeypatch.setattr(bench, "find_spec", lambda name: None if name == "scipy" else True)
+    wide = "x86-64-v4 (16 floats per instruction; not supported by the processor)"
+    assert bench.lacks(**facts) == [wide, "a second thread", "the peer scipy (not installed)"]
+    assert bench.lacks(**{**facts, "isas": dict.fromkeys(isas, True), "threads": 2})[0].endswith("not selected)")
+    assert bench.lacks(**{**facts, "isa": "neon", "isas": {"neon": True}, "threads": 2})[1:] == []
+    monkeypatch.setattr(native, "info", lambda: facts)
+    done = run("bench", "stream", "--size", "1M", "--memory", "1M")
+    assert f"This machine lacks: {wide}; a second thread" in " ".join(done.stdout.split())
 
 
 def test_bench_stream(run):

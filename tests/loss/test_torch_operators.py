@@ -1,4 +1,4 @@
-"""The torch operators pass opcheck, and calls and their derivatives run the compiled core."""
+"""The torch operators pass opcheck. Forward passes and derivatives run the compiled core."""
 
 from __future__ import annotations
 

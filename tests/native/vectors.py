@@ -13,7 +13,7 @@ from softargmax.output import Tree, Unigram, philox_stream
 
 Array = NDArray[Any]
 Place = Callable[[Array], Array]
-GROUP = 64  # number of pairs of a row whose nodes are updated together (`kTogether` in skipgram_sgd.hpp)
+GROUP = 64  # a row updates the nodes of this many pairs together (`kTogether` in skipgram_sgd.hpp)
 
 
 class Problem(NamedTuple):

@@ -110,7 +110,7 @@ def test_second_derivatives_to_alpha_do_not_blow_up_towards_1() -> None:
         assert torch.func.hessian(f)(cases.number(1 + a)).item() == pytest.approx(limit, rel=1e-5), a
 
 
-# --- high orders: s = p^(2 - alpha) of the smallest p is larger than the sum of all others ----------------------------
+# --- high orders: with s = p^(2 - alpha), the s of the smallest p is larger than the sum of all other s ---------------
 
 
 def of_p(p: np.ndarray, alpha: float, g: np.ndarray) -> tuple[np.ndarray, float, float]:

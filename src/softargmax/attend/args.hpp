@@ -1,4 +1,4 @@
-// Arguments of the attention kernels: plain data, without Python objects or vectors.
+// Arguments of the attention kernels, as plain data: no Python objects and no SIMD types.
 #pragma once
 
 #include "core/cpp/kernel.hpp"

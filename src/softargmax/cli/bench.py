@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +32,8 @@ def command(
     room: Room = None, json: Json = None, rounds: Rounds = 15, size: Size = "1G", memory: Memory = "128M"
 ) -> None:
     """Compare run times with other installed libraries and with the limits of the machine."""
+    from softargmax.core import native  # not at the top, so that other commands work even if the core fails to load
+
     rooms = [*cases.ROOMS, STREAM]
     if room is not None and room not in rooms:
         raise WrongUseError(f"{room}: expected one of {', '.join(rooms)}")
@@ -39,7 +42,9 @@ def command(
     if json not in (None, "-"):
         parse.check_target(str(json))
     out = None if json == "-" else render.console()
-    record: dict[str, Any] = {"machine": measure.machine()}
+    record: dict[str, Any] = {"machine": measure.machine(), "lacks": lacks(**native.info())}
+    if out is not None and record["lacks"]:
+        out.print(f"This machine lacks: {'; '.join(record['lacks'])}.", highlight=False)
     for name, make in cases.ROOMS.items():
         if room in (None, name):
             record[name] = timed(out, name, make(), rounds)
@@ -52,6 +57,22 @@ def command(
             file.write((json_module.dumps(render.plain(record), indent=2) + "\n").encode())
     if STREAM in record and not record[STREAM]["rows_equal"]:
         raise FailedRunError("stream: expected sampled rows to equal the in-memory result, got different bits")
+
+
+PEERS = ("torch", "scipy")
+LANES = {"x86-64-v4": "16 floats per instruction", "x86-64-v3": "8 floats per instruction"}
+
+
+def lacks(*, isa: str, isas: dict[str, bool], threads: int, **_: Any) -> list[str]:
+    """Return what a faster or more complete run would need, given the facts of `native.info`."""
+    better = [name for name in list(isas)[: list(isas).index(isa)] if name in LANES]
+    found = [
+        f"{name} ({LANES[name]}; {'not selected' if isas[name] else 'not supported by the processor'})"
+        for name in better
+    ]
+    if threads == 1:
+        found.append("a second thread")
+    return found + [f"the peer {name} (not installed)" for name in PEERS if find_spec(name) is None]
 
 
 def timed(out: Console | None, name: str, benchmarks: Iterable[measure.Case], rounds: int) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 def mask(where: Any, z: Any, shape: tuple[int, ...] | None = None) -> Any:
     """`where` as a boolean array that broadcasts with the scores.
 
-    The scores have z's shape, or `shape` if they are computed from z.
+    The scores are z, or an array of the given shape that is computed from z.
     """
     where = like(where, z, "where")
     shape = tuple(z.shape) if shape is None else shape

@@ -1,4 +1,4 @@
-"""Decorators of public functions, with which TypeErrors name the arguments and signatures show shared options."""
+"""Decorators of public functions: a TypeError names the wrong argument, and a signature shows shared options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks whether kernels may read a tensor's memory now, and a function for gradients inside a custom backward."""
+"""Find out whether kernels may read a tensor's memory now. Compute gradients of definitions in a custom backward."""
 
 from __future__ import annotations
 

@@ -301,7 +301,7 @@ def _sum(values: Any, axis: int) -> Any:
 
 
 def _mass_of_others(a: RowValues, options: LossOptions) -> Any:
-    """Return sum m - m_k for each class k, as accurately as the sum over all classes but k."""
+    """Return, for each class k, the sum of m over the other classes, as accurately as if they were added up anew."""
     m, axis = a.mass, a.axis
     xp = namespace(m)
     if options.one_class or not m.shape[axis]:

@@ -17,7 +17,7 @@ enum class Op : std::uint8_t {
     log_softmax_vjp,  // z = log p, other = g:  out = beta (g - p sum g)
     logsumexp_vjp,    // z = p, lse = g:        out = p g
     logcumsumexp,
-    prefix_surprisals,  // -log of the probability of each score in the softmax of its prefix, the scores up to it
+    prefix_surprisals,  // for each score: -log of its probability in the softmax of this score and those before it
 };
 
 // True if the operation first folds the scores into a state. Other operations read a state or need none.

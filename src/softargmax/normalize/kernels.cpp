@@ -145,8 +145,8 @@ template <class T, int Size> void over_prefixes(const Args& args) {
         for (int g = 0; g < group.count; ++g) {
             RowScale& scale = group.scale[g];
             if (scale.undefined) states[g].r = kNaN;
-            // For beta = 0 use the smallest beta above 0. All scores then have the same weight, and a single score is
-            // unchanged.
+            // For beta = 0 use the smallest beta above 0. All scores of a prefix then have the same weight, and
+            // the result for a prefix of one score is this score.
             if (scale.flat) scale.beta = {std::numeric_limits<double>::denorm_min(), 0};
             scale.flat = false;
         }

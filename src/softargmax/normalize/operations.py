@@ -349,8 +349,9 @@ logsumexp_vjp: Operation[LogSumExpVjp, ToScores] = Operation(
 )
 
 
-# --- entropy <p, -log p> and expectation <p, v>: dE = <p (v - E), dx> + <p, dv> ---------------------------------------
-# with x = beta z. softmax_vjp computes p (v - <p, v>). The rules recompute p and log p from the scores.
+# --- entropy <p, -log p> and expectation E = <p, v> -------------------------------------------------------------------
+# With x = beta z, dE = <p (v - E), dx> + <p, dv>. softmax_vjp computes p (v - E). The rules recompute p and log p from
+# the scores.
 
 
 class Expectation(NamedTuple):

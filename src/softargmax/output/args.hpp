@@ -1,4 +1,4 @@
-// Arguments of the kernels of the output layers, as plain structs of pointers and numbers.
+// Arguments of the kernels of the output layers, as plain data: no Python objects and no SIMD types.
 #pragma once
 
 #include "core/cpp/kernel.hpp"

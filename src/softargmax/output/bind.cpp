@@ -105,8 +105,8 @@ NumbersField<J, T> numbers(const char* name, T* J::* to, std::int64_t J::* count
     return {name, to, count, like};
 }
 
-// A vector of `count` + `more` contiguous numbers, integers or float64. If the kernel only reads the vector, a vector
-// that is not contiguous may be copied.
+// A vector of `count` + `more` numbers, integers or float64. A vector that the kernel writes must be contiguous. A
+// vector that it only reads is copied if it is not contiguous.
 template <class J, class T> struct VectorField {
     struct Value {
         T* data = nullptr;

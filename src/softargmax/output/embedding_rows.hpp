@@ -22,8 +22,8 @@ constexpr std::int64_t kSummands = 512;
 // Vectors are prefetched this many pairs ahead.
 constexpr std::int64_t kAhead = 8;
 // A weighted sum is computed in type T from vectors of type S. This number of its packs are in registers at the same
-// time. With 16 packs and sanitizers, this file takes a minute to compile. Sums in another precision than that of the
-// layer are rare, and 16 packs would add 58 KB to the module for them.
+// time. With 16 packs and sanitizers, this file takes a minute to compile. Sums in double of narrower vectors, and sums
+// in float of double vectors, are rare. With 16 packs, the code for these sums would add 58 KB to the module.
 template <class T, class S>
 constexpr int kSummed =
     kRegisterBytes == 64 && !SOFTARGMAX_SANITIZED && (sizeof(T) == 4 ? sizeof(S) <= 4 : sizeof(S) == 8) ? 16 : 4;

@@ -1,4 +1,4 @@
-// Arguments of the kernels of the sparse maps: plain data, without Python objects or vectors.
+// Arguments of the kernels of the sparse maps, as plain data: no Python objects and no SIMD types.
 #pragma once
 
 #include "core/cpp/kernel.hpp"

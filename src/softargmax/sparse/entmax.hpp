@@ -100,7 +100,8 @@ struct Root {
 
 // ---- maps -----------------------------------------------------------------------------------------------------
 
-constexpr double kMargin = 1e-3;  // `cut` is valid as long as lambda is at most this far above the root
+// The `cut` of a map leaves out no positive p as long as lambda is at most this far above the root.
+constexpr double kMargin = 1e-3;
 
 // (1 - e^-u) / u for u >= 0.
 inline double mean_decay(double u) { return u < 1e-3 ? 1 - u * (0.5 - u * (1.0 / 6)) : (1 - exp_scalar(-u)) / u; }

@@ -176,7 +176,7 @@ void exact_sums(const T* z, std::int64_t n, const F& map, ExactSums& sums) {
     const Doubles zero = Doubles::all(0);
     std::conditional_t<pairs, Sum<double>, PlainSum> p[2];
     Doubles slope[2] = {zero, zero}, curve[2] = {zero, zero};
-    Doubles nearest = Doubles::all(-kInf);  // negated
+    Doubles nearest = Doubles::all(-kInf);  // minus the smallest distance, so that `max` can be used
     for (std::int64_t i = 0; i < n; i += V::kLanes) {
         each_half(scores_at(z, i, n), [&](Doubles d, int half) SOFTARGMAX_LAMBDA {
             const Exact x = here.template exact<T, pairs>(d);

@@ -1,8 +1,8 @@
-"""The root, which gives tau of a sparse map, with its derivative: two differentiable Newton steps after the search.
+"""The root of a row of a sparse map, with its derivative: two differentiable Newton steps after the search.
 
-For alpha <= 2 the unknown is lambda in p = e_a(z - max z - lambda), with e_a as in `reference.py`. For alpha > 2 the
-unknown is q, the smallest p above 0. Let o be the score whose p is q. Then p = (q^a + a (z - o))^(1/a). In this form
-probabilities near the threshold keep their digits.
+The root is the number for which the p of the row sum to 1. For alpha <= 2 it is lambda in p = e_a(z - max z - lambda),
+with e_a as in `reference.py`. For alpha > 2 it is q, the smallest p above 0. Let o be the score whose p is q. Then p =
+(q^a + a (z - o))^(1/a). In this form probabilities near the threshold keep their digits.
 
 The search (`reference_search.py`) treats its inputs as constants, so it has no derivative. Two Newton steps follow the
 search, and these are differentiable. One step would give the first derivatives of the root. Two steps give derivatives

@@ -1,4 +1,4 @@
-"""Fold the pieces of rows that are read at a time (windows), with the compiled core.
+"""Fold one window after the other with the compiled core. A window is the part of an array that is read at once.
 
 The states of the rows are carried from window to window.
 

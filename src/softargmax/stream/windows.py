@@ -1,4 +1,4 @@
-"""Compute the windows of an array (the pieces that are read at a time) and their order.
+"""Compute the windows of an array, which are the parts that are read at once, and their order.
 
 This module computes indices and reads no data.
 

@@ -173,11 +173,12 @@ SOFTARGMAX_INLINE void tile(const T* a, const T* b, std::int64_t pitch, const De
             for (int j = 0; j < kTilePacks; ++j) put(sum[i][j], i, j * V::kLanes, first);
     } while (d < depth.size);
 }
+// The sums of most products start at 0.
 template <class V> struct Zero {
     SOFTARGMAX_INLINE V operator()(int, int) const { return V::all(0); }
 };
-// Computes a tile of at most `Rows` rows. If fewer rows are left, it uses a smaller tile: a single row would take as
-// long as 12 rows in a full tile. `put` must ignore rows beyond `rows`.
+// Computes a tile of at most `Rows` rows. If fewer rows are left, it uses a smaller tile, because a full tile takes
+// as long for 1 row as for 12. `put` must ignore rows beyond `rows`.
 template <class A, int Rows = kTileRows, class T, class Put, class Start = Zero<Pack<T>>>
 void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put,
                  const Start& start = {}) {
@@ -277,9 +278,9 @@ template <int Rows, class T> void multiply_by_columns(const T* a, Matrix<T> b, c
         const T* from[2] = {b.data + j * b.col, b.data + (j + V::kLanes) * b.col};
         std::int64_t d = 0;
         for (; d + n <= b.rows; d += n) {
-            if (d % kSide == 0)  // the next columns
+            if (d % kSide == 0)
                 for (int k = 0; k < kColumnsAtOnce<T>; ++k)
-                    __builtin_prefetch(from[0] + (kColumnsAtOnce<T> + k) * b.col + d);
+                    __builtin_prefetch(from[0] + (kColumnsAtOnce<T> + k) * b.col + d);  // of the next columns
 #pragma GCC unroll 2
             for (int half = 0; half < 2; ++half) {
                 V y[n];
