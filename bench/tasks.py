@@ -3,8 +3,9 @@
     python -m bench.tasks              5 minutes on one core; writes bench/results/tasks.json
 
 Each side of a task runs in its own process, on one thread. Its memory is the peak resident memory minus the memory
-before the call, which includes the inputs. Its CPU time is the smallest of three further runs. Both sides must give the
-same loss. The times of last layers are medians of CPU time, from sides that take turns in one process.
+before the call. The inputs exist before the call, so they are not counted. Its CPU time is the smallest of three
+further runs. Both sides must give the same loss. The times of last layers are medians of CPU time, from sides that take
+turns in one process.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def declared(name: str, function: Any, kind: Kind, results: dict[str, str], doc:
 
 
 def laid_out(head: str, given: list[str], tail: str) -> list[str]:
-    """Return a declaration on one line, or with its arguments on their own lines if it is too long."""
+    """Return a declaration on one line or, if it is too long, with its arguments on separate lines."""
     if len(one := head + ", ".join(given) + tail) <= WIDTH - 4:
         return [one]
     lines = ["   "]

@@ -62,9 +62,9 @@ def accuracy() -> str:
     return "\n".join(
         [
             "Largest error over all kinds of rows of [Accuracy](accuracy.md), at temperature 1. The unit is one ulp of",
-            "the exact result, in the dtype of the result. For logsumexp it is one ulp of the number that promise 1",
-            "names. For float16 and bfloat16 scores, our logsumexp is float32, so its unit is smaller than that of the",
-            "peers, which return the dtype of the scores. In float16, 8.4e+06 means that a sum overflowed.",
+            "the exact result, in the dtype of the result. For logsumexp it is one ulp of max(|result|, |largest",
+            "score|). For float16 and bfloat16 scores, our logsumexp is float32, so its unit is smaller than that of",
+            "the peers, which return the dtype of the scores. In float16, 8.4e+06 means that a sum overflowed.",
             "",
             table(["", *(PEERS.get(s, s) for s in subjects)], rows),
             "",

@@ -186,7 +186,7 @@ def made_of(smallest: float, k: int, alpha: float, dtype: str, seed: int = 0) ->
 
 
 def allowance(row: Exact, alpha: float, sum_error: float) -> NDArray[np.float64]:
-    """Return the error of each p that an error of the sum of p causes.
+    """Return by how much each p is wrong if the sum of p is wrong by `sum_error`.
 
     The error `sum_error` of the sum moves every v by |a| sum_error / slope.
     """

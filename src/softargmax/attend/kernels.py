@@ -127,7 +127,7 @@ def _without_nonfinite(i: AttentionVjp, outputs: dict[str, Any], found: dict[str
 
 @np.errstate(all="ignore")
 def _add_left_out(i: AttentionVjp, totals: AttentionGradients, left_out: Any) -> None:
-    """Let the definition compute the gradients of the queries that were left out. Add them to `totals`."""
+    """Compute the gradients of the queries that were left out by the definition, and add them to `totals`."""
     of, g, length = _frozen(i.of), frozen(i.g), i.of.q.shape[-2]
     each = of.q.shape[-3] // max(of.k.shape[-3], 1)
     for *entry, head in np.argwhere(left_out.any(-1)).tolist():

@@ -242,10 +242,10 @@ class QuadraticDiscriminant(ScoreClassifier):
             variances, directions = _axes(part, means[k], shrinkage, towards, 1 / scale)
             enough = variances > tol / scale / scale
             if not enough.all():
-                instead = "" if shrinkage is None else " without shrinkage"
+                instead = "" if shrinkage is None else "shrinkage=None and "
                 raise np.linalg.LinAlgError(
                     f"X: expected a covariance of rank {x.shape[1]} in class {label(name)}, got rank {enough.sum()} "
-                    f"from {len(part)} rows; use a reg_param above {tol:g}{instead}"
+                    f"from {len(part)} rows; use {instead}a reg_param above {tol:g}"
                 )
             spreads.append(np.sqrt(variances))
             self.directions_.append(directions)

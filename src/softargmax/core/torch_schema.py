@@ -1,4 +1,6 @@
-"""How the arguments of an operation become parameters of a torch schema (slots), and back; values saved for backward.
+"""Convert the arguments of an operation to the parameters of its torch schema, called slots, and back.
+
+This module also saves the values that the backward pass needs.
 
 The functions are generated once per operation, so that a call runs no loops.
 """

@@ -50,8 +50,8 @@ template <int Size> double order_of(const Group<double, Size>& group, int g) {
 // True if the Renyi entropy of this order needs q. Orders 1, inf and NaN do not need q. At a = 1 the entropy is
 // <p, -log p>, and at a = inf it is -log max p. Orders above 2^60 are treated as inf.
 inline bool has_q(double order) { return order != 1 && order <= 0x1p60; }
-// Returns the scale of the scores of q: beta, or the order times beta for the Renyi entropy. At T = 0 it is beta for
-// every sum, because q is then equal to p.
+// Returns the scale of the scores of q: beta, or the order times beta for the Renyi entropy. At T = 0 it is beta
+// for the Renyi entropy too, because its q is then equal to p.
 template <int Size> Scale scale_of_q(const Group<double, Size>& group, int g) {
     const Scale beta = group.beta(g);
     if (group.args.sum != SumOf::renyi_entropy || std::isinf(beta.hi)) return beta;

@@ -1,4 +1,4 @@
-"""Random numbers of the samplers, by Philox with the counter (position, purpose, stream)."""
+"""Random numbers of the samplers, by Philox. The counter holds the position, the stream, and what the number is for."""
 
 from __future__ import annotations
 

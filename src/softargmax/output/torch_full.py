@@ -1,4 +1,4 @@
-"""Layers with scores h W^T + b: the full softmax, and the base class of the layers trained by sampling."""
+"""Layers with scores h W^T + b: their base class, and the full softmax."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ template <class V> struct Rough {
     V p, slope;
 };
 struct Exact {
-    Two<Doubles> p;  // the low part is 0 or unused if pairs are not needed
+    Two<Doubles> p;  // the low part is only computed by `exact<T, true>`
     Doubles slope, curve, v;  // v is used only where p > 0
 };
 

@@ -21,7 +21,7 @@ from softargmax.sparse.support import Support
 
 
 class Scores(NamedTuple):
-    """Scores, whose rows run along `axes`, and the order of each row."""
+    """Scores, whose rows run along `axes`, and alpha, the order of the map, for each row."""
 
     z: Array
     alpha: Rowwise

@@ -1,4 +1,4 @@
-"""Fold one window after the other with the compiled core. A window is the part of an array that is read at once.
+"""Fold the parts of an array that are read one after the other, called windows, with the compiled core.
 
 The states of the rows are carried from window to window.
 

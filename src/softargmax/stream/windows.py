@@ -1,4 +1,4 @@
-"""Compute the windows of an array, which are the parts that are read at once, and their order.
+"""Cut an array into windows, each of which is read as one piece, and choose their order.
 
 This module computes indices and reads no data.
 

@@ -192,10 +192,10 @@ template <class T> SOFTARGMAX_CALLED One<T> fma(One<T> a, One<T> b, One<T> c) {
 template <class T> SOFTARGMAX_INLINE One<T> max(One<T> z, One<T> acc) { return {z.r > acc.r ? z.r : acc.r}; }
 #endif
 
-// Masks: above(a, b) is not (a <= b), so it is true if a or b is NaN. keep(m, a) equals a where m is true, and 0
-// elsewhere.
-// unless(a, b) is a && !b. `compress` writes the lanes for which the mask is true contiguously, and returns the address
-// after the last of them. It may overwrite memory behind this address, up to the length of a vector plus one element.
+// Masks: above(a, b) is !(a <= b), so it is true if a or b is NaN. keep(m, a) equals a where m is true, and 0
+// elsewhere. unless(a, b) is a && !b. `compress` writes the lanes for which the mask is true contiguously, and returns
+// the address after the last of them. From this address on, `compress` may overwrite the length of a vector plus one
+// element.
 #if defined(__AVX512F__)
 template <class T> struct OneMask {
     std::uint32_t bits;
@@ -397,7 +397,7 @@ template <class V, class C> struct Widest<V, C, 64> {
 template <class T> using Pack = typename Widest<One<T>, OneCount<T>, kRegisterBytes>::Pack;
 template <class T> using Count = typename Widest<One<T>, OneCount<T>, kRegisterBytes>::Count;
 
-// ---- scalars, so that the formulas of math.hpp accept them too --------------------------------------------------
+// ---- functions of scalars, with which the formulas of math.hpp accept scalars too -------------------------------
 
 SOFTARGMAX_INLINE double fma(double a, double b, double c) { return std::fma(a, b, c); }
 SOFTARGMAX_INLINE double power_of_two(double km) {

@@ -1,4 +1,4 @@
-// Fast checks, in C++, of Python's arguments: tensors in CPU memory, and arrays that need no conversion.
+// Fast checks, in C++, whether an argument from Python is a tensor in CPU memory, or an array that needs no conversion.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -20,8 +20,8 @@ bool find_openmp();
 // Creates the pool, and arranges that every forked child creates its own. It is called once.
 void start_threads();
 
-// The number of scores from which a call uses several threads. Waking a thread takes 5 to 50 us, and a kernel takes
-// about 10 us for 2^15 scores.
+// The smallest number of scores for which a call uses several threads. Waking a thread takes 5 to 50 us, and a kernel
+// takes about 10 us for 2^15 scores.
 constexpr std::int64_t kParallel = 1 << 15;
 
 // Sets rounding to nearest, and keeps subnormals. The caller may have set other modes, for example by
