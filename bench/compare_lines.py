@@ -167,7 +167,7 @@ LINES = (
 def serve() -> None:
     """Read requests [line, repeats] as lines of JSON, and print an answer to each.
 
-    The answer is the seconds per call of the line. With 0 repeats, it is the number of calls that a run needs.
+    The answer is the seconds per call of the line. With 0 repeats, it is the number of calls that take LEAST seconds.
     """
     warnings.simplefilter("ignore")  # a fit that stops early emits a warning
     torch.set_num_threads(THREADS)

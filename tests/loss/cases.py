@@ -9,7 +9,8 @@ import numpy as np
 
 RNG = np.random.default_rng(5)
 K = 6
-# Rows with scores of all sizes up to 1e4. Two rows are confident in the target, one in another class. One is constant.
+# Rows with scores of all sizes up to 1e4. Rows 1, 4 and 8 are confident in the target, row 5 in another class. Row 7 is
+# constant.
 Z = RNG.standard_normal((12, K)) * RNG.choice([1.0, 8.0, 300.0], (12, 1))
 Z[1], Z[4], Z[5] = [0, 1, -3, 2, -1, 22], [-40, -41, -42, 2, -43, -44], [1, 2, 30, 3, -2, 4]
 Z[7], Z[8] = [7.5] * K, RNG.uniform(-1e4, 1e4, K)

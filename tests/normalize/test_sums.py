@@ -96,7 +96,7 @@ def test_signed_sums_lose_only_the_digits_that_cancel(implementation: str) -> No
 
 
 def test_huge_weights_with_small_exponentials(quick: Backend) -> None:
-    """Large weights do not underflow: e^-800 is 0 in float64, but 1e300 e^-800 is larger than 1e-300."""
+    """A small exponential with a large weight counts: e^-800 is 0 in float64, but 1e300 e^-800 exceeds 1e-300."""
     log_abs, sign = s.signed_logsumexp(quick.array([0.0, -800.0]), quick.array([1e-300, -1e300]))
     with mp.workdps(60):
         truth = mp.log(mp.mpf(1e300) * mp.exp(-800) - mp.mpf(1e-300))

@@ -61,7 +61,7 @@ def test_a_full_disk_raises_before_the_work(tmp_path, source, old):
 def as_nobody(script, *arguments):
     """Run a script as a user who, unlike root, lacks permission to write to some folders.
 
-    The script imports everything before it changes the user, who may have no right to read the package.
+    Everything is imported before the user changes, because the new user may have no right to read the package.
     """
     load = "import numpy, numpy.ma, softargmax.stream, sys\nsoftargmax.stream.logsumexp([numpy.zeros(3)])\n"
     drop = "import os\nif os.getuid() == 0:\n    os.setgid(65534); os.setuid(65534)\n"

@@ -4,7 +4,7 @@ The compiled core computes the products and entmax. A product skips each small b
 orders above 1 these are most blocks.
 
 A query that sees a nonfinite number is flagged and replaced by 0. Nonfinite numbers in k and v are also replaced by 0.
-Therefore nonfinite numbers do not affect the sums over other queries.
+Therefore nonfinite numbers do not affect the results of other queries.
 """
 
 from __future__ import annotations

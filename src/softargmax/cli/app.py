@@ -78,7 +78,7 @@ def _root(
         False, "--version", help="Show the version and exit.", callback=_version, is_eager=True
     ),
 ) -> None:
-    """Handle the options before the subcommand, and check environment variables before any subcommand runs."""
+    """Handle the options that precede the name of the subcommand. Check environment variables."""
     with refused_as(WrongUseError):
         dispatch.requested_name()
     unusable = info.native().get("unusable", "")

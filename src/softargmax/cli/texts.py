@@ -35,7 +35,7 @@ def read(path: str) -> bytes:
     """Return the bytes of a file, or of standard input for ``-``. Gzip data are decompressed."""
     name = STDIN if path == "-" else path
     if path == "-" and sys.stdin is None:  # Python sets sys.stdin to None if it is closed
-        raise FailedRunError(f"{STDIN} is closed; expected data on it, numbers, or one file")
+        raise FailedRunError(f"{STDIN} is closed; expected numbers or one file as arguments, or data on {STDIN}")
     data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     if data.startswith(GZIP):
         try:

@@ -275,7 +275,7 @@ def back(x: Any, axis: int) -> Any:
 def squeezed(row: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
     """Remove the reduced axes from an array with one number per row, unless `keepdims`.
 
-    A NumPy array without axes becomes a scalar.
+    A NumPy result that has no axes left becomes a scalar.
     """
     if keepdims:
         return as_number(row)

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from softargmax.core.scale import Scale
     from softargmax.core.torch_operation import TorchOperation
 
-_row_dtype = functools.cache(row_dtype)  # generated code receives only dtypes of NumPy and torch
+_row_dtype = functools.cache(row_dtype)  # the dtypes of NumPy and torch, which generated code passes, are hashable
 
 # --- the operation ----------------------------------------------------------------------------------------------------
 

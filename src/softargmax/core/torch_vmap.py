@@ -1,4 +1,4 @@
-"""The three vmap rules of torch operators: along rows, by the operation's own rule, or by the definition."""
+"""The three vmap rules of torch operators: more rows, the operation's own rule, or a vmap of the definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row layout of ragged segments, and the maximum and sum of each row, which the definitions use.
+"""Ragged segments as rows, for the definitions, and the maximum and the sum of each segment or row.
 
 The definitions avoid rounding errors in two ways. First, z - m is stored as d + e, where d is the rounded difference
 and e its rounding error. Its exponential is computed as exp(d) (1 + e). The product beta (z - m) is stored in the same

@@ -34,8 +34,8 @@ def alias_table(probabilities: Floats) -> AliasTable:
     the deficits of the light buckets up to bucket i. :math:`E_j` is the sum of the excesses of the heavy buckets up to
     bucket j:
 
-    .. math:: \mathrm{alias}(i) = \min\{j : E_j > D_{i-1}\}, \qquad \mathrm{threshold}(j) = 1 - (D_i - E_j),
-        \quad i = \min\{i : D_i \ge E_j\}
+    .. math:: \mathrm{alias}(i) = \min\{j : E_j > D_{i-1}\}, \qquad \mathrm{threshold}(j) = 1 - (D_{i(j)} - E_j),
+        \quad i(j) = \min\{i : D_i \ge E_j\}
 
     The code stores deficits and excesses as integers, so the sums D and E are exact. At K = 10^5, the integer 1 stands
     for 2^-45 of a bucket. The rounding errors of all q are added to the most probable class. They change the

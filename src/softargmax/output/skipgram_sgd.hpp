@@ -139,8 +139,9 @@ template <class T> class Steps {
         for (int owner = 0; owner < kOwners; ++owner) ends[owner + 1] += ends[owner];
         T* node[kTogether];
         std::int8_t sign[kTogether];
+        // ends[owner] is the begin of the owner's pairs before this loop, and their end after it.
         for (std::int64_t j = 0; j < found.count; ++j) {
-            const std::int64_t at = ends[found.owner[j]]++;  // moves ends[owner] to the end of the owner's pairs
+            const std::int64_t at = ends[found.owner[j]]++;
             node[at] = found.node[j];
             sign[at] = found.sign[j];
         }

@@ -1,4 +1,4 @@
-"""Base classes of the layers that train on a few candidate classes: draws, scores, losses and state."""
+"""Base classes of the layers that train on a few candidate classes: draws, scores, losses, and what is saved."""
 
 from __future__ import annotations
 

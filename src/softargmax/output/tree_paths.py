@@ -89,7 +89,7 @@ class TreePaths:
 
     @property
     def slots(self) -> Slots:
-        """The place of each inner node and of each class below its parent."""
+        """For each inner node and each class, its parent and its side (see `Slots`)."""
         return self._slots
 
     @property

@@ -1,4 +1,4 @@
-"""Errors for rows that cannot be drawn from, and a mask of such rows for traced arrays and arrays on devices."""
+"""Errors for rows that cannot be drawn from, and a mask of such rows for arrays whose values cannot be read."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ struct Root {
 
 // ---- maps -----------------------------------------------------------------------------------------------------
 
-// The `cut` of a map leaves out no positive p as long as lambda is at most this far above the root.
+// Scores up to `cut` are skipped. As long as lambda exceeds the root by at most kMargin, all of them have p = 0.
 constexpr double kMargin = 1e-3;
 
 // (1 - e^-u) / u for u >= 0.

@@ -430,8 +430,8 @@ class Lanes {
     bool has_root(int g) const { return top_[g] == top_[g]; }
     double tau(int g) const { return tau_[g]; }
 
-    // Computes p of order 1 + a for all rows that have a root. `scaled`: the rows have their own beta, and the order
-    // has a closed form.
+    // Computes p of order 1 + a for all rows that have a root. `scaled` is true if each row has its own beta,
+    // which only maps with a closed form support.
     void solve(Twofold a, bool scaled) {
         using V = Pack<float>;
         for (int j = 0; j < columns_; j += kSide) turn(row_[0] + j, kShort, lane_[j], kSide);

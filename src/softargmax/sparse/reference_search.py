@@ -1,4 +1,4 @@
-"""The search for the root of a row, the number for which the p of the row sum to 1. It determines tau.
+"""The search for the root of each row: the number from which tau follows, such that the p of the row sum to 1.
 
 Steps are taken until all rows have converged. A row that has converged does not change, so its result does not depend
 on other rows. JAX has a loop that can be traced, `jax.lax.while_loop`. torch has none: under tracing or on a device,

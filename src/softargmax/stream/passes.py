@@ -94,7 +94,7 @@ class WindowReader:
         self.tick(window.size * self.source.dtype.itemsize)
 
     def groups(self) -> Iterator[tuple[slice, slice]]:
-        """Yield groups of rows that are read together, as slices (outer, inner) of the dimensions of that name."""
+        """Yield groups of rows that are read together, each as a pair: a slice of `outer` and a slice of `inner`."""
         for outer in parts(self.rows.form.outer, self.window.outer):
             for inner in parts(self.rows.form.inner, self.window.inner):
                 yield outer, inner

@@ -51,8 +51,8 @@ template <class T> constexpr int kTileCols = kTilePacks * Pack<T>::kLanes;
 template <class T> using PanelsA = Panels<T, kPanelRows>;
 template <class T> using PanelsB = Panels<T, kPanelCols<T>>;
 
-// Packs one panel of rows. Packing a number from the second-level cache takes 0.1 ns, as long as the 12 multiply-adds
-// that use it.
+// Packs one panel of rows. Packing a number from the second-level cache takes 0.1 ns, the same time as the 12
+// multiply-adds that use it.
 template <int Width, class S, class T> void pack_panel(Matrix<S> from, T* to) {
     if (from.col == 1) {
         T square[Width][kSide] = {}, transposed[kSide][Width];
