@@ -275,7 +275,7 @@ def package_version(name: str) -> str | None:
 
 
 def cpu_fields() -> dict[str, str]:
-    """Return what /proc/cpuinfo says of the first processor, by lower-case name; {} if there is no such file."""
+    """Return the fields of the first processor in /proc/cpuinfo by lower-case name, or {} if there is no such file."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return {}

@@ -1,7 +1,7 @@
 """Arrays of every library: their kind, namespace, dtype and axes, and conversion of arguments to one kind.
 
-A *kind* says where an array's memory is: "numpy", "torch" (CPU memory), "torch-device" (any other device), "array-api"
-(all other libraries).
+A *kind* is one of "numpy", "torch" (a tensor in CPU memory), "torch-device" (a tensor on any other device) and
+"array-api" (an array of any other library).
 
 Frameworks are looked up in `sys.modules` and never imported. If a library was not imported, no argument is its array.
 """
@@ -126,7 +126,7 @@ def as_array(z: Any, name: str = "z") -> Any:
 class StandInError(TypeError):
     """An error for an argument that stands for a tensor, such as a `torch.fx` proxy.
 
-    `public` catches this error and lets torch handle the call.
+    `public` (signature.py) catches this error and lets torch handle the call.
     """
 
     def __init__(self, argument: Any) -> None:
@@ -200,7 +200,7 @@ def _converted(values: Any, z: Any, name: str) -> Any:
         found = xp.asarray(values, device=device_of(z))
         if typed or dtype_name(found.dtype) not in FLOATS:
             return found
-        # Python numbers become float64, even if the library's default is float32.
+        # Python floats become float64 if the library has it, even if the library's default is float32.
         return xp.asarray(values, dtype=working_dtype(z, xp), device=device_of(z))
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         wrong = isinstance(error, TypeError) or not isinstance(values, (Number, Sequence))
@@ -310,7 +310,7 @@ def readable(array: Any) -> bool:
 
 
 def recorded(array: Any) -> bool:
-    """True if torch's autograd records operations on this array now."""
+    """True for a tensor while torch's gradient mode is on, even if the tensor itself does not require grad."""
     return is_torch(array) and sys.modules["torch"].is_grad_enabled()
 
 

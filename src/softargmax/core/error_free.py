@@ -1,6 +1,7 @@
 """Error-free transformations: sums and products as unevaluated pairs, in any array-API namespace.
 
-The algorithms are by Dekker (1971) and Knuth. They are exact unless a number overflows.
+The algorithms are by Dekker (1971) and Knuth. They are exact unless a number overflows or the error of a
+product underflows.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def total(x: Any) -> tuple[Any, Any]:
     n = x.shape[-1]
     half = 1 << max(n - 1, 1).bit_length() - 1  # the largest power of two below n
     e = xp.zeros_like(x)
-    if half < n:  # add the entries after the first `half` entries to the first ones
+    if half < n:  # add the last n - half entries to the first n - half entries
         s, e = two_sum(x[..., : n - half], x[..., half:])
         x = xp.concat([s, x[..., n - half : half]], axis=-1)
         e = xp.concat([e, xp.zeros_like(x[..., n - half :])], axis=-1)

@@ -68,7 +68,7 @@ struct Pieces {
     std::int64_t rows, cols;  // rows and columns of a piece: multiples of the size of a panel
     std::int64_t across, count;
 
-    // Returns the way of cutting C into about `wanted` pieces for which `time` estimates the shortest time.
+    // Compares ways to cut C into about `wanted` pieces, and returns the one with the shortest estimated `time`.
     template <class T> static Pieces of(const ProductArgs& args) {
         const double size = static_cast<double>(args.rows) * static_cast<double>(args.cols),
                      by_size = size * std::min(static_cast<double>(args.depth) / kPieceWork, 1 / kPieceSize);

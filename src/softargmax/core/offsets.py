@@ -83,7 +83,7 @@ def _count(index: Any, num_segments: Any) -> int:
 def _checked_list(offsets: Any, z: Any, name: str, of: str) -> Any:
     """Check offsets in a list before they become an array.
 
-    The values of the array may be unreadable, or too large for its dtype.
+    Afterwards the values may be unreadable, or the array's dtype may be too narrow for them.
     """
     if not isinstance(offsets, (list, tuple, range)) or not offsets or not isinstance(offsets[0], (int, np.integer)):
         return offsets

@@ -156,7 +156,7 @@ class Operation(Generic[A, R]):
         return (self._servers[requested()].get(type(array)) or self.server(array))(i, True)
 
     def now(self, i: A) -> Any:
-        """Return the first result of a record whose arrays `axes_at_once` has checked, without checking them again."""
+        """Return the first result. `_native.axes_at_once` has checked the arrays, so they are not checked again."""
         launch = self._launchers[requested()].get(type(self.array(i)))
         return self.first(i) if launch is None else launch(i, True)
 

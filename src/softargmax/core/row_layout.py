@@ -13,7 +13,7 @@ INF = math.inf
 
 
 class Rows:
-    """z laid out as rows along the last axis. Rows of length 0 are padded to length 1 with the identity -inf."""
+    """The layout of z as rows along the last axis. `pad` turns rows of length 0 into rows of one -inf."""
 
     def __init__(self, z: Any, axes: tuple[int, ...]) -> None:
         self.xp = namespace(z)

@@ -1,6 +1,6 @@
 """The scale beta = ln(base) / temperature, kept as the unevaluated sum hi + lo.
 
-If 1/T were rounded to one number, the error in float64 would be 248 ulp at z = -2000 and T = 3.7. Using the
+If 1/T were rounded to one float64, the error of exp(z / T) would be 248 ulp at z = -2000 and T = 3.7. Using the
 pair takes no measurable time.
 
 For base > 1, hi is 0 at T = inf, +-inf at T = +-0, and negative for T < 0. For base = 1, hi is 0.
@@ -81,7 +81,7 @@ def scale_of_array(temperature: Any, base: float | None, xp: Any, k: float = 1.0
         return Scale(zero, zero)
     with np.errstate(all="ignore"):
         limit = c / temperature
-        infinite = xp.abs(limit) == math.inf  # its gradient is 0: the formula would give 0 * inf = NaN
+        infinite = xp.abs(limit) == math.inf  # here beta's gradient is 0, and c / T would give 0 * inf = NaN
         limit = xp.where(limit < 0.0, zero - math.inf, math.inf)
         hi = xp.where(infinite, limit, c / xp.where(infinite, 1.0, temperature))
         hi = xp.where(hi == 0, 0.0, hi)  # beta = 0 is always +0

@@ -75,7 +75,7 @@ def class_axis(z: Tensor) -> int:
 def known(value: Any, name: str) -> Any:
     """Return the value of an option for the checks of a module's constructor, which has no scores.
 
-    This is the value itself. For an array, its dtype is checked here, and 1 is returned in its place.
+    A number, string or None is returned unchanged. For an array, the dtype is checked here, and 1 is returned.
     """
     if not isinstance(value, (Real, str, bytes, type(None))):
         check.scores(value, name)

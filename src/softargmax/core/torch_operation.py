@@ -222,9 +222,9 @@ class TorchOperation:
     def _autograd(self, keys: Any, *flat: Any) -> Any:
         """The kernel of the Autograd key.
 
-        Inside functorch's transforms, for example in a compiled `jacrev`, this kernel handles one transform level. Its
-        forward must call the operator at the lower levels, so that these record derivatives, too. By default the
-        forward would skip all lower levels.
+        Inside functorch's transforms, for example in a compiled `jacrev`, this kernel handles one transform level. The
+        Function's forward must call the operator at the lower levels, so that these levels record derivatives, too. By
+        default the forward would skip all lower levels.
         """
         if not transformed():
             return self._apply_here(*flat)

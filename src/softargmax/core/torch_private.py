@@ -70,7 +70,7 @@ PLAIN_TENSOR = f"(_in_memory({{0}}) or {_OF_PLAIN_KEYS})"
 """True if a kernel may read the tensor's memory."""
 READY = f"(_ready({{0}}) or (not ({{0}}.requires_grad and _grad()) and {_OF_PLAIN_KEYS}))"
 """True if a kernel may read the tensor's memory and there is no derivative to record."""
-_NAMED = hasattr(Tensor, "names")  # named tensors have their own dispatch key
+_NAMED = hasattr(Tensor, "names")  # this torch has named tensors, which only `_keys` recognises
 READY_NAMES = {
     "_eager": _native.still,
     "_in_memory": (lambda _: False) if _NAMED else _native.in_memory,

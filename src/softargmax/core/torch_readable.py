@@ -28,7 +28,10 @@ def direct(tensor: Tensor) -> bool:
 
 
 def as_they_are(*tensors: Tensor | None) -> bool:
-    """True if kernels may read the tensors' memory: no compiler, transform or mode is active, only autograd."""
+    """True if kernels may run on the tensors: no compiler, transform or mode is active, nor "reference" requested.
+
+    Autograd may be active.
+    """
     if torch.compiler.is_compiling() or requested_name() == "reference":
         return False
     return _eager() and all(_plain_tensor(x) for x in tensors if x is not None)

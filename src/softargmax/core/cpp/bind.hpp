@@ -167,8 +167,7 @@ template <auto kRun, class Args> std::optional<std::int64_t> unless_wrong_class(
 }
 constexpr std::initializer_list<Type> kReal = {Type::f16, Type::bf16, Type::f32, Type::f64};
 
-// The limit that the CPU quota sets to the default number of threads. cpu_quota.py reads the quota at the first large
-// call.
+// The CPU quota's limit on the default number of threads. cpu_quota.py reads the quota at the first large call.
 inline int quota_threads() {
     static std::atomic<int> known{0};
     if (known == 0) {
@@ -177,7 +176,7 @@ inline int quota_threads() {
     }
     return known;
 }
-// Finds the OpenMP that torch has loaded, once torch is imported so far that it has `set_num_threads`.
+// Finds the OpenMP that torch has loaded. Does nothing until torch's import has defined `set_num_threads`.
 inline void watch_for_torch() {
     static bool searched = false;
     if (searched) return;

@@ -180,7 +180,7 @@ struct ProductArgs {
     std::int64_t pitch = 0;  // distance from one row of `out` to the next, in elements
     const char* bias = nullptr;  // `cols` numbers of out's type
     bool adds = false;
-    bool sparse = false;  // skips tiles of zeros; use if A has many zeros and B is finite
+    bool sparse = false;  // skips panels of A that are all 0; use if A has many zeros and B is finite
     int threads = 1;
 };
 

@@ -143,7 +143,7 @@ NB_MODULE(_native, module) {
     module.def("ready", [](nb::handle x) { return Tensors::known().ready(x); }, "x"_a.none(),
                "True if `in_memory` and there is no derivative to record");
     module.def("at_once", [](nb::handle i) { return Tensors::known().all_ready(i) && Torch::known().still(); }, "i"_a,
-               "True only if a kernel may run on this record now, without torch; False for some other such records");
+               "True if it is certain that a kernel may run on this record now, without torch");
     module.def("plain_axes", [](nb::handle z, nb::handle axis) { return CommonCall(z, axis).axes(); }, "z"_a.none(),
                "axis"_a.none(),
                "The axes if z is an array of floats that needs no conversion and axis is valid, else None");

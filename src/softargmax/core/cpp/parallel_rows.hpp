@@ -196,7 +196,7 @@ template <class A, class T, int Size> struct GroupOf {
     }
 
     Target<T> target(int g, std::int64_t block, const T* z) {
-        // The tile of scores is no longer needed and is reused for the result.
+        // If the scores were read into a tile, the tile is no longer needed and is reused for the result.
         if (frame.out_direct) result = memory(args.out, begin(block));
         else result = scratch(frame.z_direct ? kResult : kScores).template get<T>(Size * pitch);
         return {result + g * pitch, source(z, begin(block) + length), args.streaming && frame.out_direct};

@@ -180,7 +180,7 @@ class Described {
         const auto* const place = std::find(std::begin(numpy.floats), std::end(numpy.floats), dtype.ptr());
         const nb::tuple shape = numpy.shape_of(x_);
         if (place == std::end(numpy.floats) || shape.size() > kDims) return false;
-        memory_.dtype.code = static_cast<std::uint8_t>(place - numpy.floats);  // no DLPack code; only `alike` reads it
+        memory_.dtype.code = static_cast<std::uint8_t>(place - numpy.floats);  // an index for `alike`, no DLPack code
         memory_.ndim = static_cast<std::int32_t>(shape.size());
         memory_.shape = sizes_;
         for (std::int32_t d = 0; d < memory_.ndim; ++d) sizes_[d] = nb::cast<std::int64_t>(shape[d]);

@@ -62,8 +62,8 @@ std::unique_lock<std::mutex> locked(std::mutex& mutex) {
     return lock;
 }
 
-// Starts `count` threads by calls of start(), or fewer if the system refuses. The new threads block signals, so that
-// threads of the program handle them, except those that report an error of the thread itself.
+// Starts `count` threads by calls of start(), or fewer if the system refuses. The new threads block all signals
+// except those that report an error of the thread itself. So the program's own threads handle all other signals.
 template <class Start> void start_up_to(int count, const Start& start) {
     sigset_t blocked, before;
     sigfillset(&blocked);

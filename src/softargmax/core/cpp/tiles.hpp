@@ -243,7 +243,7 @@ template <class U> SOFTARGMAX_INLINE Blocks<64, float> high(Blocks<64, float> a,
 }
 #endif
 
-// Transposes a block with as many rows as a register of Bytes bytes has lanes, and 16 bytes of columns.
+// Transposes a block with as many rows as a register of Bytes bytes has lanes. Each row has 16 bytes.
 template <int Bytes, class T>
 SOFTARGMAX_INLINE void turn_block(const T* from, std::int64_t pitch, Blocks<Bytes, float>* y) {
     constexpr int n = 16 / sizeof(T);
