@@ -318,7 +318,7 @@ def tensors_that_are_not_dense() -> list[Any]:
     ]
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # torch warns that some of these are prototypes
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch warns that some of these layouts are prototypes
 @pytest.mark.parametrize("implementation", ["native", "reference"])
 @pytest.mark.parametrize("function", [*ROWWISE, softargmax.hardmax, softargmax.logcumsumexp], ids=lambda f: f.__name__)
 def test_tensors_that_are_not_dense(function: Any, implementation: str) -> None:

@@ -1,4 +1,4 @@
-"""The calls, derivatives and errors that an operation derives from its parts, tested on small made-up operations."""
+"""Calls, derivatives and errors of small made-up operations, with and without kernels and derivative rules."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Inner(NamedTuple):
 
 
 class Outer(NamedTuple):
-    """A record whose first array is in a nested record."""
+    """A record (a NamedTuple of arguments) whose first array is in a nested record."""
 
     of: Inner
     g: Array
@@ -219,7 +219,7 @@ def test_kernels_refuse_none() -> None:
                 continue
 
 
-# --- torch in separate processes --------------------------------------------------------------------------------------
+# --- torch: first calls and saved programs in new processes, changes in place, tangents -------------------------------
 
 
 def run(code: str) -> None:

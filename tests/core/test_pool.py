@@ -1,6 +1,4 @@
-"""The memory pool of large results reuses freed memory, gives no memory to two results, and is safe in threads and
-forked processes.
-"""
+"""The memory pool of large results: reuse of freed memory, separate results, threads, forked processes and limits."""
 
 from __future__ import annotations
 

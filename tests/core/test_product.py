@@ -55,7 +55,7 @@ def test_bits_of_a_row_do_not_depend_on_other_rows() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_few_rows_have_the_bits_of_many(dtype: str) -> None:
-    """With few rows, the product reads the second matrix in place. With many rows, it copies it into panels."""
+    """With few rows, the second matrix is read in place. With many rows, it is copied into panels."""
     rng = np.random.default_rng(3)
     for depth, n in ((1, 1), (3, 40), (16, 31), (17, 33), (515, 70), (1030, 600)):
         a, b = rng.standard_normal((60, depth)).astype(dtype), rng.standard_normal((depth, n)).astype(dtype)

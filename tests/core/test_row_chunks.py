@@ -1,4 +1,4 @@
-"""Composed functions process large arrays in chunks, with the same bits and little memory."""
+"""Functions such as `boltzmann` process large arrays in chunks of rows. The chunks do not change the bits."""
 
 from __future__ import annotations
 

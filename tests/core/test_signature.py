@@ -1,4 +1,4 @@
-"""Errors of calls that do not match a signature use the names of the public function."""
+"""Errors of calls that do not match a signature name the public function and its arguments."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ class Table(NamedTuple):
 
     A node is a class, or an inner node of a tree.
 
-    sparse: if True, gradients are sparse tensors that contain only the rows in use. Under tracing, and with
-    ``create_graph=True``, gradients are dense.
+    sparse: if True, gradients are sparse tensors that contain only the nodes that occur in a pair. Under tracing, on
+    devices other than the CPU, and with ``create_graph=True``, gradients are dense.
     """
 
     weight: Packed
@@ -99,7 +99,7 @@ class Sums(NamedTuple):
 class NodeSums(NamedTuple):
     """Weighted sums by node: term p adds factors[p] * values[at[p]] to the sum of node nodes[p], p < P.
 
-    The values have shape (M, D). There are `size` nodes.
+    The values have shape (M, D). There are `size` nodes. `dtype` is the dtype of the sums.
     """
 
     values: Array

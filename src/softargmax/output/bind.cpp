@@ -105,8 +105,9 @@ NumbersField<J, T> numbers(const char* name, T* J::* to, std::int64_t J::* count
     return {name, to, count, like};
 }
 
-// A vector of `count` + `more` numbers, integers or float64. A vector that the kernel writes must be contiguous. A
-// vector that it only reads is copied if it is not contiguous.
+// A vector of `count` + `more` numbers, integers or float64. A vector that the kernel writes must be contiguous. An
+// array that the kernel only reads is copied if it is not contiguous. A tuple (address, type, shape, strides) must
+// describe contiguous numbers.
 template <class J, class T> struct VectorField {
     struct Value {
         T* data = nullptr;
@@ -188,7 +189,7 @@ template <class T> void in_range(const char* name, const T* index, std::int64_t 
 }
 void check_bounds(const char* name, const std::int64_t* starts, std::int64_t count, std::int64_t places) {
     if (count < 0 || starts[0] != 0 || starts[count] != places || !std::is_sorted(starts, starts + count + 1))
-        wrong(name, "non-decreasing positions, from 0 to the number of entries, one more than there are segments");
+        wrong(name, "one more position than segments, non-decreasing, from 0 to the number of entries");
 }
 int threads_for(std::int64_t work) { return work < kParallel ? 1 : threads_now(); }
 
@@ -235,7 +236,8 @@ double check_and_run(StepsArgs& job) {
     check_bounds("starts", job.starts, job.rows, job.targets);
     std::int64_t pairs = 0;
     if (job.offsets) {
-        if (!job.nodes || !job.signs || job.negatives) wrong("nodes, signs", "both, and no negatives, with offsets");
+        if (!job.nodes || !job.signs || job.negatives)
+            wrong("nodes, signs", "both, and no negatives, if offsets are passed");
         check_bounds("offsets", job.offsets, job.classes, job.path_nodes);
         in_range("nodes", job.nodes, job.path_nodes, job.weight.rows);
         in_range("target", job.target, job.targets, job.classes);

@@ -22,8 +22,9 @@ constexpr std::int64_t kSummands = 512;
 // Vectors are prefetched this many pairs ahead.
 constexpr std::int64_t kAhead = 8;
 // A weighted sum is computed in type T from vectors of type S. This number of its packs are in registers at the same
-// time. With 16 packs and sanitizers, this file takes a minute to compile. Sums in double of narrower vectors, and sums
-// in float of double vectors, are rare. With 16 packs, the code for these sums would add 58 KB to the module.
+// time: 16 with AVX-512, otherwise 4. There are two exceptions with AVX-512. With sanitizers the number is 4, because
+// this file would take a minute to compile with 16. It is also 4 for sums in double of narrower vectors and sums in
+// float of double vectors. These sums are rare, and with 16 packs their code would add 58 KB to the module.
 template <class T, class S>
 constexpr int kSummed =
     kRegisterBytes == 64 && !SOFTARGMAX_SANITIZED && (sizeof(T) == 4 ? sizeof(S) <= 4 : sizeof(S) == 8) ? 16 : 4;

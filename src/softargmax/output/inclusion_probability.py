@@ -8,8 +8,8 @@ arrives before time t with probability :math:`1 - e^{-q_k t}`, so
 
 Here N(t) is the number of arrivals before t, a sum of K independent Bernoulli variables, and N_{-k} is the same number
 without class k. The trapezoid rule computes the distribution of N from its characteristic function. For N_{-k}, the
-characteristic function is divided by the factor of class k. The only error of the rule is the probability that N is
-outside one period of the rule. By Bernstein's inequality, this probability is negligible.
+characteristic function is divided by the factor of class k. With M angles, the only error of the rule comes from
+outcomes in which N differs from n by M or more. By Bernstein's inequality, their probability is negligible.
 
 The computation is fast because the integrand depends on q only through smooth functions of log q. Chebyshev nodes
 represent all classes that are close in log q. A few hundred nodes suffice for any K.
@@ -210,8 +210,8 @@ def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, 
         {2 \sin(\theta_l / 2)}, \qquad \theta_l = (2 l + 1) \pi / M, \quad
         G(\theta) = \prod_k (1 + p_k (e^{i\theta} - 1))
 
-    M is the period of the trapezoid rule. The formula holds if N differs from n by less than M. |G| is at most
-    :math:`e^{-\mathrm{Var} N (1 - \cos\theta)}`, so few angles contribute.
+    M is the number of angles of the trapezoid rule. The formula holds if N differs from n by less than M. |G| is at
+    most :math:`e^{-\mathrm{Var} N (1 - \cos\theta)}`, so few angles contribute.
     """
     variances = p * np.exp(-expected)
     mean, variance = float(p @ nodes.weight), max(float(variances @ nodes.weight), 0.0)

@@ -56,7 +56,7 @@ class Sampler(ABC):
 
     Notes
     -----
-    A draw depends only on the seed, the stream, its position and Q. So 10 draws equal the first 10 of 100 draws.
+    A draw depends only on Q, the seed, the stream and the draw's position. So 10 draws equal the first 10 of 100 draws.
 
     With ``unique=True``, repeated classes are rejected until n distinct classes are found. This is successive sampling:
     each draw is from Q, renormalised to the classes not yet drawn. If K + 1024 tries do not find n distinct classes,

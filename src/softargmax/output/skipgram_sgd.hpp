@@ -125,8 +125,8 @@ template <class T> class Steps {
             found.node[found.count] = weight_ + i * args_.weight.pitch;
             found.sign[found.count] = static_cast<std::int8_t>(sign);
             found.owner[found.count] = static_cast<std::uint8_t>(owner);
-            found.count +=
-                (sign != 0) & (begin <= owner) & (owner < end);  // no branch: half of its predictions would be wrong
+            // Without a branch, because a branch would be mispredicted half of the time.
+            found.count += (sign != 0) & (begin <= owner) & (owner < end);
             if (++seen < kTogether) return;
             update_pairs(found, first, row, begin, end, rate);
             found.count = seen = 0;
@@ -139,7 +139,7 @@ template <class T> class Steps {
         for (int owner = 0; owner < kOwners; ++owner) ends[owner + 1] += ends[owner];
         T* node[kTogether];
         std::int8_t sign[kTogether];
-        // ends[owner] is the begin of the owner's pairs before this loop, and their end after it.
+        // The owner's pairs begin at ends[owner] before this loop, and end at ends[owner] after it.
         for (std::int64_t j = 0; j < found.count; ++j) {
             const std::int64_t at = ends[found.owner[j]]++;
             node[at] = found.node[j];

@@ -65,5 +65,5 @@ def _by_kernel(h: Tensor) -> bool:
     return readable(h) and requested_name() != "reference"
 
 
-for _function in (scores, gathered, pair_scores, coin_losses):  # torch.compile may run before the first call of a layer
+for _function in (scores, gathered, pair_scores, coin_losses):  # so that torch.compile works before the first call
     compile_function(_function)

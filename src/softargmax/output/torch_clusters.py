@@ -1,9 +1,10 @@
 """The head and the clusters of an adaptive softmax: log-probabilities, most probable classes, draws.
 
     log p(r) = log p_head(r)                           for a frequent class
-    log p(r) = log p_head(c) + log p_cluster(r)        for a class of cluster c, which is one entry of the head
+    log p(r) = log p_head(token) + log p_cluster(r)    for a class of a cluster
 
-Classes are numbered by rank: first the frequent classes, from 0 on, then the classes of each cluster.
+The token of a cluster is an entry of the head, after the frequent classes. Classes are numbered by rank: first the
+frequent classes, from 0 on, then the classes of each cluster.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ def descend(h: Tensor, clusters: Clusters, seed: int, stream: Tensor) -> Tensor:
     rank, size = place.clone(), head.shape[1]
     for i, cluster in enumerate(clusters.below):
         (rows,) = (place == size - len(clusters.below) + i).nonzero(as_tuple=True)
-        # The noise depends on the column. The padding gives the cluster other columns than the head, so other noise.
+        # The random numbers of a draw depend on the column. The padding shifts the columns of the cluster beyond those
+        # of the head, so the two draws have different random numbers.
         columns = pad(cluster.log_p(h[rows]), (size, 0), value=-math.inf)
         inside = draw_columns(columns, seed, stream[rows])
         rank[rows] = torch.where(inside < 0, -1, inside - size + cluster.begin)

@@ -1,7 +1,7 @@
 """Construction of trees: balanced, by counts (Huffman), from nested clusters, and by splitting a set of vectors.
 
-Each function returns the children (n - 1, 2) of a tree over n items. A child is a node's number, or ~item. A node's
-number is smaller than the numbers of its children.
+A function that builds a tree over n items returns an array of children, (n - 1, 2), with one row per node. A child is
+a node's number, or ~item. A node's number is smaller than the numbers of its children.
 """
 
 from __future__ import annotations
