@@ -1,4 +1,7 @@
-"""Squared distances of rows from class means. Rows are scaled such that the squares do not overflow."""
+"""Squared distances of rows from class means.
+
+Rows are scaled such that the squared distances of training rows do not overflow.
+"""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Objective:
         """Return the diagonal blocks of the Hessian, (F, D + 1, D + 1), from about `rows` evenly spaced rows of X.
 
         Without a table, return the block that all classes share at W = 0, shape (1, D + 1, D + 1). In this block, 1 / K
-        replaces p (1 - p).
+        replaces p (1 - p). For alpha other than 1, p (1 - p) itself is only an approximation.
         """
         step = max(1, len(self.target) // rows)
         x = self.X[::step]

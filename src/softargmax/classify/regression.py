@@ -36,7 +36,7 @@ class SoftmaxRegression(ScoreClassifier):
         + \frac{1 - \rho}{2} \lVert W \rVert_2^2, \qquad \ell(z, y) = \log \sum_k e^{z_k} - z_y
 
     For two classes, the first class has scores of 0 and no coefficients, as in logistic regression. For :math:`\alpha`
-    other than 1, the loss is the Fenchel-Young loss of `softargmax.entmax`. Its probabilities are sparse for
+    other than 1, the loss is the Fenchel-Young loss of `softargmax.entmax`, and the probabilities are sparse for
     :math:`\alpha > 1`. :math:`\alpha = 2` is sparsemax regression.
 
     Parameters

@@ -14,7 +14,7 @@ from softargmax.normalize import softmax
 STEPS = 60
 """Maximum number of steps. If every step is a bisection, this many resolve log beta to the last digit."""
 LEAST, MOST = -20.0, 40.0
-"""Bounds of log beta, for scores scaled such that differences within a row are at most 1."""
+"""Bounds of log beta, for scores scaled such that the largest finite abs(z - z_y) is 1. z_y is the target's score."""
 
 
 def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
@@ -92,9 +92,10 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
 
 
 def _log_beta(z: Any, margins: Any, w: Any, size: Any) -> Any:
-    """Return log beta by Newton's method. Steps are taken in beta. Each must stay in a shrinking interval of log beta.
+    """Return log beta by Newton's method for beta.
 
-    `margins` are z - z_y divided by `size`, and beta applies to scores divided by `size`.
+    A step that leaves a shrinking interval of log beta is replaced by bisection of this interval. `margins` are z - z_y
+    divided by `size`, and beta applies to scores divided by `size`.
     """
     xp = namespace(z)
     zero = xp.zeros_like(size)

@@ -64,7 +64,10 @@ LANES = {"x86-64-v4": "16 floats per instruction", "x86-64-v3": "8 floats per in
 
 
 def lacks(*, isa: str, isas: dict[str, bool], threads: int, **_: Any) -> list[str]:
-    """Return what a faster or more complete run would need, given the facts of `native.info`."""
+    """Return what this machine lacks for a faster or more complete run.
+
+    The arguments are the items of the dict `native.info()`.
+    """
     better = [name for name in list(isas)[: list(isas).index(isa)] if name in LANES]
     found = [
         f"{name} ({LANES[name]}; {'not selected' if isas[name] else 'not supported by the processor'})"
@@ -114,7 +117,10 @@ def print_results(out: Console, title: str, results: list[measure.Result], limit
 
 
 def stream_row(out: Console | None, size: int, memory: int) -> dict[str, Any]:
-    """Convert a file in a separate process. Print and return sizes, time, peak memory and the check of rows."""
+    """Convert a file in a separate process, and check sampled rows of the result.
+
+    Print and return the sizes, the time, the peak memory and the result of the check.
+    """
     with tempfile.TemporaryDirectory(prefix="softargmax-") as name:
         source, target = Path(name) / "scores.npy", Path(name) / "probabilities.npy"
         shape = streamed.write_scores(source, size)

@@ -171,7 +171,7 @@ def check_source(path: str) -> None:
 
 
 def check_target(output: str, source: str | None = None) -> None:
-    """Raise WrongUseError if the output exists and is not a regular file (such as a folder), or is the source."""
+    """Raise WrongUseError if the output is the source, or is a folder, a device or another file that is not regular."""
     target = Path(output)
     if not target.exists():
         return

@@ -90,7 +90,10 @@ def pyplot() -> Any:
 
 
 def draw(scores: np.ndarray[Any, Any], drawn: Sequence[Panel], output: str) -> None:
-    """Draw one panel per temperature: a bar per score (none for NaN), and the perplexity in the corner."""
+    """Draw one panel per temperature: the probabilities, and the perplexity in the corner.
+
+    Up to `MOST_BARS` scores are drawn as bars, more as a filled area. NaN probabilities are not drawn.
+    """
     figure = pyplot()(figsize=(max(3.2 * len(drawn), 4.0), 3.4), layout="constrained")
     panels = figure.subplots(1, len(drawn), sharey=True, squeeze=False)[0]
     colours = shades(len(drawn))

@@ -108,7 +108,9 @@ def results(
     log: bool = False,
     names: list[str] | None = None,
 ) -> None:
-    """Print a result that has the shape of the scores.
+    """Print the result `found`, which has the shape of the scores.
+
+    `shares` are the probabilities. If `log` is true, `found` contains their logarithms.
 
     On a terminal, one row is shown as numbers with bars, and several rows as a summary with one line per row. Long
     output is cut off. In a pipe, all numbers are printed.

@@ -24,11 +24,11 @@ BLOCK = 4096  # same value as core.native.BLOCK, as a test checks; core.native i
 
 
 class State(NamedTuple):
-    """The states of rows, as the compiled core returns them: arrays of shape (outer, inner).
+    """The states of rows: tuples (m, r, low) of arrays of shape (outer, inner), as defined in core/native.py.
 
     `scaled` holds the states at the requested beta. `plain` is None unless the requested beta is 0. Then it holds the
-    states at beta = 1. At beta = 0, logsumexp of a row is its score if the support has only one, and that is finite.
-    `finish` reads this score from `plain`, in which it is the maximum of the row.
+    states at beta = 1. They are needed for rows with exactly one score above -inf, if it is finite. At beta = 0,
+    logsumexp of such a row is this score. `finish` reads it from `plain`, where it is the maximum of the row.
     """
 
     scaled: tuple[Array, Array, Array]

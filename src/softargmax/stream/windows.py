@@ -1,4 +1,4 @@
-"""Cut an array into windows, each of which is read as one piece, and choose their order.
+"""Cut an array into windows, each of which is read as one piece.
 
 This module computes indices and reads no data.
 
@@ -58,9 +58,11 @@ def form_of(shape: Sequence[int], order: Sequence[int], axes: Sequence[int]) -> 
 def window_of(form: Form, elements: int, block: int, itemsize: int) -> Form:
     """Return the largest window of a form with at most `elements` elements, but at least one block of one row.
 
-    If whole rows fit, the window has whole rows, which are read once. Otherwise the window has as many blocks of a row
-    as fit. Rows are then read twice: first to fold their states, then to apply the states. The length of such a window
-    is a multiple of `block`, so that pieces are cut at the boundaries of blocks.
+    If whole rows fit, the window has whole rows, which are read once. Interleaved rows (`inner` > 1) are read whole
+    only if all rows of a slab fit, or enough of them to fill a memory page side by side. Otherwise the window has as
+    many rows as fit with one block each, and then as many blocks as fit. Rows are then read twice: first to fold their
+    states, then to apply the states. The length of such a window is a multiple of `block`, so that pieces are cut at
+    the boundaries of blocks.
     """
     outer, length, inner = form
     if length * inner <= elements:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LARGEST = 1e100  # maximum absolute value of a number
 FEW = 0.1  # if less than this share of a column's cells are words, the words are reported as mistakes
-CODES = 10  # a column of words may contain up to this many distinct numbers, such as codes
+CODES = 10  # a column of words may contain up to this many distinct numbers (codes) that occur twice or more on average
 MOST = 256  # maximum number of categories per column; each category becomes a column of the dense feature matrix
 MANY = 10  # with fewer rows, increasing integers may be chance, so they are not reported as row numbers
 SMALL = 10  # up to this many categories per column are always allowed, and more up to half the number of rows
@@ -143,7 +143,10 @@ def known_words(table: Any, name: str, source: Source) -> list[str]:
 
 
 def check_numbers(words: list[str], known: list[str], mark: str, where: str, advice: str) -> None:
-    """Reject a column of numbers and words if few cells are words, or if most distinct words look like numbers."""
+    """Reject a column of numbers and words if few cells are words, or if most distinct words look like numbers.
+
+    In the second case, up to `CODES` repeated numbers are allowed.
+    """
     plain = {word for word in known if is_number(word, mark)}
     like = plain.union(filter(looks_like_number, known))
     not_numbers = [row for row, word in enumerate(words) if word not in plain]
@@ -187,7 +190,7 @@ def known_of(table: Any, name: str, source: str, known: list[str]) -> NDArray[An
 
 
 def filled(table: Any, name: str, source: str, *, learns: bool) -> Any:
-    """Return a column. Reject empty cells."""
+    """Return a column. Reject empty cells. If `learns` is true, the error also suggests the option --drop."""
     column = table[name]
     if column.null_count:
         at = int(np.argmax(column.is_null().to_numpy()))

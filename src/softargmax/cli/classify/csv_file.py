@@ -23,8 +23,8 @@ RAGGED = re.compile(r"Row #(\d+): Expected (\d+) columns, got (\d+)")
 class Source:
     """A CSV file, or standard input for ``-``.
 
-    A first row that contains a name in `known` is a header. If the file has no header, the column names are the column
-    numbers.
+    If `header` is None, the first row is a header if no cell is a number, or one cell is a name in `known`. Without a
+    header, the column names are the column numbers.
     """
 
     def __init__(self, path: str, *, header: bool | None = None, known: Iterable[str] = ()) -> None:

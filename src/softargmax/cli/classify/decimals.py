@@ -46,8 +46,8 @@ def check_marks(words: Any, where: str) -> None:
     cell = f"{where}, row {row + 1}: {word!r}"
     if both:
         raise FailedRunError(f"{cell} has a comma, but other numbers of this column have a point; use only one")
-    # Some numbers have exactly three digits after the mark, and all others have no mark. So the mark is probably a
-    # thousands separator.
+    # Some numbers have a point or comma, always with exactly three digits after it. All others have neither. So the
+    # point or comma is probably a thousands separator.
     digits = word.replace(",", "").replace(".", "")
     raise FailedRunError(f"{cell} is ambiguous: expected {digits} or {word}0")
 

@@ -51,7 +51,10 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:  # noqa: ARG001  a
 
 
 def written(values: Iterable[float], decimals: int) -> str:
-    """Return the first three values as text, with `decimals` decimals, at most 7. Of long values return two."""
+    """Return the first three values as text, rounded to `decimals` decimals, at most 7.
+
+    Return only two of more than four values if `decimals` is above 4.
+    """
     words = [f"{value:.{min(decimals, 7)}f}".rstrip("0").rstrip(".") for value in values]
     most = 2 if len(words) > 4 and decimals > 4 else 3
     return " ".join(words[:most]) + (" ..." if len(words) > most else "")

@@ -64,9 +64,9 @@ def trained(job: Job, names: Sequence[str], text: Corpus, folder: Path) -> Itera
 
 
 def train_in_subprocess(job: Job, texts: Texts) -> dict[str, Any]:
-    """Train a layer in a separate process and return its record.
+    """Train a layer in a separate process and return the results of `JobRun.record` (torch_job.py).
 
-    An interrupt closes the pipe to the separate process. That process then saves its state and sends its record.
+    An interrupt closes the pipe to the separate process. That process then saves its state and sends the results.
     """
     layer, words = job.settings.layer, [sys.executable, "-m", "softargmax.cli.words.torch_job"]
     # The child starts a new session, so that only the parent receives the terminal's signals.
@@ -85,7 +85,7 @@ def train_in_subprocess(job: Job, texts: Texts) -> dict[str, Any]:
             if not message:
                 raise
     if not message:
-        raise FailedRunError(f"the process that trained {layer} ended with code {process.returncode} and no record")
+        raise FailedRunError(f"the process that trained {layer} ended with code {process.returncode} and no results")
     record: dict[str, Any] = json.loads(message)
     if "error" in record:
         raise FailedRunError(record["error"])

@@ -21,7 +21,9 @@ DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.
 
 
 def save(path: str, training: Training, digest: str, record: dict[str, Any]) -> None:
-    """Write the training state and its record. The old file stays until the new file is complete.
+    """Write the training state, and `record`: the perplexity curve and the peak memory so far.
+
+    The old file stays until the new file is complete.
 
     Tensors are written one by one. The functions of safetensors would need memory for a second copy of all tensors, or
     leave a partial file if the process is killed.
@@ -44,7 +46,7 @@ def save(path: str, training: Training, digest: str, record: dict[str, Any]) -> 
 
 
 def load(path: str, training: Training, digest: str) -> dict[str, Any]:
-    """Restore the training from a checkpoint of the same settings and text. Return the record in the checkpoint."""
+    """Restore the training from a checkpoint of the same settings and text. Return the `record` that was saved."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from softargmax.cli.words.settings import Job
     from softargmax.cli.words.subprocess_worker import Texts
 
-# The perplexity is first measured after FIRST seconds of training, then each time the seconds have grown by GROWTH.
+# The perplexity is first measured after FIRST seconds of training, then each time the seconds have grown by the
+# factor GROWTH.
 FIRST, GROWTH = 1.0, 1.4
 
 

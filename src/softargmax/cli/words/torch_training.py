@@ -27,7 +27,7 @@ class Training:
 
     The data of a step depend only on the seed and the step's number. So a resumed training gets the same data as an
     uninterrupted training. On one machine, equal seeds give equal bits if package versions and the number of threads
-    are equal. Both determine the order in which torch adds.
+    are equal. The versions and the number of threads determine the order in which torch adds numbers.
     """
 
     def __init__(self, settings: Settings, text: Ints, counts: Ints) -> None:
@@ -87,7 +87,7 @@ class Training:
         self.seconds += time.perf_counter() - began
 
     def _share_targets(self) -> None:
-        """Set the candidates of a target-sampling layer to the targets of `PART` consecutive steps, with this one."""
+        """Set the candidates of a target-sampling layer to the targets of `PART` steps, including this one."""
         layer, part = self.model.layer, self.step // PART
         if isinstance(layer, TargetSampledSoftmax) and part != self._part:
             steps = range(part * PART, (part + 1) * PART)
