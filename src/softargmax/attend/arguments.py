@@ -1,8 +1,8 @@
 """Arguments of the attention operations.
 
-All arrays of `Options` broadcast with the scores, of shape (..., H, L, K) for H query heads, L queries and K keys. An
-option that is the same for all queries has size 1 along L. An option that is the same for all keys has size 1 along K.
-A sink has the shape (..., H, 1, 1).
+All arrays of `Options` except `seeds` broadcast with the scores, of shape (..., H, L, K) for H query heads, L queries
+and K keys. An option that is the same for all queries has size 1 along L. An option that is the same for all keys has
+size 1 along K. A sink has the shape (..., H, 1, 1).
 """
 
 from __future__ import annotations

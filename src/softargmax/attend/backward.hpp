@@ -1,7 +1,7 @@
 // The gradients of attention, computed from its output and lse (docs/design.md, Formulas). Scores are recomputed for
 // about 100 queries and one block of keys at a time.
 //
-//     p = e^(S - lse)      dS = p (do v^T - delta), times the soft-cap's slope      delta = <do, o> - dlse
+//     p = e^(S - lse)      dS = p (do v^T - delta), times the soft-cap's derivative      delta = <do, o> - dlse
 //     dq = scale dS k      dk = dS^T (scale q)      dv = p^T do
 //
 // Queries with nonfinite numbers are flagged and left out of all sums. The definition (reference.py) computes the
@@ -169,8 +169,9 @@ template <class T> struct Backward {
                                         SOFTARGMAX_LAMBDA { add_chunk(sum, to + r * kBackPitch + c, first); });
     }
 
-    // Adds the contributions of a block of about 100 queries and of the block of keys that starts at `begin`. They are
-    // added to dq if `to_queries` is true, and to dk and dv if these are not null.
+    // Computes the gradients for all pairs of a query in the query block `block` (about 100 queries) and a key in the
+    // key block that starts at `begin`. Adds them to dq if `to_queries` is true, and to dk and dv unless these are
+    // null.
     void add_gradients(std::int64_t block, std::int64_t begin, const BackKeys<T>& keys, bool to_queries, T* dk, T* dv) {
         T* const p = scratch(kScores).get<T>(2 * kBackQueries * kBackPitch);
         T* const ds = p + kBackQueries * kBackPitch;
@@ -203,8 +204,8 @@ template <class T> struct Backward {
         }
     }
 
-    // Computes p and dS of 12 queries. Returns the range of keys of the block that at least one of these queries sees.
-    // If `whole` is true, p and dS are set to 0 for all other keys of the block.
+    // Computes p, times the dropout factors, and dS of 12 queries. Returns the range of keys of the block that at least
+    // one of these queries sees. If `whole` is true, p and dS are set to 0 for all other keys of the block.
     Range scores(std::int64_t first, std::int64_t begin, const BackKeys<T>& keys, T* p, T* ds, bool to_queries,
                  bool whole) {
         const int count = static_cast<int>(std::clamp<std::int64_t>(head.rows() - first, 0, kPanelRows));
@@ -217,7 +218,8 @@ template <class T> struct Backward {
             products(count, q + first * args.width, keys.keys, args.width, all, p);
             products(count, seed + first * args.values, keys.values, args.values, all, ds);
         }
-        // Fill with 0 only after the products: these write whole tiles, and 0 times a nonfinite key gives NaN there.
+        // Fill with 0 only after the products. The products write whole tiles. In a tile's rows without a query, they
+        // write NaN if a key is not finite, because 0 times a nonfinite number is NaN.
         if (whole)
             for (T* x : {p, ds})
                 for (int i = 0; i < kPanelRows; ++i, x += kBackPitch) {

@@ -1,8 +1,8 @@
 // The attention kernels, compiled once for each instruction set.
 //
-// The keys and values of a head are packed once, in blocks. The queries are divided into units of a few panels. Each
-// unit reads the blocks in order. If there are few queries, for example in decoding, each block is used right after it
-// is packed, while it is in a cache.
+// The keys and values of a head are packed once, in blocks. The queries are divided into units of at most kQueries.
+// Each unit reads the blocks in order. If there are few queries, for example in decoding, each block is used right
+// after it is packed, while it is in a cache.
 #include <vector>
 
 #include "attend/backward.hpp"
@@ -71,8 +71,8 @@ template <class T> struct Unit {
         for (std::size_t i = 0; i < panels.size(); ++i) panels[i].add(later.panels[i]);
     }
     // Writes the results. A nonfinite result may come from a value that only other queries see. Therefore queries with
-    // a nonfinite result are computed again, one by one, with 0 in place of nonfinite values. Returns true if a result
-    // is still nonfinite.
+    // a nonfinite result are computed again, one by one, with 0 in place of nonfinite values. Returns true if one of
+    // these queries sees a nonfinite value or again has a nonfinite result.
     template <class BlockAt> bool finish(BlockAt block_at) {
         bool nonfinite = false;
         FiniteBlock<T> finite;

@@ -120,14 +120,14 @@ def _without_nonfinite(i: AttentionVjp, outputs: dict[str, Any], found: dict[str
         queries = queries.reshape(lse.shape)
         if (queries < 2).all():
             return queries != 0, keys.reshape(i.of.k.shape[:-1]) != 0
-        # Flag 2: the query has nonfinite numbers, but was already added to dk and dv. Start again, without all flagged
-        # queries.
+        # Flag 2: the query has nonfinite numbers, but was already added to dk and dv. Start again, and leave out every
+        # flagged query.
         lse = memory_of(i.lse).array(np.where(queries, np.nan, numpy(lse)))
 
 
 @np.errstate(all="ignore")
 def _add_left_out(i: AttentionVjp, totals: AttentionGradients, left_out: Any) -> None:
-    """Compute the gradients of the queries that were left out by the definition, and add them to `totals`."""
+    """Use the definition to compute the gradients of the queries in `left_out`, and add them to `totals`."""
     of, g, length = _frozen(i.of), frozen(i.g), i.of.q.shape[-2]
     each = of.q.shape[-3] // max(of.k.shape[-3], 1)
     for *entry, head in np.argwhere(left_out.any(-1)).tolist():

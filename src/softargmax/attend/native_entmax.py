@@ -3,8 +3,8 @@
 The compiled core computes the products and entmax. A product skips each small block of p that contains only 0. For
 orders above 1 these are most blocks.
 
-A query that sees a nonfinite number is flagged and replaced by 0. Nonfinite numbers in k and v are also replaced by 0.
-Therefore nonfinite numbers do not affect the results of other queries.
+A query that sees a nonfinite number is flagged. Sums over queries use 0 in place of flagged queries, and sums over keys
+use 0 in place of nonfinite numbers in k and v. Therefore nonfinite numbers do not affect the results of other queries.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Part(NamedTuple):
     """Some queries of a head and their scores, in working precision. The last column of the scores is the sink."""
 
     at: tuple[Any, ...]  # index of these queries in an array (..., H, L, n)
-    group: tuple[Any, ...]  # index in an array (..., G, K, n) of all keys that these queries may see
+    group: tuple[Any, ...]  # index of all keys that these queries may see, in an array (..., G, K, n)
     keys: int  # the number of these keys
     q: Array  # multiplied by the scale
     scale: Array
@@ -222,7 +222,7 @@ def _put(found: Array, output: Array, at: tuple[Any, ...]) -> None:
 
 
 def _finite(x: Array) -> Array:
-    """Return the array with 0 in place of numbers that are not finite. bfloat16 may be stored as uint16 bits."""
+    """Return the array with 0 in place of numbers that are not finite. A uint16 array holds bfloat16 bits."""
     return x if _all_finite((x,)) else np.where(np.isfinite(widened(x, _kind(x))), x, x.dtype.type(0))
 
 

@@ -32,7 +32,10 @@ SCORES = 1 << 20
 TO = {name: f"d{name}" for name in AttentionGradients._fields}
 """The name of the gradient with respect to each argument."""
 HeadGradients = cast("type[AttentionGradients]", namedtuple("HeadGradients", TO.values()))  # noqa: PYI024
-"""The gradients, with the field names of `TO`. A gradient has its argument's shape, or (0,) if that is not an array."""
+"""The gradients. The field names are the values of `TO`.
+
+A gradient has the shape of its argument, or (0,) if the argument is not an array.
+"""
 CONSTANT = frozenset(("mask", "lengths", "seeds"))
 
 
@@ -91,7 +94,7 @@ attention: Operation[Attention, AttentionWithLse] = Operation(
 )
 
 
-# --- the gradients of attention; output and lse are functions of the other arguments and count as constants -----------
+# --- the gradients of attention. output and lse count as constants: they are functions of the other arguments ---------
 
 
 def _attention_vjp_vjp(i: AttentionVjp, _r: AttentionGradients, h: AttentionGradients, wanted: Wanted) -> Gradients:
@@ -172,7 +175,7 @@ def _some_vjp_of(i: AttentionVjp, part: slice, of: Queries) -> QueriesVjp:
 
 
 def _differentiated(of: Attention, to_bias: bool) -> dict[str, Any]:
-    """Return the arguments that have gradients, by name. An argument without a gradient becomes an empty array."""
+    """Return the arguments that may have a gradient, by name. Arguments without one become empty arrays."""
     there = of.learned if to_bias else of.learned._replace(bias=None)
     return {name: x if hasattr(x, "shape") else of.q.new_empty(0) for name, x in there._asdict().items()}
 

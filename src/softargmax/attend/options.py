@@ -180,9 +180,9 @@ def options_of(q: Any, keys: int, options: Mapping[str, Any]) -> Options:
 
 
 def _per_head(x: Any, q: Any, name: str, *, in_batch: bool = False) -> Any:
-    """Check an option with one number per head (with `in_batch`, optionally per entry of the batch and head).
+    """Check an option with one number per head. Add axes of size 1 for queries and keys.
 
-    Add axes of size 1 for queries and keys.
+    With `in_batch`, each entry of the batch may have its own numbers.
     """
     if x is None:
         return None

@@ -48,7 +48,7 @@ template <class T> bool all_finite(const T* x, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) others += std::fabs(x[i]) < std::numeric_limits<T>::infinity() ? 0 : 1;
     return others == 0;
 }
-// Replaces nonfinite numbers by 0. Otherwise p = 0 times infinity would be NaN.
+// Replaces nonfinite numbers by 0. Otherwise their product with p = 0 would be NaN.
 template <class T> void make_finite(T* x, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) x[i] = std::fabs(x[i]) < std::numeric_limits<T>::infinity() ? x[i] : T{0};
 }
@@ -151,15 +151,16 @@ template <class V> SOFTARGMAX_INLINE void add_chunk(V sum, typename V::Scalar* t
 template <class T> constexpr T kLargest = sizeof(T) == 4 ? T(0x1p20) : T(0x1p30);
 
 // Replaces the scores in the range `all` of z by p, and returns their state. The bounds of `all` are multiples of the
-// length of two packs. p is 0 outside of the range `in`. Sets `nonfinite` if a score is NaN or too large. Unless
-// `may_be_empty` is true, also sets `nonfinite` if all scores are -inf: without a mask or bias this means overflow.
+// length of two packs. p is 0 outside of the range `in`. Sets `nonfinite` if the maximum is too large in magnitude, or
+// if some scores are NaN and all others are -inf. A NaN among finite scores makes the state NaN. Unless `may_be_empty`
+// is true, also sets `nonfinite` if all scores are -inf: without a mask or bias this means overflow.
 template <class T>
 PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& nonfinite) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     std::fill(z + all.begin, z + std::min(in.begin, all.end), lowest);
     std::fill(z + std::max(in.end, all.begin), z + all.end, lowest);
     const T top = maximum(z + all.begin, all.end - all.begin);
-    if (top == lowest) {  // no key is visible, or all scores are NaN
+    if (top == lowest) {  // all scores are -inf or NaN
         nonfinite = nonfinite || !may_be_empty;
         for (std::int64_t i = in.begin; i < in.end; ++i) nonfinite = nonfinite || z[i] != z[i];
         std::fill(z + all.begin, z + all.end, T{0});

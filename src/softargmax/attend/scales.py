@@ -37,7 +37,7 @@ def entropy_invariant_scale(n: Integers, d: int, /, kappa: PerRow = 1.0) -> Arra
         D, the width of queries and keys.
     kappa : float or array
         A factor, which may be learned. With one kappa per head, of shape (H, 1), and n of shape (L,), the scale is that
-        of SSMax.
+        of Scalable-Softmax (Nakanishi).
 
     Returns
     -------

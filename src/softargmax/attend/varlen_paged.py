@@ -25,8 +25,8 @@ def attention_varlen(
     r"""Return attention for packed sequences, which are stored one after another without padding.
 
     .. math::
-        o_{a_s \ldots a_{s+1}} = \mathrm{attention}\left(
-            q_{a_s \ldots a_{s+1}},\; k_{b_s \ldots b_{s+1}},\; v_{b_s \ldots b_{s+1}}\right)
+        o_{a_s \ldots a_{s+1} - 1} = \mathrm{attention}\left(
+            q_{a_s \ldots a_{s+1} - 1},\; k_{b_s \ldots b_{s+1} - 1},\; v_{b_s \ldots b_{s+1} - 1}\right)
 
     Parameters
     ----------

@@ -20,7 +20,8 @@ enum class Op : std::uint8_t {
     prefix_surprisals,  // for each score: -log of its probability in the softmax of this score and those before it
 };
 
-// True if the operation first folds the scores into a state. Other operations read a state or need none.
+// True for the operations that the function `normalize` (kernels.cpp) computes by folding the scores into a state. The
+// apply operations read a state, and all other operations have their own passes.
 constexpr bool folds(Op op) {
     switch (op) {
         case Op::softmax:

@@ -31,8 +31,8 @@ void bind_sum(nb::module_& module, const NamedSum& sum) {
     else bind_with();
 }
 
-// Runs an operation on ragged rows: segment s is z[offsets[s]:offsets[s + 1]]. Each index of the other dimensions is a
-// separate row.
+// Runs an operation on ragged rows: segment s is z[offsets[s]:offsets[s + 1]]. Each index of the other dimensions has
+// separate rows.
 void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::handle out_, nb::handle lse_) {
     const Integers offsets("offsets", offsets_);
     const HeldArray z(z_), out(out_, true), lse(lse_, true);
@@ -123,16 +123,19 @@ void bind(nb::module_& module) {
                r = row_state("r", &Args::r), low = row_state("low", &Args::low);
     const auto of_row = [](const char* name) { return row_result(name, &Args::out); };
 
-    bind_rows(module, "softmax", Op::softmax, "exp(beta z - lse) into p; lse, in nats, if it is not None", z, where,
-              pair, along, p, lse);
-    bind_rows(module, "log_softmax", Op::log_softmax, "beta z - lse into log_p; lse, in nats, if it is not None", z,
-              where, pair, along, log_p, lse);
-    bind_rows(module, "logsumexp", Op::logsumexp, "lse / beta of weighted terms", z,
+    bind_rows(module, "softmax", Op::softmax,
+              "exp(beta z - lse) into p; also lse, in nats, unless the argument lse is None", z, where, pair, along, p,
+              lse);
+    bind_rows(module, "log_softmax", Op::log_softmax,
+              "beta z - lse into log_p; also lse, in nats, unless the argument lse is None", z, where, pair, along,
+              log_p, lse);
+    bind_rows(module, "logsumexp", Op::logsumexp, "lse / beta of each row; weights multiply the exponentials", z,
               optional(beside("weights", &Args::weights)), where, pair, along, of_row("lse"));
     bind_rows(module, "logcumsumexp", Op::logcumsumexp, "lse / beta of every prefix", z, where, pair, along,
               result("lse", &Args::out));
-    bind_rows(module, "prefix_surprisals", Op::prefix_surprisals, "-log of the weight of each score in its prefix", z,
-              where, pair, along, result("surprisal", &Args::out));
+    bind_rows(module, "prefix_surprisals", Op::prefix_surprisals,
+              "-log of the probability of each score in the softmax of its prefix", z, where, pair, along,
+              result("surprisal", &Args::out));
     for (const NamedSum& sum : kSums) bind_sum(module, sum);
 
     bind_rows(module, "softmax_vjp", Op::softmax_vjp, "beta p (g - <p, g>) into gz; 0 in rows whose lse is +inf",

@@ -127,7 +127,10 @@ def _series(u: Any, add: int) -> Any:
 
 
 def _renyi_slopes(i: RenyiEntropy, entropy: Any) -> tuple[Any, Any, Any]:
-    """Return (p + q) / 2, and the derivatives of H with respect to x = beta z and to the order a."""
+    """Return (p + q) / 2, and the derivatives of H with respect to x = beta z and to the order a.
+
+    `sum_to_scores` takes (p + q) / 2 in place of p, because H depends on every score with p > 0 or q > 0.
+    """
     xp, dtype = namespace(i.z), row_dtype(i.z.dtype)
     of_p = Scores(i.z, i.where, i.beta, i.axes, dtype)
     of_q = of_p._replace(beta=reference.raised(i.beta, i.order, i.z))

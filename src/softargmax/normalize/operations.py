@@ -1,8 +1,8 @@
 """Operations: softmax, log_softmax, logsumexp, entropy and expectation. Their definitions are in reference.py.
 
-The derivative rules use only the scores in the support, which have p != 0 or log p != -inf. The softmax of a row with
-scores of +inf (lse = inf) is constant, so its derivative is 0. The derivative is also 0 at |beta| = inf (T -> 0), where
-the softmax is piecewise constant.
+The derivative rules use only the scores with p != 0 (the rules of log_softmax: with log p != -inf). The softmax of a
+row with scores of +inf (lse = inf) is constant, so its derivative is 0. The derivative is also 0 at |beta| = inf
+(T -> 0), where the softmax is piecewise constant.
 """
 
 from __future__ import annotations
@@ -378,7 +378,7 @@ class Mean(NamedTuple):
 
 
 def _scores_of(i: Any) -> Scores:
-    """Return the arguments of softmax for a record that has all fields of Scores. Their `dtype` is at least float32."""
+    """Return the arguments of softmax, from arguments `i` with all fields of Scores. `dtype` is float32 or wider."""
     return Scores(i.z, i.where, i.beta, i.axes, row_dtype(i.z.dtype))
 
 

@@ -1,8 +1,8 @@
-"""Ragged segments as rows, for the definitions, and the maximum and the sum of each segment or row.
+"""Helpers of the definitions: ragged segments as rows, and the maximum and the sum of exponentials of each row.
 
 The definitions avoid rounding errors in two ways. First, z - m is stored as d + e, where d is the rounded difference
-and e its rounding error. Its exponential is computed as exp(d) (1 + e). The product beta (z - m) is stored in the same
-way. Second, the sum l is stored as the sum of two numbers. The term of the maximum is exactly 1. It is subtracted from
+and e its rounding error. exp(z - m) is computed as exp(d) (1 + e). The product beta (z - m) is stored in the same way.
+Second, the sum l is stored as the sum of two numbers. The term of the maximum is exactly 1. It is subtracted from
 l without rounding, which gives r, and log l is computed as log1p(r).
 
 Limits need no separate formulas, because they only make the support smaller. In a row with scores of +inf, only these

@@ -26,7 +26,7 @@ class Segments(NamedTuple):
 
     @staticmethod
     def of(i: Any) -> Segments:
-        """Return the segments of an argument record."""
+        """Return the segments of the scores in the arguments `i` of an operation."""
         xp = namespace(i.z)
         positions = xp.arange(i.z.shape[0], device=device_of(i.z), dtype=i.offsets.dtype)
         return Segments(i.offsets, xp.searchsorted(i.offsets, positions, side="right") - 1)

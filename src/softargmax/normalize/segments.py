@@ -41,8 +41,8 @@ def segment_softmax(
     index : array of int, shape (N,)
         The segment number of each score, from 0 to S - 1, in any order. Pass either `index` or `offsets`.
     num_segments : int, optional
-        S, the number of segments, for use with `index`. Defaults to the largest index plus 1. If it is not given, the
-        call waits for the device to read the largest index. Required under tracing.
+        S, the number of segments, for use with `index`. Defaults to the largest index plus 1. The call must then read
+        the largest index, so it waits for the device. Required under tracing.
     temperature : float or array
         T as in `softmax`. An array broadcasts with (S, ...). For scores of shape (N, H), an array of shape (S, 1) has
         one temperature per segment, and an array of shape (H,) one per head.
