@@ -19,18 +19,18 @@ struct Args : RowArgs {
     std::int64_t ignore_index = 0;         // rows of this class are ignored
     Operand weight;                        // one per class
     double label_smoothing = 0, z_loss = 0, softcap = 0;  // softcap 0: none
-    double* states = nullptr;  // output: m, r and low of each row; null: not requested
+    double* states = nullptr;  // output: m, r and low (core/cpp/state.hpp) of each row; null: not requested
     const double* given = nullptr;  // input: `states` of an earlier call; null: computed from the scores
     Grouped loss;              // the sum or mean of the losses of each group; absent: not requested
     bool mean = false;         // divide by the sum of the row weights: w_y, or 1 for probabilities, or 0 if ignored
-    double least = 0;          // probabilities of at most this count as 0 in the gradient
+    double least = 0;          // probabilities of at most `least` count as 0 in the gradient
     Grouped g;                 // float64: incoming gradient of each group's loss; absent: 1
-    // Set by the kernel: the loss of each row, and the factor of the gradient of each row or group of rows.
+    // Set by the kernel: the loss of each row, and the seed (the factor of the gradient) of each row or group of rows.
     double* losses = nullptr;
     const double* seeds = nullptr;
     std::int64_t each = 1, each_of_seed = 1;  // rows per group of `loss`, and rows that share a seed
-    // Returns the factor of the gradient of a row. With a seed for each row, or one for all rows, there is no
-    // division. A division would take as long as the loss of a row of three classes.
+    // Returns the seed of a row. If each row has its own seed, or all rows share one, no division is needed. A division
+    // would take as long as the loss of a row of three classes.
     double seed_of(std::int64_t row) const {
         return seeds[each_of_seed == 1 ? row : each_of_seed == rows.total ? 0 : row / each_of_seed];
     }
@@ -54,7 +54,7 @@ inline std::int64_t rows_at_once(std::int64_t rows, std::int64_t width, std::int
         std::max({rows / parts, large / std::max<std::int64_t>(classes, 1), width / 8, std::int64_t{1}});
     return most >= rows ? rows : most > even ? most - most % even : most;
 }
-// A part has 1/9 of all scores, so that a call with its other memory takes less than 1/8 of the memory of all scores.
+// A part has 1/9 of all scores. A call then uses less than 1/8 of the memory of all scores, all its arrays included.
 constexpr std::int64_t kParts = 9;
 
 }  // namespace softargmax::loss

@@ -84,8 +84,8 @@ struct Layer {
     }
 };
 
-// Sets the pointer to the memory for the gradient of an array of the layer. If the gradient is not requested, x has the
-// shape (0,), and the pointer is not set.
+// Points `job.*to` at x, the memory for the gradient of h, W or bias. If this gradient is not requested, x has the
+// shape (0,), and the pointer stays null.
 void put_gradient(const char* name, const HeldArray& x, const Layer& layer, Dims shape, char* LinearArgs::* to,
                   LinearArgs& job) {
     if (!x || x.shape != shape) return;
@@ -97,7 +97,7 @@ void put_gradient(const char* name, const HeldArray& x, const Layer& layer, Dims
         std::memset(x.data, 0, static_cast<std::size_t>(size_of(x) * kTypeBytes[static_cast<int>(x.type)]));
 }
 
-// The name of an argument that is not a field of LinearArgs.
+// The name of an argument that `bind_linear` handles itself, without one of its `fields`.
 struct Named {
     const char* name;
 };
@@ -156,8 +156,8 @@ void bind(nb::module_& module) {
     };
     bind_layer(
         "linear_cross_entropy",
-        "the loss of a last layer; the gradients dh, dw, db whose shape is that of h, w, bias; returns the first "
-        "row whose class is out of range",
+        "the loss of a last layer; those of the gradients dh, dw, db that have the shape of h, w, bias; returns the "
+        "first row whose class is out of range",
         loss, least);
     bind_layer("linear_cross_entropy_vjp", "g times the gradients of the loss of a last layer", g, least);
     module.def("rows_at_once", &rows_at_once, "rows"_a, "width"_a, "classes"_a, "parts"_a,

@@ -65,8 +65,8 @@ Sums look(const Strip& x, const State& s, Scale beta) {
             beyond.total()};
 }
 
-// Computes the gradient of a block from gain p: subtracts scale m_k, multiplies by the slope of the soft-cap, and
-// writes 0 outside the support.
+// Computes the gradient of a block from `p`, which contains gain p_k (see Slope): subtracts scale m_k, multiplies by
+// the slope of the soft-cap, and writes 0 outside the support.
 void less_masses(const Strip& x, std::int64_t y, const State& s, const Slope& slope, double softcap, const double* p,
                  const Target<double>& to) {
     using V = Pack<double>;

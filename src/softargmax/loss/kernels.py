@@ -1,8 +1,8 @@
 """Kernels for last layers in CPU memory. They compute scores and losses for a few rows at a time, called a part.
 
 The scores come from the matrix product of the core. The bits of a row of scores, and of the loss of the row, do not
-depend on the other rows of the batch. The kernels overwrite the scores of a part with their gradient. The
-gradient with respect to W is summed over the parts.
+depend on the other rows of the batch. The scores of all parts are written to the same array. The gradient with respect
+to W is summed over the parts.
 
 For the gradients, entries of h and w that are not finite are replaced by 0. They are only multiplied by entries of dz
 that are 0 or NaN, and 0 times such an entry counts as 0. The replacement makes the bits of a row independent of all
@@ -129,7 +129,7 @@ class _GradientSums:
                 x[...] = 0
 
     def make_finite(self, z: Array, part: slice) -> None:
-        """Replace nonfinite entries of W and h by 0. Call this before z is overwritten by its gradient.
+        """Replace nonfinite entries of W and h by 0. z contains the scores of the part, not yet their gradient.
 
         A nonfinite entry of W makes all scores of its class nonfinite. If the scores of one row are finite, W is
         therefore finite. A nonfinite entry of h makes all scores of its row nonfinite. If the scores of one class are

@@ -31,7 +31,7 @@ struct Matrix2D : Factor2D {
 template <class T> class LastLayer {
     LinearArgs& args_;
     const Matrix2D h_, w_;
-    Matrix2D h_of_dw_ = h_, w_of_dh_ = w_;  // copies without NaN and inf, if there are any
+    Matrix2D h_of_dw_ = h_, w_of_dh_ = w_;  // replaced by copies if h or W contains NaN or inf
     // This is no std::vector, because all instruction sets would share one compiled copy of its functions.
     using Numbers = std::unique_ptr<T[]>;
     Numbers finite_h_, finite_w_, bias_, finite_bias_, ones_;
@@ -115,7 +115,7 @@ template <class T> class LastLayer {
         if (args_.dh) product(dz, w_of_dh_, row_of(args_.dh, begin, args_.width), false, true);
         if (args_.dw) product(dz.transposed(), h_of_dw_.part(begin, end), args_.dw, begin > 0, true);
         if (!args_.db) return;
-        if (!ones_) {  // the first part is the largest
+        if (!ones_) {  // no later part has more rows than the first, so these ones are enough for all parts
             ones_ = numbers(end - begin);
             std::fill_n(ones_.get(), end - begin, T{1});
         }

@@ -65,8 +65,8 @@ def linear_cross_entropy(
 
     Notes
     -----
-    The function stores the scores of a few rows (a part) at a time. The size of a part is the largest of three: an
-    eighth of all scores, 4 MiB of scores, or an eighth as many scores as w has entries. Half-precision inputs are
+    The function stores the scores of a few rows (a part) at a time. A part has at most as many scores as the largest of
+    three numbers: an eighth of all scores, 2^20 scores, or an eighth of the entries of w. Half-precision inputs are
     multiplied and summed in float32.
 
     If autograd records the call, the arrays are torch tensors in CPU memory, and `reduction` is "mean" or "sum", the

@@ -44,7 +44,7 @@ def gradient_letters(names: Collection[str]) -> str:
 
 
 def _by_name(found: tuple[Any, ...], to: str) -> Gradients:
-    """Return a dict from array names to gradients, with those of `found` = (dh, dw, db) whose letters are in `to`."""
+    """Return a dict from array names to gradients: of `found` = (dh, dw, db), only those whose letter is in `to`."""
     return {name: x for (name, letter), x in zip(OF_LAYER.items(), found, strict=True) if letter in to}
 
 

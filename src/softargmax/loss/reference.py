@@ -10,9 +10,9 @@ outside the support makes the loss +inf.
     d loss / d x_k = tau p_k - m_k + 2 c lse p_k = p_k (tau - m_k) - m_k (1 - p_k) + 2 c lse p_k
 
 tau - m_k and 1 - p_k are computed as accurately as sums over the other classes, not as differences of rounded numbers.
-The small gradient of a confident row is therefore accurate. All numbers are computed in float64 if the library has it,
-otherwise in float32 (the working precision), and rounded once. Control flow does not depend on values, so the functions
-can be traced.
+The small gradient of a confident row is therefore accurate. The working precision is float64 if the library has it,
+otherwise float32. All numbers are computed in working precision and rounded once. Control flow does not depend on
+values, so the functions can be traced.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ class RowValues(NamedTuple):
     """The values that the formulas need for each row. In arrays with one number per row, the class axis has size 1."""
 
     p: Any
-    log_p: Any  # 0 where p = 0
+    log_p: Any  # log p; 0 in place of -inf
     lse: Any
     inside: Any  # True in the support
-    possible: Any  # True where p > 0; if beta or lse is infinite, this is only a part of the support
+    possible: Any  # True where log p is not -inf; if beta or lse is infinite, only a part of the support
     mass: Any  # m_k; outside the support it does not include the term e / n
     skipped: Any  # True for ignored rows, or None
     wrong: Any  # True for rows whose class is out of range, or None
@@ -235,8 +235,8 @@ def finished(rows: Any, a: RowValues) -> Any:
 def _to_scores(slope: Any, z: Any, a: RowValues, options: LossOptions) -> Any:
     """Return the gradient with respect to z. `slope` is the gradient with respect to x = beta cap(z).
 
-    It is multiplied by beta (or 0 if |beta| = inf) and by the derivative of the soft-cap. The result is 0 outside the
-    support.
+    `slope` is multiplied by beta (or 0 if |beta| = inf) and by the derivative of the soft-cap. The result is 0 outside
+    the support.
     """
     xp, beta = namespace(z), options.beta.hi
     flat = math.isinf(beta) if isinstance(beta, float) else xp.abs(beta) == INF

@@ -4,7 +4,7 @@
     KL(p || q) = sum_k (p_k d_k - p_k + q_k) = sum_k p_k (d_k + expm1(-d_k)),  d = log p - log q
 
 No term is negative, so the terms do not cancel. A class with p_k = 0 adds 0 to the sum of p_k d_k. A class with p_k > 0
-and q_k = 0 makes KL(p || q) +inf. If the supports of p and q are empty, the divergence is 0.
+and q_k = 0 makes KL(p || q) +inf. If the support of p is empty, KL(p || q) is 0.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     dh = dz W        dW = dz^T h        db = sum dz
 
 The array library computes the matrix products, in the dtype of the inputs (float32 for half precision). The losses are
-computed by reference.py. If an array is traced or read-only, all rows are computed at once.
+computed by reference.py. Only NumPy arrays, and torch tensors in CPU memory that record no derivative, are split into
+parts (`cut` in core/row_chunks.py). Otherwise all rows are computed at once.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def seed_of(of: LinearCrossEntropy, g: Any) -> Any:
 
 
 def product(layer: Layer) -> Any:
-    """Return h W^T + b. A score that is -inf before the bias is added stays -inf."""
+    """Return h W^T + b. A score that is infinite before the bias is added stays unchanged."""
     h, w, bias = layer
     xp = namespace(h)
     z = times(h, xp.permute_dims(w, (1, 0)))
@@ -190,7 +191,10 @@ def by_parts(rows: Callable[[Any, slice], Any], layer: Layer, operands: Sequence
 
 
 def parts(layer: Layer, operands: Sequence[Any]) -> Iterator[slice]:
-    """Return slices of the rows. Each slice needs less memory than an eighth of all scores."""
+    """Return slices of the rows. Each slice needs less memory than an eighth of all scores.
+
+    If there are few scores, or the arrays cannot be split, one slice has all rows.
+    """
     size, classes = layer.h.shape[0], layer.w.shape[0]
     arrays = (x for one in (layer, *operands) for x in (one if isinstance(one, tuple) else (one,)) if not _is_plain(x))
     whole = size * classes <= SIZE or not cut(tuple(arrays))

@@ -38,7 +38,7 @@ void random_words(Words out, std::uint64_t seed, std::int64_t stream, std::int64
     job.rows.total = 1;
     job.cols.total = static_cast<std::int64_t>(out.size());
     if (draw < 0 || draw >= std::int64_t{1} << 31 || first < 0 || first % 4)
-        throw nb::value_error("draw, first: expected 0 to 2^31 - 1, and a multiple of 4 of at least 0");
+        throw nb::value_error("draw, first: expected draw from 0 to 2^31 - 1, and first a multiple of 4, 0 or above");
     CallOf<Args>::constant(job.seed, seed);
     CallOf<Args>::constant(job.stream, stream);
     job.draws = draw;
@@ -93,8 +93,8 @@ void bind(nb::module_& module) {
         index, real_list("logprob", &Args::logprob, &Args::draws), row_integer("support_size", &Args::support_size));
     softargmax::bind<Args>(
         module, "filter_mask",
-        "Write to kept which scores the filters keep. Return the first row with a parameter out of range and its "
-        "error code, or None",
+        "Write the mask of the scores that the filters keep. Return the first row with a parameter out of range and "
+        "its error code, or None",
         first_problem, [](Args&) {}, z, where, pair, top_k, top_p, min_p, typical_p, epsilon, eta, joint, along,
         mask_result("kept", &Args::out));
     softargmax::bind<Args>(module, "gumbel", "Write Gumbel noise to g, with one stream per row", run,
@@ -102,7 +102,7 @@ void bind(nb::module_& module) {
     module.def("random_words", &random_words, "out"_a, "seed"_a, "stream"_a, "draw"_a, "first"_a,
                "Write the 64 random bits of each column to out, beginning with column `first`");
     module.def("gumbel_of_words", &gumbel_of_words, "words"_a, "out"_a,
-               "Write the Gumbel noise of 64 random bits per number to out");
+               "Write Gumbel noise to out, computed from one word of 64 random bits per number");
 }
 
 }  // namespace softargmax::sample

@@ -103,7 +103,7 @@ class Top {
 };
 
 // Returns a lower bound of `need` in float, with a margin for distances in float, whose relative error is 2^-22. For
-// `need` below -1e37 it is -inf, so that every score is examined.
+// `need` below -1e37 the bound is -inf, so that every score is examined.
 SOFTARGMAX_INLINE float safely(double need) {
     return need < -1e37 ? -std::numeric_limits<float>::infinity()
                         : static_cast<float>(need - (1e-3 + 1e-6 * std::fabs(need)));

@@ -37,8 +37,8 @@ def gumbel(
     shape : int or tuple of int
         The shape of the noise. Rows run along the last axis. The stream of a row is the index of the row.
     like : array, optional
-        The noise has the library and the device of this array, and also its dtype if this is floating. By default the
-        noise is a NumPy array of float64.
+        The noise has the library and the device of this array, and also its dtype if the array is floating. By default
+        the noise is a NumPy array of float64.
     seed, generator
         As in `categorical`.
 
@@ -177,9 +177,9 @@ def gumbel_softmax(
     return xp.astype(y, z.dtype, copy=False)
 
 
-# The difference of two scores may overflow to -inf. At small T this gives the right probability, 0. If T is an array,
-# or at least this number, scores, noise and T are halved first. Halving them always would take 1.4 times as long
-# (torch, 256 x 32768).
+# The difference of two scores may overflow to -inf. At small T the probability is then 0, which is right. If T is an
+# array, or a number of at least `_LARGE_TEMPERATURE`, scores, noise and T are halved before the difference. Halving
+# them always would take 1.4 times as long (torch, 256 x 32768).
 _LARGE_TEMPERATURE = 1e30
 
 

@@ -1,4 +1,4 @@
-// Draws from rows, filters, and Gumbel noise. Compiled once for each instruction set.
+// The kernels for draws, filters and Gumbel noise. This file is compiled once for each instruction set.
 //
 // Each row is processed by one thread. The draw is the arg max of beta z + g. Without filters, the row is read once,
 // and only the best column so far is kept between blocks. With filters, the row is read a few times, block by block.

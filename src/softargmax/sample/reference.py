@@ -150,7 +150,7 @@ def kept_scores(found: Distances, filters: Filters, joint: bool) -> Any:
             here = _FILTERS[name](xp.where(base, x, -INF), xp.zeros_like(x[..., :1]) + value)
         kept = kept & base & here
     top = z == xp.max(z, axis=-1, keepdims=True)
-    return kept | (_first(top) & ~_any(kept))  # the sets that joint filters keep may have an empty intersection
+    return kept | (_first(top) & ~_any(kept))  # if joint filters have no common score, keep the largest
 
 
 def _smallest(keys: Any, weights: Any, goal: Any) -> Any:
@@ -198,7 +198,7 @@ def _typical(x: Any, p: Any) -> Any:
 
 
 def _at_least(x: Any, log_p: Any, l: Any) -> Any:
-    """Return the mask of entries with a log-probability x - log(l) of at least log_p. The largest entry is kept."""
+    """Return the mask of entries with a log-probability x - log(l) of at least log_p. The largest is always kept."""
     xp = namespace(x)
     bound = log_p + xp.log(l)
     top = xp.max(x, axis=-1, keepdims=True)

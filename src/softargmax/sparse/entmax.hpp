@@ -100,7 +100,7 @@ struct Root {
 
 // ---- maps -----------------------------------------------------------------------------------------------------
 
-// Scores up to `cut` are skipped. As long as lambda exceeds the root by at most kMargin, all of them have p = 0.
+// Scores up to `cut` are skipped. They have p = 0 at the root, if lambda exceeds the root by at most kMargin.
 constexpr double kMargin = 1e-3;
 
 // (1 - e^-u) / u for u >= 0.
@@ -124,7 +124,7 @@ template <class N> SOFTARGMAX_INLINE N newton(double a, N rest, N slope) {
     return (as<N>(1) + rest) * log * (a < 0 ? decay / (as<N>(1) - u * decay) : decay) / slope;
 }
 
-// Returns a distance d, for alpha < 2. If beta z is more than d below beta m + lambda, p is 0.
+// Returns a distance d: if beta z is more than d below beta m + lambda, p is 0.
 inline double reach_of(double a) {
     constexpr double reach = -Limit<double>::min_log, slack = 1 + 1e-6;
     const double u = -a * reach;
@@ -138,14 +138,14 @@ inline double cut_below(double x) { return next_below(std::max(x, std::numeric_l
 // of a.
 inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi, beta.lo}); }
 
-// Maps with alpha <= 2. The unknown is c = m + lambda / beta plus a constant.
+// Maps with alpha <= 2. The unknown is c = m + lambda / beta plus a constant. Each map below has two constants:
 //
 // kStepFraction: float32 results are accurate if the last step changes v by less than this fraction of the smallest
 // |v|, the distance of the nearest score to the threshold. The relative error of the step is the third power of this
 // fraction.
 //
-// kLogarithm: computing p takes a logarithm. Such maps always use compensated sums, and multiply p by the gain even if
-// the gain is 1, because both cost little compared to the logarithm.
+// kLogarithm: true if computing p takes a logarithm. Such maps always use compensated sums, and multiply p by the gain
+// even if the gain is 1, because both cost little compared to the logarithm.
 template <class N> struct GentleEntmax {
     N m;
     Two<N> at;  // c
@@ -398,12 +398,13 @@ struct SteepEntmaxSearch {
     // A margin keeps the root in the bracket in spite of the rounding errors of the sums.
     double move(double step, bool over) {
         const double from = t, change = -a_ * step;
-        if (!(std::fabs(change) < kInf)) return t = 0;  // overflow: the next search starts at the threshold m
+        if (!(std::fabs(change) < kInf)) return t = 0;  // overflow: `search_smallest_in_support` starts at m
         (over ? high : low) = from * (over ? 1 + kMargin : 1 - kMargin);
         t += change;
         if (std::fabs(change) > 1e-9 * from && (!(t >= low && t <= high) || ++steps % 4 == 0))
             t = std::sqrt(low) * std::sqrt(high);
-        // For t below 1e-30, v is not accurate in float. At t = 0, `search_smallest_in_support` finds o exactly.
+        // For t below 1e-30, v is not accurate in float. The result 0 ends the steps here, and
+        // `search_smallest_in_support` finds o exactly.
         return t < 1e-30 ? 0 : std::fabs(t - from) / t;
     }
     template <class V> SOFTARGMAX_INLINE Rough<V> rough(V z) const {

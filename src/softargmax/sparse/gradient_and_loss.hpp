@@ -105,7 +105,7 @@ void write_gradient(const T* p, const T* g, std::int64_t n, const Slope& slope, 
 
 // ---- the Fenchel-Young loss of a row with a class y -----------------------------------------------------------
 //
-// Let x = z - m - lambda and v = 1 + a x. Then p^alpha = p v (Blondel, Martins & Niculae 2020) and
+// Let x = beta (z - m) - lambda and v = 1 + a x. Then p^alpha = p v (Blondel, Martins & Niculae 2020) and
 //
 //     loss = (sum_k p_k v_k - 1) / alpha - x_y = sum_{k != y} p_k v_k / alpha + psi
 //     psi = (p_y v_y - 1) / alpha - x_y

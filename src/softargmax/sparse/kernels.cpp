@@ -1,7 +1,7 @@
 // The sparse maps for all rows of a call, and their gradients. Compiled once for each instruction set.
 //
-// Newton's method for the threshold runs over the candidates only, and each step drops some of them. Then p is computed
-// for the packs that contain a score above the threshold. All other p are 0.
+// Newton's method for the threshold reads only the candidates (newton_root.hpp), and each step drops some of them. Then
+// p is computed for the packs that contain a score above the threshold. All other p are 0.
 #include "sparse/gradient_and_loss.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
@@ -271,7 +271,8 @@ template <class T> void run_as(const Args& args) {
 
 }  // namespace
 
-// Computes in float64 if any operand is float64, or if a threshold of size 1 / beta could exceed the range of floats.
+// Computes in float64 if the scores or the result are float64, or if a threshold of size 1 / beta could exceed the
+// range of floats.
 void run(const Args& args) {
     const FloatEnvironment environment;
     bool use_double = args.z.type == Type::f64 || (args.out && args.out.type == Type::f64);

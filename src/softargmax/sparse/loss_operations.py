@@ -84,7 +84,7 @@ def _by_alpha(i: OfClasses) -> Any:
     """Return the derivative of the loss with respect to alpha: the derivative of H(p) at constant p.
 
     H = -sum p l E(a l) / alpha with l = log p and E(u) = (e^u - 1) / u. Let w be the result of `Support.by_alpha`, and
-    v = p^a. Then l E(a l) = v l - a w. The derivative of this with respect to a is l^2 E'(a l) = w.
+    v = p^a. Then l E(a l) = v l - a w. The derivative of l E(a l) with respect to a is l^2 E'(a l) = w.
     """
     row, _, _ = _support(i)
     p, w, alpha = row.only(row.p), row.by_alpha(), row.a + 1.0

@@ -1,6 +1,6 @@
-// Finds the root of a row: the value of the unknown for which the p of the row sum to 1. The candidates of a row are
-// the scores that may have p > 0. They are stored in a list, and every step of the search drops some of them. Short
-// rows are solved sixteen at a time.
+// Finds the root of a row: the value of `at` (see entmax.hpp) for which the p of the row sum to 1. The candidates of a
+// row are the scores that may have p > 0. They are stored in a list, and every step of the search drops some of them.
+// Short rows are solved sixteen at a time.
 #pragma once
 
 #include "core/cpp/parallel_rows.hpp"
@@ -50,7 +50,7 @@ template <class T> T* append_above(const T* z, std::int64_t n, T cut, T* to, boo
     return to;
 }
 
-// The scores of a row that may have p > 0. As long as they do not fit into the list, each step reads the whole row.
+// The scores of a row that may have p > 0. Each step reads the whole row until these scores fit into the list.
 template <class T> struct Candidates {
     Group<T, 1>* group;  // null if the list has room for the whole row
     T* list;
@@ -82,9 +82,9 @@ template <class T> struct Candidates {
 struct Found {  // the solution of a row
     Twofold a{0, 0};  // alpha - 1
     Scale beta;
-    Twofold at;  // the root of an ordinary row
-    State limit;  // the state of any other row: with infinities, empty, or with a NaN
-    bool ordinary = false;
+    Twofold at;  // the root, if `ordinary`
+    State limit;  // m: the maximum; r: only for rows without a root (infinite scores or beta, an empty row, or a NaN)
+    bool ordinary = false;  // true if the row has a root
     double others = -1;  // 1 - p of the target class, if the class is in the support
 };
 
@@ -323,8 +323,9 @@ template <class From, class InSupport> double search_smallest_in_support(double 
         (in_support(half) ? high : low) = half;
     }
 }
-// Does the same for alpha > 2. For a known o the sum of p is convex in q, so Newton's method
-// descends monotonically. It starts at q = 1 / n, where n is the number of scores equal to o.
+// Finds the threshold of a map with alpha > 2, and passes the map with this threshold to `then`. For a known o the sum
+// of p is convex in q, so Newton's method descends monotonically. It starts at q = 1 / n, where n is the number of
+// scores equal to o.
 template <class From, class Then> void solve(SteepEntmaxSearch search, From& from, Then then) {
     approach(search, from);
     const auto steep = [&](double o, double q) { return SteepEntmax(search.a_, search.beta, o, q); };
@@ -430,8 +431,8 @@ class Lanes {
     bool has_root(int g) const { return top_[g] == top_[g]; }
     double tau(int g) const { return tau_[g]; }
 
-    // Computes p of order 1 + a for all rows that have a root. `scaled` is true if each row has its own beta,
-    // which only maps with a closed form support.
+    // Computes p of order 1 + a for all rows that have a root. `scaled` is true if each row has its own beta. This is
+    // only possible for maps with a closed form.
     void solve(Twofold a, bool scaled) {
         using V = Pack<float>;
         for (int j = 0; j < columns_; j += kSide) turn(row_[0] + j, kShort, lane_[j], kSide);

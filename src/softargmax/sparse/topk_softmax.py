@@ -71,7 +71,7 @@ def topk_softmax(
     if not z.ndim:
         raise ValueError("z: expected at least one axis, along which the k largest scores are kept, got a 0-d array")
     xp, axis = namespace(z), one_axis(axis, z.ndim)
-    # Dropped scores become -inf. At a negative temperature, -inf would get the largest probability.
+    # T may not be negative: dropped scores become -inf, which would then get the largest probability.
     expected = "a number from 0 on, infinity included"
     temperature = check.within(temperature, z, (axis,), "temperature", lambda t: t >= 0.0, expected)
     front = tuple(i for i in range(z.ndim) if i != axis)
