@@ -17,7 +17,7 @@ SEEDS = range(60)
 
 
 def draw(seed: int, length: int, keys: int, width: int, size: float) -> tuple[np.ndarray, ...]:
-    """Return q, k and v such that the largest score is about `size`."""
+    """Return q, k and v such that the largest absolute score is about `size`."""
     rng = np.random.default_rng((seed, length, keys, width))
     q, k, v = (rng.standard_normal((2, 2, n, width)) for n in (length, keys, keys))
     most = abs(q @ k.swapaxes(-1, -2)).max() / math.sqrt(width)
@@ -25,7 +25,7 @@ def draw(seed: int, length: int, keys: int, width: int, size: float) -> tuple[np
 
 
 def truth(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool) -> tuple[np.ndarray, float]:
-    """Return the output in float64, and the largest score."""
+    """Return the output in float64, and the largest absolute score."""
     z = q.astype(float) @ k.astype(float).swapaxes(-1, -2) / math.sqrt(q.shape[-1])
     if causal:
         z = np.where(np.tri(*z.shape[-2:], dtype=bool), z, -math.inf)

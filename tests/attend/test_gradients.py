@@ -1,4 +1,4 @@
-"""attention_vjp agrees with torch's derivative of the definition in float64, for every option and pair of options."""
+"""attention_vjp agrees with torch's derivative of the definition, for every option except alpha and for all pairs."""
 
 from __future__ import annotations
 

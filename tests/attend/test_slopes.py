@@ -23,7 +23,7 @@ DISTANCE = np.abs(np.arange(LENGTH)[:, None] + KEYS - LENGTH - np.arange(KEYS))
 def test_slopes_equal_a_bias_by_distance(backend: Backend, causal: bool) -> None:
     """Slopes give the results of a bias of -slope times distance. The gradients agree, too.
 
-    For causal queries this is the bias m [-(i - 1), .., -1, 0] of the ALiBi paper, with slope m. The gradient of a
+    For causal queries, the bias is m [-(i - 1), .., -1, 0], with slope m, as in the ALiBi paper. The gradient of a
     slope is the sum of the bias's gradient times -distance.
     """
     g = np.random.default_rng(0).standard_normal((2, HEADS, LENGTH, VALUES))
@@ -86,7 +86,7 @@ def test_a_nan_slope_affects_only_its_head(backend: Backend) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=str)
 def test_distances_of_more_than_a_block(backend: Backend) -> None:
-    """With up to 1500 keys, outputs and gradients in float32 agree with the definition in float64."""
+    """With 1500 keys, the output and the gradient of the slopes in float32 agree with the definition in float64."""
     rng = np.random.default_rng(2)
     q, k, v, g = (rng.standard_normal((1, 2, n, w)).astype("f4") for n, w in ((3, 8), (1500, 8), (1500, 4), (3, 4)))
     slopes = np.array([0.01, 0.0])

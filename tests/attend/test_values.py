@@ -1,4 +1,4 @@
-"""Attention agrees with brute force, for every option and every pair of options, on every backend."""
+"""Attention agrees with brute force, for every option and every pair of options, with NumPy and torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run every attention function on buffers next to a protected page, and print one digest per result.
+"""Run every native kernel of attention on buffers next to a protected page, and print one digest per result.
 
 SOFTARGMAX_ISA=baseline python tests/attend/worker.py
 """

@@ -1,4 +1,4 @@
-"""The docstrings of the family contain the required sections, in the required order."""
+"""The docstrings of `softargmax.normalize` contain the required sections, in the required order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JAX: the reference can be traced by jit, grad and vmap, and masked entries do not make derivatives NaN."""
+"""JAX can trace the reference implementation with jit, grad and vmap. Masked entries do not make derivatives NaN."""
 
 from __future__ import annotations
 

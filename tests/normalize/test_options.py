@@ -241,7 +241,7 @@ def test_kept_axes_have_size_1(quick: Backend, axis: Any) -> None:
 
 @pytest.mark.parametrize("axis", [(0, 1), (1, 0), (-2, -1), (-1,), 1, None])
 def test_coordinates_of_grids(quick: Backend, axis: Any) -> None:
-    """The result has the mean position along each axis, under the softmax of the grid, in the order of the axes."""
+    """The result has one number per axis, in the order of `axis`: the mean position under the softmax of the grid."""
     axes = (0, 1, 2) if axis is None else tuple(int(a) % 3 for a in np.atleast_1d(axis))
     p = np.asarray(s.softmax(Z, axis=axis, temperature=0.7), np.float64)
     found = quick.back(s.spatial_soft_argmax(quick.array(Z), axis=axis, temperature=0.7))

@@ -1,4 +1,4 @@
-"""The reference has the promised accuracy in every library, and for every spread, temperature and length."""
+"""The reference implementation has the promised accuracy for every library, spread, temperature and length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ragged rows: the result of each segment equals the result of a call with this row alone."""
+"""Segments (rows of different lengths): each has the result of a call with this segment alone."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_temperatures_that_fit_no_segments_are_refused(quick: Backend) -> None:
 
 LIMITS = [0.0, -0.0, 0.5, 1.0, -2.0, INF, -INF]
 IDS = np.random.default_rng(3).integers(0, 7, 60)
-IDS[IDS == 4] = 5  # a segment without a score
+IDS[IDS == 4] = 5  # segment 4 has no scores
 
 
 @pytest.mark.parametrize("masked", [False, True])

@@ -67,7 +67,7 @@ def test_accuracy(implementation: str, dtype: str, spread: int) -> None:
 def test_close_distributions_keep_their_small_divergence(quick: Backend) -> None:
     """The divergence of close distributions is accurate, although log p has errors of 1e-16.
 
-    It is about half the variance of the difference of the scores, 1e-24.
+    The divergence is about 1e-24, half the variance of the difference of the scores.
     """
     z = np.linspace(-3, 3, 8)
     other = z + np.float64(2.0**-40) * np.sin(np.arange(8))

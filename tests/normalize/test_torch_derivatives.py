@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 cases = importlib.import_module("tests.normalize.torch_cases")
-from torch.autograd import gradcheck, gradgradcheck  # noqa: E402 not without torch
+from torch.autograd import gradcheck, gradgradcheck  # noqa: E402 needs torch
 
 import softargmax  # noqa: E402
 

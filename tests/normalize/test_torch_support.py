@@ -91,7 +91,10 @@ def test_logsumexp_shares_its_gradient_among_infinities() -> None:
 @pytest.mark.parametrize("temperature", [0.0, -0.0, INF, -INF])
 @pytest.mark.parametrize("operation", [softargmax.softmax, softargmax.log_softmax, softargmax.logsumexp])
 def test_limits_of_the_temperature(operation: Any, temperature: float) -> None:
-    """At T = 0 and T = inf the derivative of softmax is 0 and that of logsumexp is p, for T as a number or a tensor."""
+    """At T = 0 and T = inf, the derivative of softmax and of log_softmax is 0, and that of logsumexp is p.
+
+    A number and a tensor as T give the same derivatives.
+    """
     z = torch.tensor([[1.0, 5.0, 5.0], [0.0, -1.0, 2.0]], dtype=torch.float64)
     tensor = torch.full((2,), temperature, dtype=torch.float64, requires_grad=True)
     y = operation(z)

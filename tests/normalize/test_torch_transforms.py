@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 cases = importlib.import_module("tests.normalize.torch_cases")
-from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap  # noqa: E402 not without torch
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap  # noqa: E402 needs torch
 
 import softargmax  # noqa: E402
 from softargmax.core.scale import Scale  # noqa: E402

@@ -23,7 +23,7 @@ F64, filled, drawn = cases.F64, cases.filled, cases.drawn
 
 
 def by_hand(layer: Any, hidden: Any) -> Any:
-    """Return the probabilities of all ranks, computed by the definition in float64."""
+    """Return the probabilities of all classes, in the order of their ranks, by the definition in float64."""
 
     def softmax(h: Any, w: Any, b: Any) -> Any:
         e = torch.exp(h @ w.double().T + (0 if b is None else b.double()))
@@ -162,7 +162,7 @@ def test_topk_computes_only_the_clusters_it_needs(monkeypatch: pytest.MonkeyPatc
     for tokens, k, wanted in (
         ([-20.0, 5.0, -20.0], 5, [(50, 8)]),
         ([-9.0, -9.0, -9.0], 30, []),  # topk needs no cluster
-        ([0.5, 5.0, -20.0], 5, [(50, 8)]),  # the second token ties with the best classes
+        ([0.5, 5.0, -20.0], 5, [(50, 8)]),  # the best classes of cluster 2 are more probable than the first token
         ([5.0, 5.5, -20.0], 25, [(30, 8), (50, 8)]),
     ):
         with torch.no_grad():

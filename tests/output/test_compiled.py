@@ -62,7 +62,7 @@ def trained(layer: Any, call: Any) -> list[Any]:
 )
 def test_training_steps(name: str) -> None:
     eager, layer = layer_of(name), layer_of(name)
-    # Under tracing, the number of draws of importance sampling does not grow.
+    # Under tracing, importance sampling does not add draws, so the eager layer must not add any either.
     eager.most = eager.samples = getattr(eager, "samples", None)
     torch._dynamo.reset()
     found = trained(layer, torch.compile(layer, fullgraph=True, backend="aot_eager"))

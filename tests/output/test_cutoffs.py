@@ -19,7 +19,7 @@ MEASURED = StepCost()
 def total(
     counts: Any, cuts: Sequence[int], dim: int, batch: int = 1024, div_value: float = 1.0, cost: StepCost = MEASURED
 ) -> float:
-    """Return the cost of the cut-offs `cuts`, computed by the formulas of the docstrings."""
+    """Return the cost of the cut-offs `cuts`, by the formulas in the docs of `adaptive_cutoffs` and `StepCost`."""
 
     def g(classes: int, rows: float, width: int) -> float:
         products = classes * rows * (width + cost.score) + classes * width * cost.parameter

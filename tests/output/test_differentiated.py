@@ -21,7 +21,7 @@ SHAPES = [([1], [4]), ([1, 1], [3, 1]), ([2, 5], [3, 1]), ([1, 20, 79], [2, 1, 1
 
 
 def by_hand(layer: Any, hidden: Any) -> Any:
-    """Return the probabilities of all ranks, computed by the definition in float64."""
+    """Return the probabilities of all classes, in the order of their ranks, by the definition in float64."""
     begin, z = 0, []
     for weight in layer.weights:
         z.append(hidden[:, begin : begin + weight.shape[1]].double() @ weight.double().T)
@@ -97,7 +97,8 @@ def test_from_counts_makes_no_empty_block() -> None:
     assert layer.order[0] == 2
     layer = DifferentiatedSoftmax.from_counts(16, [1, 1, 1, 1, 1000], blocks=5)
     assert [len(weight) for weight in layer.weights] == [1, 1, 1, 1, 1]
-    layer = DifferentiatedSoftmax.from_counts(1024, np.ones(10), blocks=10)  # the float sum of eight 0.1 is below 0.8
+    # Each share is 0.1. The sum of eight shares is below 0.8 in floats, which must not make a block empty.
+    layer = DifferentiatedSoftmax.from_counts(1024, np.ones(10), blocks=10)
     assert [len(weight) for weight in layer.weights] == [1] * 10
 
 

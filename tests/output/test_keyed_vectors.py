@@ -21,7 +21,7 @@ QUERIES = [
 
 
 def theirs(path, **options):
-    """Write our vectors to a file, and return the vectors that gensim reads from it."""
+    """Return the vectors that gensim reads from the file `path`."""
     return gensim.KeyedVectors.load_word2vec_format(str(path), **options)
 
 
@@ -80,7 +80,7 @@ def test_list_with_a_float_is_a_vector():
     assert repr(found.words) == "['king', 'queen', 'woman']"
     for vector in ([1.0, 0], [np.float32(1), np.float32(0)], [[1, 0]], np.array([1, 0])):
         assert [word for word, _ in found.most_similar(vector)] == ["king", "queen", "woman"]
-    assert [word for word, _ in found.most_similar([1, 0])] == ["woman"]  # numbers of words
+    assert [word for word, _ in found.most_similar([1, 0])] == ["woman"]  # a list of integers has word numbers
 
 
 def test_most_similar_excludes_its_words_despite_nan():

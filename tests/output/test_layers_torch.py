@@ -156,7 +156,7 @@ def test_layers_from_the_meta_device(name: str) -> None:
     begun.to_empty(device="cpu")
     for buffer in begun.buffers():
         if buffer.dtype == torch.int64:
-            buffer.fill_(-(1 << 62))  # uninitialised memory
+            buffer.fill_(-(1 << 62))  # stands for uninitialised memory
     begun.reset_parameters()
     assert begun.eval()(hidden, y).isfinite()
 

@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 LAYERS = ("function", "full", "adaptive", "differentiated", "hierarchical", "negative")
-# This process imports all modules once. Each layer runs in a child process, which is forked before torch starts
-# threads.
+# The script imports all modules once. It runs each layer in a child process, forked before torch starts threads.
 SCRIPT = """
 import json, os, sys, torch, softargmax
 from bench.peak import peak_of

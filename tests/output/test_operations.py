@@ -75,7 +75,7 @@ def is_sparse(i: Any) -> bool:
 
 
 def tensors(i: Any) -> Any:
-    """Return the same record with tensors in place of arrays."""
+    """Return the arguments of an operation with tensors in place of arrays."""
     torch = pytest.importorskip("torch")
     if isinstance(i, tuple):
         return type(i)(*map(tensors, i))
@@ -95,7 +95,7 @@ def test_tensors_give_the_results_of_arrays(name: str) -> None:
 def test_opcheck(name: str, tracked: bool) -> None:
     torch = pytest.importorskip("torch")
     operation, i = CASES[name]
-    if not operation.kernels or (tracked and is_sparse(i)):  # traced gradients are dense
+    if not operation.kernels or (tracked and is_sparse(i)):  # traced gradients are dense, eager ones sparse
         return
     arguments = operation.torch.flatten(tensors(i))
     if tracked:

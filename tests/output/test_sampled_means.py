@@ -1,4 +1,4 @@
-"""The mean over draws of the gradients of sampled losses agrees with theory."""
+"""The gradients of sampled losses, averaged over draws, agree with theory."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_sampling_from_the_softmax_itself_is_unbiased(n: int) -> None:
 
 @pytest.mark.parametrize("kind", [nn.SampledSoftmax, nn.ImportanceSampledSoftmax])
 def test_bias_falls_as_1_over_n(kind: Any) -> None:
-    """With 16 times as many draws, the bias is at most 1/8 as large, within 3 standard errors. In theory it is 1/16."""
+    """In theory, 16 times as many draws give 1/16 of the bias. The test allows 1/8 plus 3 standard errors."""
     hidden, y, sampler = drawn(D), torch.tensor(3), Unigram(layers.counts(K))
     options: dict[str, Any] = {"unique": False} if kind is nn.SampledSoftmax else {}
     bias = {}
@@ -70,7 +70,8 @@ def test_bias_falls_as_1_over_n(kind: Any) -> None:
 def test_nce_gradient_has_its_expectation_and_tends_to_likelihood() -> None:
     """The mean gradient is -sigma(-D_y) s'_y + sum_j n q_j sigma(D_j) s'_j, where s' is the gradient of a score.
 
-    D is Delta in the docstring of `NCE`. For normalised scores, the mean tends to the gradient of the full softmax.
+    D is Delta in the docstring of `NCE`. If the scores are normalised, the mean tends to the gradient of the full
+    softmax as n grows.
     """
     hidden, y, sampler = drawn(D), torch.tensor(3), Unigram(layers.counts(K), power=0.5)
     q = torch.tensor(sampler.probabilities)

@@ -21,7 +21,7 @@ COUNTS = 1000 // np.arange(1, 41)
 
 
 def text(n: int = 3000, seed: int = 0) -> Any:
-    """Return words of two kinds, even and odd numbers, and ends of sentences. Ten consecutive words have one kind."""
+    """Return word numbers of two kinds, even and odd, ten of one kind at a time. Each 50th is -1, a sentence's end."""
     rng = np.random.default_rng(seed)
     kinds = np.repeat(rng.integers(0, 2, n // 10), 10)
     words = 2 * rng.integers(0, 20, len(kinds)) + kinds

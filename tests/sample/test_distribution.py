@@ -128,9 +128,9 @@ def test_rare_events_happen_at_their_rate() -> None:
 
 
 def test_an_event_of_2_to_the_minus_40_has_its_rate() -> None:
-    """The noise of a class exceeds that of another by more than 40 ln 2 with probability 2^-40.
+    """The noise of one class exceeds that of another by more than 40 ln 2 with probability 2^-40.
 
-    So this happens, on average, for 2^24 of the 2^64 random words.
+    So, on average over the noise of the other class, 2^24 of the 2^64 random words give the first class such noise.
     """
     u = (np.arange(4096) + 0.5) / 4096
     wanted = -np.log(-np.log(u)) + 40 * np.log(2)

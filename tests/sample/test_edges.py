@@ -54,7 +54,7 @@ def test_certain_draws(backend: Backend, z: list[float], options: dict[str, Any]
 def test_far_scores_without_replacement(quick: Backend, dtype: str, options: dict[str, Any]) -> None:
     """If scores are 1e35 or more apart, the draws are the largest scores, because noise cannot change their order."""
     if quick.library == "jax":
-        pytest.skip("JAX computes in float32, where distances from the maximum end at 1e30")
+        pytest.skip("JAX computes in float32, where distances from the maximum above 1e30 are set to 1e30")
     where = np.asarray(options.get("where", np.ones(1000, bool)))
     given = {**options, **({"where": quick.array(where)} if "where" in options else {})}
     for low, high, temperature in (

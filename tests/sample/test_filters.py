@@ -78,7 +78,7 @@ def test_ties_are_cut_by_column() -> None:
 @pytest.mark.parametrize("value", [0.0, 3.0])
 @pytest.mark.parametrize("classes", [200, 5000, 70_000])
 def test_long_ties(classes: int, value: float) -> None:
-    """Filters keep the right classes of rows with more equal scores than their lists can store."""
+    """Filters keep the right classes, even if a row has more equal scores than the kernel's lists can store."""
     z = np.full((2, classes), 1.0)
     z[1, ::2] += value
     for dtype in ("float32", "float64"):
@@ -169,7 +169,7 @@ def test_a_chain_of_hugging_face() -> None:
 
 
 def test_float32_against_hugging_face() -> None:
-    """In float32, at most one token per row differs from Hugging Face's. Our side keeps the same tokens as float64."""
+    """In float32, at most one token per row differs from Hugging Face's. Ours are then the tokens of float64."""
     process = pytest.importorskip("transformers.generation.logits_process")
     import torch
 

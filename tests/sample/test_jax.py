@@ -29,7 +29,7 @@ def test_traced_draws_are_those_of_numpy() -> None:
 
 @pytest.mark.slow
 def test_counters_of_32_bits_are_those_of_64() -> None:
-    """JAX's 32-bit counters give the core's random words, at both ends of the ranges of seeds, streams and draws."""
+    """JAX's 32-bit counters give the core's random words for the largest seed and for the extreme streams and draws."""
     streams, draws = [0, 1, -1, 2**31 - 1, -(2**31)], [0, 1, 2**31 - 1]
     for dtype, ids in ((jnp.int32, streams), (jnp.uint32, [0, 2**31, 2**32 - 1])):
 

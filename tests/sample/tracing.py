@@ -12,6 +12,6 @@ from tests.oracle.backends import Backend
 def traced(backend: Backend, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function, compiled as one program if the library is JAX.
 
-    Without this, JAX would compile a hundred small programs, which takes 15 s.
+    Without jax.jit, JAX would compile a hundred small programs, which takes 15 s.
     """
     return importlib.import_module("jax").jit(function) if backend.library == "jax" else function
