@@ -84,7 +84,7 @@ def as_numpy(tensor: Any) -> Answer:
 
 
 def softargmax_side(op: str, z: NDArray[Any], case: Case) -> Answer:
-    """Return the result of softargmax. Scores are NumPy arrays, or tensors for bfloat16."""
+    """Return the result of softargmax, which gets NumPy arrays, or tensors for bfloat16."""
     import softargmax
 
     function = partial(getattr(softargmax, op), temperature=case.temperature, base=case.base)
@@ -132,7 +132,7 @@ SUBJECTS: dict[str, Subject] = {"softargmax": softargmax_side, "torch": torch_si
 
 
 def errors(op: str, answer: Answer, truth: Family) -> NDArray[np.float64]:
-    """Return the errors in ulp of the result's format. The error of logsumexp is relative to max(|m|, |lse|)."""
+    """Return the errors in ulp of the result's format. For logsumexp, the ulp is taken at max(|m|, |lse|)."""
     at = truth.largest if op == "logsumexp" else None
     return ulp_error(answer[0], *getattr(truth, op), dtype=answer[1], at=at)
 

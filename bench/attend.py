@@ -3,7 +3,7 @@
     python -m bench.attend                  all cases, about 5 minutes on 2 cores; writes bench/results/attend.json
     python -m bench.attend causal backward  only the cases whose names contain these words; writes nothing
 
-SDPA is torch's scaled_dot_product_attention. If SDPA lacks an option, it gets a boolean mask. Attention with heads of
+SDPA is torch's scaled_dot_product_attention. A boolean mask replaces an option that SDPA lacks. Attention with heads of
 width D takes 4 D operations for each pair of a query and a visible key, and 2.5 times as many for the backward pass.
 The side "sgemm" does the same number of operations, in torch's products of 1024 x 1024 matrices. The ratio of this side
 is our speed divided by the speed of these products. The exit code is 1 if a target or a bound on memory

@@ -1,4 +1,4 @@
-"""Measure the memory of attention for shapes whose scores would be far larger than all other arrays.
+"""Measure the memory of attention for a long sequence, and for a single query with a million keys.
 
     python -m bench.attend_memory           half a minute on 2 cores; bench.attend writes the results
 

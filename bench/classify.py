@@ -5,9 +5,9 @@
 
 Both sides minimise the mean loss plus a penalty, with C = 1. They stop after 2000 steps, or earlier if no derivative of
 this objective is above tol, which is 1e-4 by default. On the digits with tol 1e-6, scikit-learn takes all 2000 steps.
-For each fit, the record has the objective in float64, the largest derivative, and the memory: the peak of a process
-that fits once, minus the memory before the fit. The exit code is 1 if a target is missed or our objective is larger
-than scikit-learn's.
+For each fit, the JSON file has the objective in float64, the largest derivative, and the memory: the peak of a process
+that fits once, minus the memory before the fit. The exit code is 1 if a target is missed, or if our objective is above
+scikit-learn's by more than a relative 1e-6.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def memory(side: str, case: str) -> float:
 
 
 def more() -> tuple[dict[str, Any], bool]:
-    """Return results and memory of our fits and scikit-learn's, and True if no objective of ours is above its own."""
+    """Return results and memory of both sides' fits, and True if none of our objectives is above scikit-learn's."""
     found: dict[str, Any] = {}
     kept = True
     for case in CASES:

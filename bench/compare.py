@@ -1,13 +1,13 @@
 """Compare the speed of two installs of softargmax, for example before and after a change.
 
     python -m bench.compare A B              git revisions, or paths of Python executables that have an install
-    python -m bench.compare main HEAD loss   only the lines of that room
+    python -m bench.compare main HEAD loss   only the lines of the room loss
 
-Each revision is checked out under build/compare and built there in its own environment. Long-lived processes run the
-lines of bench/compare_lines.py. Each line is run first by two processes of A, by turns. The relative difference of
-their medians is the margin. Then a process of A and a process of B run the line by turns. A ratio is A's median of 15
-runs divided by B's. If it is above 1, B is faster. A line passes if its ratio is at least 0.97, or below 1 by at most
-the margin. A room passes if the geometric mean of its ratios is at least 0.98.
+A line is a timed call, listed in bench/compare_lines.py. Each revision is checked out under build/compare and built
+there in its own environment. Long-lived processes run the lines. Each line is run first by two processes of A, by
+turns. The relative difference of their medians is the margin. Then a process of A and a process of B run the line by
+turns. A ratio is A's median of 15 runs divided by B's. If it is above 1, B is faster. A line passes if its ratio is at
+least 0.97, or below 1 by at most the margin. A room passes if the geometric mean of its ratios is at least 0.98.
 
 The results are written to build/compare/result.json. The exit code is 1 if a line or a room fails. Run this program on
 a quiet machine. It takes a few minutes.
@@ -49,7 +49,7 @@ class Ratio:
 
     @property
     def holds(self) -> bool:
-        """True if B is as fast as A, within the margin of this run."""
+        """True if the ratio is at least LINE, or below 1 by at most the margin."""
         return self.ratio >= min(LINE, 1 - self.margin)
 
     def __str__(self) -> str:
@@ -120,7 +120,7 @@ def python_of(name: str) -> str:
 def measured(a: str, b: str, room: str | None) -> list[Ratio]:
     """Return the ratios of all lines, or of the lines of one room.
 
-    Each line is timed for two processes of A, whose ratio is the margin, and then for A and B.
+    Each line is timed first for two processes of A, which gives the margin, and then for A and B.
     """
     first, twin, other = Worker(a), Worker(a), Worker(b)
     print("A:", first.hello["softargmax"])

@@ -169,7 +169,7 @@ def serve() -> None:
 
     The answer is the seconds per call of the line. With 0 repeats, it is the number of calls that take LEAST seconds.
     """
-    warnings.simplefilter("ignore")  # a fit that stops early emits a warning
+    warnings.simplefilter("ignore")  # a fit that does not converge emits a warning
     torch.set_num_threads(THREADS)
     sa.set_num_threads(THREADS)
     print(json.dumps({"softargmax": str(Path(sa.__file__).parent), "lines": [line[:2] for line in LINES]}), flush=True)

@@ -1,10 +1,11 @@
-"""Time last layers of every size, and the matrix product that they use, against torch, with one and with two threads.
+"""Time last layers of many sizes, and the matrix product that they use, against torch, with one and with two threads.
 
     python -m bench.last_layer              all cases, about 4 minutes; writes bench/results/last_layer.json
     python -m bench.last_layer product      only the cases whose names contain this word; writes nothing
 
-The sizes of twelve layers are drawn with a seed, uniformly on a logarithmic scale. A layer's loss should take at most
-1.05 times as long as `F.cross_entropy(h @ w.T, y)`. The exit code is 1 if a target is missed.
+The sizes of twelve layers are drawn with a seed, uniformly on a logarithmic scale. A layer's loss and gradients
+should take at most 1.05 times as long as those of `F.cross_entropy(h @ w.T, y)`. The exit code is 1 if a target is
+missed.
 """
 
 from __future__ import annotations

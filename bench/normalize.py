@@ -35,7 +35,7 @@ def work(kernel: str, count: int) -> float:
 
 
 def scores(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Return normally distributed scores. Writing them has allocated every page of their memory."""
+    """Return normally distributed scores. All pages of their memory are already allocated."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).mul_(4).to(dtype)
 
 
@@ -144,7 +144,7 @@ def one_row() -> Iterator[Promise]:
         "softmax of 2^26, out=",
         {"softargmax": lambda: sa.softmax(z, out=out), "torch": lambda: torch.softmax(z, -1, out=out)},
         {"torch": 1.5},
-        12 * z.numel(),  # larger than any cache, so it is read from memory twice
+        12 * z.numel(),  # z is larger than any cache, so it is read from memory twice
         work("softmax", z.numel()),
     )
 

@@ -25,7 +25,10 @@ THREADS = 2
 
 @dataclass
 class Promise:
-    """A case, and the smallest ratio (peer's median over ours) that we promise for each peer."""
+    """A case, and the smallest ratio (peer's median over ours) that we promise for each peer.
+
+    `aims` are ratios that we want to reach, but do not promise.
+    """
 
     name: str
     sides: dict[str, Callable[[], object]]

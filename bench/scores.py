@@ -77,7 +77,7 @@ def subnormal_scores(rng: np.random.Generator, shape: tuple[int, int], dtype: st
 
 
 def half_way(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Draw scores within a few ulp of (k + 1/2) ln 2, where exp's range reduction changes its integer."""
+    """Draw scores within a few ulp of (k + 1/2) ln 2, where exp's range reduction rounds x / ln 2 up or down."""
     last = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}[dtype]
     k = rng.integers(-140, 1, shape) + 0.5
     return k * np.log(2.0) * (1 + last * rng.integers(-2, 3, shape))

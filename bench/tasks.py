@@ -216,7 +216,7 @@ def tasks() -> dict[str, dict[str, Any]]:
 
 
 def layers() -> list[dict[str, Any]]:
-    """Time a step of small and large last layers, in turns with each peer. Return the results."""
+    """Time a training step of last layers of several sizes. The three sides take turns. Return the results."""
     torch.set_num_threads(1)
     sa.set_num_threads(1)
     found = []

@@ -41,7 +41,7 @@ Vectors = tuple[np.ndarray, np.ndarray]
 
 
 class Text:
-    """The text as numbers of words: 0 is the most frequent word, and -1 marks the end of a file."""
+    """The text as numbers of words: 0 is the most frequent word, and -1 marks the start of a file."""
 
     def __init__(self) -> None:
         corpus = read()

@@ -1,4 +1,4 @@
-"""The promised accuracy, tested on a few 10^5 values. `python -m bench.accuracy` tests 10^7 values of each case.
+"""The promised accuracy, tested on a few times 10^5 values. `python -m bench.accuracy` tests 10^7 values of each case.
 
 The promised bounds are 3 ulp in float32, 4 ulp in float64, and 2 ulp for the tiny loss of a confident row. The bound of
 a subnormal probability is the smallest subnormal number. Results in float16 and bfloat16 are the float32 results,

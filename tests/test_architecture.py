@@ -69,7 +69,7 @@ def is_maximum(node: ast.expr) -> bool:
 
 
 def is_recurrence(node: ast.AST) -> bool:
-    """True if a call has the form exp(m - m_new), with any namespace of exp and any names of the two maxima."""
+    """True if a call has the form exp(m - m_new), with any namespace of exp and with two names that MAXIMUM matches."""
     if not (isinstance(node, ast.Call) and len(node.args) >= 1):
         return False
     called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -103,8 +103,8 @@ def test_merge_is_defined_once_in_python() -> None:
     }
 
 
-# In C++, a merge of states is recognised by its weights, whatever its name. A weight is an exponential or a power of
-# two. Its exponent is the difference of two maxima or of two lse. The difference can be written in the call, or
+# In C++, code that merges states is recognised by the weights that it computes. A weight is an exponential or a power
+# of two. Its exponent is the difference of two maxima or of two lse. The difference can be written in the call, or
 # assigned to a variable before.
 LEVEL = r"(?:\w+(?:\.|->|\[\w+\]\.?))*(?:m\d*|k|part|whole|own|(?:\w+_)?(?:m|top|lse|max|maximum)(?:_\w+)?)\b\}?"
 DIFFERENCE = re.compile(
@@ -262,7 +262,7 @@ def test_only_the_command_imports_the_top_package(path: Path) -> None:
 
 
 def public_names(module: str) -> set[str]:
-    """Return the names in `module` of objects that its room exports under the same name in `__all__`."""
+    """Return the names in the `__all__` of a room that stand for the same objects in `module`, a file of the room."""
     found = importlib.import_module(module)
     room = importlib.import_module(".".join(module.split(".")[:2]))
     return {n for n in room.__all__ if getattr(found, n, None) is getattr(room, n)}
@@ -296,7 +296,7 @@ def test_imports_point_down_and_use_no_private_names_of_rooms(path: Path) -> Non
     "room", [room for room in ROOMS if room != "core" and (SOURCE / room / "kernels.cpp").exists()]
 )
 def test_kernels_are_served_by_records(room: str) -> None:
-    """Only operations call kernels. A room has no native.py, which would be a second table of arguments."""
+    """Only the operations call kernels. A room has no native.py, which would list the kernels' arguments once more."""
     own = (SOURCE / room / "native.py").exists()
     served = (SOURCE / room / "operations.py").exists() and not own
     assert served, f"{room}: its kernels belong to the operations in operations.py, not to native.py"

@@ -1,4 +1,4 @@
-"""bench.compare, which compares two installed versions: all lines run, all rooms have a line, verdicts are right."""
+"""Tests of bench.compare: every line (a timed call) runs, every room has a line, and the verdicts are right."""
 
 from __future__ import annotations
 

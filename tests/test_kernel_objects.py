@@ -28,7 +28,7 @@ def test_kernel_objects_define_symbols_only_in_their_own_namespace(path: Path) -
     out = subprocess.run(["nm", "-C", "--defined-only", path], check=True, capture_output=True, text=True).stdout
     symbols = [line.split(maxsplit=2)[1:] for line in out.splitlines() if line.strip()]
     # nm prints a letter for each symbol. Capital letters and u, v, w stand for symbols that other objects can see. The
-    # references DW.ref.* are equal in all objects.
+    # symbols DW.ref.*, which exception handling uses, are equal in all objects.
     visible = [s for kind, s in symbols if (kind.isupper() or kind in "uvw") and not s.startswith("DW.ref.")]
     # nm leaves some names of lambdas mangled. In a mangled name, a namespace is written as its length and its name.
     leaked = [s for s in visible if not re.search(rf"\b{isa}\b|^_Z\w*{len(isa)}{isa}", s)]

@@ -1,10 +1,10 @@
-"""Write the lists of files in docs/design.md: the files of each room, with their first lines.
+"""Write the lists of files in docs/design.md: the files of each room, with their first sentences.
 
     python tools/rooms.py            write
     python tools/rooms.py --check    exit with 1 if the page and the files differ
 
-All rooms have the same kinds of files. `kind` returns the kind of a file. tests/test_rooms.py refuses files without a
-kind.
+All rooms have the same kinds of files. `kind` returns the kind of a file. tests/test_rooms.py refuses a new file
+of the last kind, "helpers".
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ KINDS = {
 }
 """The kinds of files in a room, with patterns of their names.
 
-A file has the first kind whose pattern fits, among all kinds but the first and the last. If none fits, a file that
-defines a public name has the first kind, and any other file has the last kind.
+The patterns of the five kinds in the middle are tried in order, and the first one that fits decides. If none fits, a
+file that defines a public name has the first kind, and any other file has the last kind.
 """
 
 

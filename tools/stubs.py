@@ -123,7 +123,7 @@ def shown(name: str, public: dict[str, Any]) -> str:
 
 
 def spelled(annotation: Any, kind: Kind, results: dict[str, str]) -> str:
-    """Translate an annotation of a room (core/types.py) for one kind of array."""
+    """Translate an annotation, which uses the names of core/types.py, into the types of one kind of array."""
     words = {
         "Array": kind.array,
         **dict.fromkeys(("Logits", "Vectors", "Like"), kind.given),
@@ -151,7 +151,7 @@ def declared(name: str, function: Any, kind: Kind, results: dict[str, str], doc:
         before = x.kind
         star = "*" if x.kind is x.VAR_POSITIONAL else ""
         hint, default = x.annotation, "" if x.default is x.empty else f" = {literal(x.default)}"
-        if str(hint).startswith("Like") and kind not in (NUMPY, OF_A):  # no default: it alone gives the result type
+        if str(hint).startswith("Like") and kind not in (NUMPY, OF_A):  # required: `like` alone gives the result type
             hint, default = "Like", ""
             given += ["*"] * ("*" not in given)
         given.append(star + x.name + ("" if hint is x.empty else f": {spelled(hint, kind, results)}{default}"))
@@ -190,7 +190,7 @@ def summary(thing: Any) -> str:
 
 
 def overloads(name: str, function: Any, results: dict[str, str], *, method: bool = False) -> list[str]:
-    """Return the declarations of a function: one for each kind of array, or one in all if it takes no arrays."""
+    """Return the declarations of a function: one for each kind of array, or a single one if it takes none."""
     decorators = ["@classmethod"] if method else []
     hints = " ".join(str(x.annotation) for x in inspect.signature(function).parameters.values())
     if not re.search(r"\b(Logits|Vectors|Like)\b", hints):

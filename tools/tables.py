@@ -4,7 +4,7 @@
     python tools/tables.py --check    exit with 1 if a page and its measurements differ
 
 The measurements are the JSON files in bench/results. A table is placed between `<!-- table: NAME -->` and
-`<!-- end table -->`. The whole text of docs/speed.md is written.
+`<!-- end table -->`. All of docs/speed.md is generated.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def extra_fits(record: dict[str, Any]) -> str:
 
 
 def timings(record: dict[str, Any], avx2: dict[str, Any] | None) -> str:
-    """Return one table of medians and ratios, on all instruction sets and, if it was measured, with AVX2 only."""
+    """Return one table of medians and ratios, with all instruction sets and, if measured, also with AVX2 only."""
     limited = {result["name"]: result for result in avx2["results"]} if avx2 else {}
     rows = []
     for result in record["results"]:
@@ -277,7 +277,7 @@ SUMMARY = {
 
 
 def summary() -> str:
-    """Return the table of README.md: a few lines per family, including the worst case."""
+    """Return the table of README.md, which has the lines of SUMMARY."""
     records = {name: load(RESULTS / f"{name}.json") for name, _ in SUMMARY.values()}
     rows = []
     for label, (name, line) in SUMMARY.items():

@@ -28,7 +28,7 @@ PROGRAMS = {
     "vectors": ([HERE / "vectors.cpp", OUTPUT], 128),
 }
 
-# Bits do not depend on the optimization level. With -O1 NEON compiles in half the time.
+# Bits do not depend on the optimization level. With -O1, the code for NEON compiles in half the time.
 FLAGS = ["-std=c++17", "-O1", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", f"-I{SOURCE}", "-pthread"]
 ISAS = {"v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"], "v3": ["-march=x86-64-v3"], "baseline": []}
 CROSS = shutil.which("aarch64-linux-gnu-g++")

@@ -1,4 +1,4 @@
-"""The backends on which every operation is tested. A backend is an array library with one of its implementations."""
+"""The backends on which every operation is tested: pairs of an array library and an implementation."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Row(NamedTuple):
     name: str
     z: list[float]
     p: list[float]
-    tau: float | None  # None: a finite number
+    tau: float | None  # None if tau is finite: `check_threshold` computes it
     support: int
     where: list[bool] | None = None
     constant: bool = False  # True for a row of infinities, whose derivatives are 0
@@ -92,7 +92,7 @@ def masked(row: Row, backend: Backend, *, rows: bool) -> dict[str, Any]:
 
 @each
 def test_values(row: Row, quick: Backend) -> None:
-    """Every edge row gives the p of the table and no NaN in other rows, for a number and for an array of alphas."""
+    """Every edge row gives the p of the table and no NaN in other rows, for one alpha and for an array of alphas."""
     z = np.array([np.zeros(len(row.z)), row.z, np.ones(len(row.z))])
     for dtype in quick.dtypes:
         if not serves(row, quick, dtype):

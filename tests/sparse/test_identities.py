@@ -74,7 +74,7 @@ def test_p_follows_from_tau(quick: Backend, alpha: float) -> None:
         return
     v = np.maximum(a * MANY - tau, 0)
     wanted = np.exp(np.log(v, where=v > 0, out=np.full_like(v, -np.inf)) / a)
-    slack = 2.0**-50 * (1 + np.abs(tau)) / a  # the error of log p: the rounding error of tau, multiplied by 1 / a
+    slack = 2.0**-50 * (1 + np.abs(tau)) / a  # v times the error of log p: the error of tau, divided by a
     large = p > 1e-6
     assert (np.abs(wanted - p)[large] <= (slack / np.where(v > 0, v, 1) * p)[large] + 1e-15).all()
 
@@ -149,7 +149,7 @@ def test_entmax_maximizes_its_objective(quick: Backend, alpha: float) -> None:
 
 @st.composite
 def layouts(draw: Any) -> tuple[np.ndarray, int]:
-    """Draw an array of any shape, order and strides, with extreme scores, and an axis."""
+    """Draw an array of any shape, order of axes and strides, with extreme scores. Draw one of its axes, too."""
     dtype = draw(st.sampled_from([np.float32, np.float64]))
     shape = draw(hnp.array_shapes(min_dims=1, max_dims=3, max_side=8))
     extremes = [-math.inf, 0.0, -0.0, 1e-38, 1e-45, 1e38, -1e38, 3.4e38, -3.4e38, 1.0, 1.0000001]

@@ -20,7 +20,7 @@ TABLE = [row for row in ROWS if not 0 < min((abs(x) for x in row.z if x), defaul
 
 
 def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return z, mask and p of all edge rows. Shorter rows are padded with NaN outside the mask."""
+    """Return z, mask and p of the edge rows in TABLE. Shorter rows are padded with NaN outside the mask."""
     z, mask, p = (np.full((len(TABLE), LENGTH), x) for x in (math.nan, 0.0, 0.0))
     for i, row in enumerate(TABLE):
         n = len(row.z)

@@ -15,7 +15,7 @@ import softargmax as s
 
 ORDERS = (0.1, 0.5, 0.9, 0.999, 1.0, 1.0 + 1e-6, 1.25, 1.5, 1.75, 2.0)
 INF, NAN = math.inf, math.nan
-# Bounds in ulp. A float64 loss is a sum of terms of one sign, with about a dozen rounding errors. The definition
+# Bounds in ulp. A float64 loss is a sum of terms of one sign, with about a dozen rounding errors. The reference
 # computes p less accurately.
 ULPS = {"native": 6.0, "reference": 40.0}
 
@@ -23,8 +23,8 @@ ULPS = {"native": 6.0, "reference": 40.0}
 def sensitivity(p: list[Any], y: int, alpha: float) -> float:
     """Return the factor by which an error of lambda changes the loss.
 
-    lambda is the root in p_i = (1 + a (z_i - max z - lambda))^(1 / a), where a = alpha - 1. Its error changes the p of
-    the classes other than y, with d p / d lambda = -p^(2 - alpha).
+    lambda is the number for which the p_i = (1 + a (z_i - max z - lambda))^(1 / a) sum to 1, where a = alpha - 1. An
+    error of lambda changes the p of the classes other than y, with d p / d lambda = -p^(2 - alpha).
     """
     others = [float(q) for i, q in enumerate(p) if i != y and q > 0]
     rest = sum(others)

@@ -35,7 +35,7 @@ def test_the_gradient_of_the_map(alpha: float | np.ndarray) -> None:
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_gradient_of_the_loss(alpha: float | np.ndarray, masked: bool) -> None:
     target = np.array([0, 0, 1, 2, 30, -100, 39, 7])[:, None]
-    where = np.sort(Z, axis=1)[:, -3:-2] > Z if masked else None  # the two largest scores are masked out
+    where = np.sort(Z, axis=1)[:, -3:-2] > Z if masked else None  # the three largest scores are masked out
     i = entmax_loss.OfClasses(Z, target, alpha, where, UNIT, (1,), -100)
     loss, roots = entmax_loss.entmax_loss(i)
     np.testing.assert_allclose(loss, entmax_loss.entmax_loss.define(i, first=True), rtol=1e-13)

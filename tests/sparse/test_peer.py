@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 peer = pytest.importorskip("entmax")
 cases = importlib.import_module("tests.sparse.torch_cases")
 
-import softargmax as s  # noqa: E402 not without torch
+import softargmax as s  # noqa: E402 after the check for torch
 
 
 @pytest.mark.parametrize("spread", [0.3, 1.0, 10.0])

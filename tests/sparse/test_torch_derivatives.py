@@ -13,7 +13,7 @@ from tests.sparse.truth import exact
 
 torch = pytest.importorskip("torch")
 cases = importlib.import_module("tests.sparse.torch_cases")
-from torch.autograd import gradcheck, gradgradcheck  # noqa: E402 not without torch
+from torch.autograd import gradcheck, gradgradcheck  # noqa: E402 after the check for torch
 
 import softargmax as s  # noqa: E402
 
@@ -151,7 +151,7 @@ def test_gradients_of_high_orders(alpha: float, implementation: str) -> None:
         row, up, down = (x[i].detach()[there].numpy() for x in (p, g, z.grad))
         dz, dalpha, w = of_p(row, alpha, up)
         slack = 2.0**-53 * (16 + 2 * alpha * abs(np.log(row)).max())
-        if implementation == "reference":  # the reference computes s from its own root, not from the rounded p
+        if implementation == "reference":  # the reference computes s from its own threshold, not from the rounded p
             slack *= 2 * alpha
         assert np.abs(down - dz).max() <= slack * np.abs(dz).max(), i
         assert abs(order.grad[i].item() - dalpha) <= slack * w * np.abs(dz).sum() + 1e-300, i

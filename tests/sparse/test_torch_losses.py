@@ -17,9 +17,9 @@ from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 import softargmax as s  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(line) for line in IGNORED]
-# The first class is outside the support from order 1.5 on, the second is inside the support, and the third row is
-# ignored. There are only 12 scores, because the time of the derivative checks grows with the square of this number.
-# With 24 scores the checks took a minute.
+# The target of the first row is outside the support from order 1.5 on. The target of the second row is inside it. The
+# third row is ignored. There are only 12 scores, because the time of the derivative checks grows with the square of
+# this number. With 24 scores the checks took a minute.
 TARGET = torch.tensor([0, 3, -100])
 SOFT = torch.softmax(draw(3, 4, seed=9), -1)
 
@@ -33,7 +33,7 @@ def scores() -> Tensor:
 def test_first_second_and_forward_derivatives(alpha: float, kind: str, differentiating: Backend) -> None:
     """First, second and forward derivatives agree with finite differences.
 
-    All second derivatives of the kernels are checked, but only one random combination of those of the definition.
+    For the kernels, all second derivatives are checked. For the reference, only one random combination is checked.
     """
     if differentiating.library != "torch":
         pytest.skip("gradcheck needs torch")
@@ -125,6 +125,6 @@ def test_a_nan_incoming_gradient_affects_only_the_support(alpha: float, differen
                 lambda z, y=y: s.entmax_loss(z, y, alpha, reduction="none"), differentiating.array(row), g
             )
         assert not np.isfinite(found[:, :3]).any()
-        # The kernel's gradient is 0 where p is 0. The definition's gradient is 0 where the score is -inf.
+        # The kernel's gradient is 0 where p is 0. The reference's gradient is 0 where the score is -inf.
         outside = 3 if differentiating.implementation == "native" else 4
         np.testing.assert_array_equal(found[:, outside:], 0)

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 cases = importlib.import_module("tests.sparse.torch_cases")
 
-import softargmax as s  # noqa: E402 not without torch
+import softargmax as s  # noqa: E402 after the check for torch
 from softargmax.core.scale import UNIT  # noqa: E402
 
 each = pytest.mark.parametrize("alpha", [1.0, 1.25, 1.5, 2.0, 3.0])
@@ -18,7 +18,7 @@ each = pytest.mark.parametrize("alpha", [1.0, 1.25, 1.5, 2.0, 3.0])
 @each
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_dtypes_and_numpy(dtype: str, alpha: float) -> None:
-    """Results have the bits of NumPy arrays. Half-precision results are float32 results, rounded once."""
+    """Results have the same bits as for NumPy arrays. Half-precision results are float32 results, rounded once."""
     kind = getattr(torch, dtype)
     z = (2 * cases.draw(5, 70)).to(kind)
     p, found = s.entmax(z, alpha), s.threshold(z, alpha)
@@ -47,7 +47,7 @@ def test_strides_do_not_change_bits_and_layouts_are_kept(alpha: float) -> None:
         grads += torch.autograd.grad(s.entmax(x, alpha, axis=1), x, g)
     assert torch.equal(*grads)
     x = z.clone().requires_grad_()
-    s.entmax(x, alpha, axis=1).sum().backward()  # an expanded gradient
+    s.entmax(x, alpha, axis=1).sum().backward()  # the incoming gradient is an expanded tensor
     assert x.grad.abs().max() < 1e-6
 
 

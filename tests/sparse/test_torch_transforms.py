@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 cases = importlib.import_module("tests.sparse.torch_cases")
-from torch.func import grad, hessian, jacfwd, jacrev, vmap  # noqa: E402 not without torch
+from torch.func import grad, hessian, jacfwd, jacrev, vmap  # noqa: E402 after the check for torch
 
 import softargmax as s  # noqa: E402
 from softargmax.core.scale import UNIT, Scale  # noqa: E402
@@ -22,7 +22,7 @@ each = pytest.mark.parametrize("case", cases.CASES, ids=[case.name for case in c
 
 @pytest.fixture(autouse=True)
 def _fresh_compiler() -> Any:
-    """Reset dynamo before and after each test, because dynamo stops compiling a function that was compiled often."""
+    """Reset dynamo before and after each test, because dynamo gives up on a function that it has compiled often."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

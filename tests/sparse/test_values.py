@@ -220,7 +220,10 @@ def test_both_implementations_count_the_same_support(served: str) -> None:
 
 
 def crowds() -> list[np.ndarray]:
-    """Return rows with thousands of scores within 1e-11 of the threshold. Some enter the support in the last steps."""
+    """Return rows with thousands of scores within 1e-11 of the threshold.
+
+    Some of these scores enter the support only in the last steps of the search.
+    """
     far = np.abs(np.random.default_rng(0).standard_cauchy(3000))
     rows = [np.append(1 - 1e-9, -np.arange(20_000) * 10.0**-15.5), np.append(1 - 1e-9, -far * 1e-12)]
     return [*rows, made_of(1e-13, 5000, 2.0, "float32", seed=18)]

@@ -106,7 +106,7 @@ with sa.using("reference"):
 
 
 def confidence(scores: NDArray[np.float32]) -> sa.SoftmaxWithLse[NDArray[Any]]:
-    """Python can evaluate the annotations that users write with our types."""
+    """Users can write annotations with our types."""
     return sa.softmax_with_lse(scores)
 
 
