@@ -232,7 +232,8 @@ def test_warnings_are_separate_lines(run, wine, monkeypatch):
     assert found.code == 0
     assert not found.err
     found_warnings = [line for line in found.out.splitlines() if line.startswith("warning: max_iter, 3, was reached")]
-    assert len(found_warnings) == 1  # all six fits give this warning, but it is printed once
+    # All six fits (five folds and the final one) give this warning, but it is printed once.
+    assert len(found_warnings) == 1
     assert found.out.count("warning") == 1
     assert run("fit", wine, *FIT, "--json").json()["warnings"] == [found_warnings[0].removeprefix("warning: ")]
 

@@ -203,7 +203,7 @@ def test_full_disk_at_standard_output(command):
 def test_interrupted_conversion_keeps_the_old_file(tmp_path, how):
     np.save(tmp_path / "z.npy", np.random.default_rng(0).standard_normal((64, 1 << 18), np.float32))
     (tmp_path / "p.npy").write_bytes(b"old")
-    # The conversion waits after its first window, so that the signal arrives during the conversion.
+    # The conversion waits after its first window (a part of the file), so that the signal arrives in the meantime.
     script = (
         "import signal, sys, time, softargmax.cli.render as show\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background processes ignore SIGINT

@@ -154,7 +154,7 @@ def test_stops_of_the_tour(run, tmp_path, stop, monkeypatch):
     if stop in ("temperature", "digits", "attention"):
         pytest.importorskip("matplotlib")
     words = import_module("softargmax.cli.tour.words")
-    monkeypatch.setattr(words, "TOKENS", 60_000)  # a fifth of the tour's tokens; the bound is the same
+    monkeypatch.setattr(words, "TOKENS", 60_000)  # a fifth of the tour's tokens, with the same bound on the perplexity
     monkeypatch.setattr(words, "EVALUATED", 1024)
     done = run("demo", "--only", stop, "-o", tmp_path / "out", "--json")
     found = done.json()

@@ -174,7 +174,7 @@ saved, sync = 0, os.fsync
 def stuck(fd):
     global saved
     saved += not os.path.isdir(f"/proc/self/fd/{fd}")
-    if saved == 3:  # the third checkpoint is written completely, but not renamed
+    if saved == 3:  # the third checkpoint is written completely, but not yet renamed
         print("stuck", file=sys.stderr, flush=True)
         time.sleep(1000)
     sync(fd)

@@ -78,7 +78,7 @@ def test_files_are_held_out_by_their_names(tmp_path):
     assert found.facts["files"] + found.facts["held_out_files"] == 200
     assert 2 <= found.facts["held_out_files"] <= 25
     held = {source.name for source in corpus.sources_of([str(folder)]) if source.held_out}
-    # Without half of the files, each other file is still in the set in which it was.
+    # After half of the files are deleted, each remaining file is in the same set (training or held out) as before.
     for path in list(folder.iterdir())[::2]:
         path.unlink()
     folder.rename(tmp_path / "b")

@@ -36,7 +36,7 @@ def alone(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def pairs(options: Options) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every pair of options that are not values of the same keyword."""
+    """Yield every pair of options that have no keyword in common."""
     for (one, first), (other, second) in combinations(options.items(), 2):
         if not first.keys() & second.keys():
             yield f"{one} + {other}", {**first, **second}
@@ -68,7 +68,7 @@ def flat(found: Any) -> Iterator[Any]:
 
 
 def with_gradients(function: Callable[..., Any], *given: Any, **options: Any) -> tuple[Any, Any]:
-    """Return the result, and the gradients of all floating tensors among arguments and options."""
+    """Return the result, and the gradients with respect to all floating tensors among arguments and options."""
     import torch
 
     def leaf(x: Any) -> Any:
@@ -136,7 +136,7 @@ def _of_tensors(
 
 
 def mapped(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    """Return the results under vmap along the first axis, and the gradient by torch.func.grad."""
+    """Return the results under vmap along the first axis, and the gradient of their sum of squares without vmap."""
     import torch
 
     def total(*x: Any) -> Any:

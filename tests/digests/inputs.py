@@ -50,7 +50,7 @@ def kept(*shape: int, salt: str = "kept") -> NDArray[np.bool_]:
 
 
 def edges(columns: int = 19) -> Floats:
-    """Return rows with infinities, NaN and ties, and rows of -inf only."""
+    """Return rows with infinities, NaN and ties, and one row of -inf only."""
     z = scores(10, columns, salt="edges")
     z[0, 3] = -np.inf
     z[1, 4] = np.inf

@@ -4,15 +4,15 @@
 
 This command compares the installation with `digests.json` and `changed.json`. Run it in a folder that contains no
 `softargmax` folder. The command prints the name and the digest of each case that differs. If the change is intended,
-add both to `changed.json` with the reason. SOFTARGMAX_ISA selects the instruction set. The library promises the same
-bits on all instruction sets.
+add both to `changed.json` with the reason. A ROOM is a folder of src/softargmax. SOFTARGMAX_ISA selects the instruction
+set. The library promises the same bits on all instruction sets.
 
 - `--old` ignores `changed.json`.
-- `--against FILE` compares with another record.
-- `--write FILE` writes a record.
+- `--against FILE` compares with the digests in FILE, which `--write` wrote.
+- `--write FILE` writes the digests to FILE.
 - `--add` records the cases that `digests.json` does not have.
-- `--kernels` skips the definition, second derivatives, forward mode and vmap. These call only operations of the array
-  library, and kernels that other cases call.
+- `--kernels` skips the reference implementation ("definition"), second derivatives, forward mode and vmap. Their cases
+  call only operations of the array library, and kernels that other cases also call.
 
 `digests.json` was recorded with commit f4b594a, before core/operation.py existed:
 
@@ -64,7 +64,7 @@ def versions() -> dict[str, str]:
 
 
 def computed(room: str, *, kernels: bool = False) -> Digests:
-    """Return the digests of a room, or only those of its kernels.
+    """Return the digests of a room. With `kernels`, skip the cases that `is_composed` describes.
 
     The dtypes other than float32 share one digest, which keeps the file small.
     """
@@ -73,7 +73,7 @@ def computed(room: str, *, kernels: bool = False) -> Digests:
     from tests.digests.digest import digest
 
     torch.set_num_threads(1)
-    torch.set_deterministic_debug_mode("error")  # like use_deterministic_algorithms, without its imports of 1 s
+    torch.set_deterministic_debug_mode("error")  # like use_deterministic_algorithms, without its imports (1 s)
     found: Digests = {}
     names = set()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -115,7 +115,7 @@ def text(found: dict[str, Digests]) -> str:
     """Return the record as JSON.
 
     The record first lists all tuples of variants. Then it has a list for each room. An item of this list is a function,
-    the index of a tuple of variants, and for each label the digests of these variants.
+    the index of a tuple of variants, and for each label of options the digests of these variants.
     """
     signatures = list(dict.fromkeys(tuple(cases) for digests in found.values() for cases in digests.values()))
     parts = [f'"recorded with": {json.dumps(versions())}']

@@ -18,7 +18,7 @@ FAMILY = ("axis", "axes", "temperature", "temperature per row", "temperature 0-d
 
 
 def options(w: World) -> Options:
-    """Return the options of softmax. Other functions have some of them."""
+    """Return the options of all functions. Each function has some of them."""
     return {
         "axis": {"axis": 0},
         "axes": {"axis": None},
@@ -254,7 +254,7 @@ def segments(w: World, run: Callable[..., Any]) -> Iterator[Case]:
 
 
 def definition() -> Iterator[Case]:
-    """Yield cases that use the definition (`using`)."""
+    """Yield cases of the reference implementation."""
     for name, (function, labels) in FUNCTIONS.items():
         for w in (NUMPY[1], TORCH[0]):
             z, run = w.array(scores(ROWS, COLUMNS)), in_manner("grad" if w.is_torch else "", function)
@@ -263,7 +263,7 @@ def definition() -> Iterator[Case]:
 
 
 def defined(run: Callable[..., Any], z: Any, keywords: dict[str, Any]) -> Callable[[], Any]:
-    """Return a call that uses the definition."""
+    """Return a call of `run` that uses the reference implementation."""
 
     def call() -> Any:
         with sa.using("reference"):

@@ -192,7 +192,7 @@ def more(name: str, make: Make, w: World) -> Iterator[Case]:
 
 
 def given() -> Iterator[Case]:
-    """Yield cases with negatives and candidates from the caller, and with a tied weight."""
+    """Yield cases with negatives and candidates from the caller, with a tied weight, and with 3001 classes."""
     w = TORCH[0]
     hidden, target = w.array(scores(ROWS, DIM, size=1.5)), w.plain(below(CLASSES, ROWS))
     one = Negatives(w.plain(below(CLASSES, 6, salt="n")), w.array(scores(6, salt="e", size=1.0)))

@@ -77,7 +77,7 @@ def maps() -> Iterator[Case]:
 
 
 def over_layouts() -> Iterator[Case]:
-    """Yield cases with different strides, shapes and sizes, with `out=`, and of the definition."""
+    """Yield cases with different strides, shapes and sizes, with `out=`, and of the reference implementation."""
     for name, function in MAPS.items():
         for w in (NUMPY[0], NUMPY[2], TORCH[0]):
             run = in_manner("grad" if w.is_torch else "", function)
@@ -99,7 +99,7 @@ def over_layouts() -> Iterator[Case]:
 
 
 def tempered(w: World, rows: int) -> Options:
-    """Return temperatures and bases, as numbers and as arrays with one per row."""
+    """Return options with a base, or with temperatures: as numbers, and as arrays with one temperature per row."""
     each = np.resize([0.3, 1.0, -2.3, 3.7, float("inf")], (rows, 1))
     return {
         "temperature": {"temperature": 0.7},
@@ -114,7 +114,7 @@ def tempered(w: World, rows: int) -> Options:
 
 
 def with_orders(name: str, given: Options) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each temperature with the default order, and with every order that has its own formula."""
+    """Yield each temperature with the default alpha, and with an alpha for each other formula of the map."""
     for label, keywords in given.items():
         yield label, dict(keywords)
         for alpha in (0.5, 1.0, 1.25, 2.0, 3.0) if not name.startswith("sparsemax") else ():

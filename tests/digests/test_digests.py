@@ -1,7 +1,7 @@
 """The digests of every room are the recorded ones, on every instruction set of this machine.
 
-A room is a folder of src/softargmax. `digests.json` has the recorded digests. `changed.json` replaces some of them,
-after changes of results that were intended.
+A room is a folder of src/softargmax. `digests.json` has the recorded digests. `changed.json` has the digests of
+results that were later changed on purpose.
 
 On the best instruction set all digests are compared. On the others only the digests of kernels are compared (option
 `--kernels` of `record.py`). Each instruction set runs in a process that takes 45 s.
@@ -23,7 +23,7 @@ The following has no digests, for these reasons:
 - `qk_norm` of tensors other than float32: it uses torch's mean, whose bits depend on the processor.
 - The definitions (`using("reference")`) of the rooms sample (except draws) and attend.
 
-The bits of every result are the same on all instruction sets, so no result is left out for this reason. Results that
+The library's results have the same bits on all instruction sets, so the digests hold for all of them. Results that
 depend on a product or a function of torch or NumPy are marked in the file. Marked results are compared only if torch
 and NumPy have the recorded versions.
 """

@@ -225,7 +225,7 @@ def test_a_class_out_of_range_is_nan_under_tracing() -> None:
     with (
         pytest.raises(IndexError, match=r"target: expected 0 to 1, or -100 \(ignored\), got 2 at \(1, 1\)"),
         s.using("native"),
-    ):  # the operator checks values in CPU memory
+    ):  # the operator receives CPU tensors, and checks the classes
         torch.func.vmap(lambda z, y: s.cross_entropy(z, y, reduction="none"))(z, wrong)
     with s.using("reference"):
         _rows_are_nan(torch, z, wrong)

@@ -22,7 +22,10 @@ H, W, B = RNG.standard_normal((N, D)) * RNG.choice([1, 20], (N, 1)), RNG.standar
 
 
 def plain(h: Any, w: Any, b: Any, case: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the loss and dz by the plain formula, in the dtype of the inputs. Tests compare its error with ours."""
+    """Return the loss and dz by the naive formula, computed in the dtype of the inputs.
+
+    Tests compare the library's error with the error of this formula.
+    """
     kind, target = h.dtype, case["target"]
     z = h @ w.T + b
     support = np.ones(z.shape, bool) if case["where"] is None else np.broadcast_to(case["where"], z.shape)
@@ -56,7 +59,10 @@ def plain(h: Any, w: Any, b: Any, case: dict[str, Any]) -> tuple[Any, Any]:
 @pytest.mark.parametrize("implementation", ["automatic", "reference"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_values_and_gradients(dtype: str, implementation: str) -> None:
-    """The error is at most 3 ulp of the largest exact number, plus 1.5 times the error of the plain formula."""
+    """The error is at most 3 ulp of the largest exact number, plus 1.5 times the error of `plain`.
+
+    For float64, the bound also has a term for rounding errors of the scores (`slack`).
+    """
     h, w, b = (x.astype(dtype) for x in (H, W, B))
     exact = h.astype(truth.Wide) @ w.astype(truth.Wide).T + b.astype(truth.Wide)
     if dtype == "float64":

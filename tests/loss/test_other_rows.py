@@ -13,7 +13,7 @@ import softargmax as s
 NAN, INF = float("nan"), float("inf")
 RNG = np.random.default_rng(17)
 N, D, K = 33, 520, 4100
-"""The matrix product adds fewer than D terms in one chain. A block has fewer than K classes."""
+"""Sizes at which the kernels split rows: they add at most 512 products in one chain, and a block has 4096 classes."""
 H, W, B = (RNG.standard_normal(n).astype(np.float32) * 0.3 for n in ((N, D), (K, D), (K,)))
 TEACHER = RNG.standard_normal((N, 3)).astype(np.float32), RNG.standard_normal((K, 3)).astype(np.float32)
 Y = RNG.integers(0, K, N)

@@ -37,8 +37,7 @@ class Bounds(NamedTuple):
 
 
 DEFINED = Bounds(4.0, 6.0)
-"""Bounds for the definition with float64 scores. It also computes in float64, so beta, weights and slopes are rounded.
-"""
+"""Bounds for the reference with float64 scores. The reference rounds beta, weights and slopes to float64."""
 
 
 def worst(

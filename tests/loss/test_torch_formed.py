@@ -200,7 +200,7 @@ def test_forward_mode_through_the_gradient_and_without_grad_mode():
 
 
 def test_class_weights_of_a_batch():
-    """Under vmap over class weights, each mean is divided by the sum of its own weights. Gradients equal a loop's."""
+    """Under vmap over class weights, each mean divides by the sum of its weights. Gradients equal those of a loop."""
     z, y = torch.tensor([[1.0, 2.0, 3.0], [3.0, 1.0, 0.0]], dtype=torch.float64), torch.tensor([0, 2])
     weights = torch.tensor([[1.0, 1.0, 1.0], [5.0, 1.0, 0.1]], dtype=torch.float64, requires_grad=True)
     mapped = torch.func.vmap(lambda w: s.cross_entropy(z, y, weight=w))(weights).sum()

@@ -17,7 +17,10 @@ INF = np.inf
 
 
 class Row(NamedTuple):
-    """The results for a row, and `scale`, the largest addend of an entry of its gradient."""
+    """The results for a row.
+
+    Each entry of the gradient is a difference of two numbers. `scale` is the largest of these numbers in the row.
+    """
 
     loss: Any
     lse: Any

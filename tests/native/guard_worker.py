@@ -24,8 +24,8 @@ import softargmax
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# A vector has 16 lanes. Lengths 1 to 18 use every number of lanes in the last vector. The other lengths are near two,
-# four and eight vectors, and near a block.
+# A vector has 16 lanes. Lengths 1 to 18 use every number of lanes in the last vector. Most other lengths are near two,
+# four and eight vectors, or near one or two blocks of 4096 scores.
 LENGTHS = [*range(1, 19), 23, 31, 32, 33, 47, 63, 64, 65, 127, 128, 129, 1000, 4095, 4096, 4097, 4111, 8193]
 PAGE = mmap.PAGESIZE
 

@@ -33,7 +33,7 @@ def digest(a: Any) -> str:
 
 
 def bfloat16_results(shape: tuple[int, int]) -> dict[str, Any]:
-    """Return the results of bfloat16 tensors and of their gradients."""
+    """Return results for bfloat16 tensors, and the gradient of a softmax."""
     import torch
 
     z = torch.from_numpy(scores(shape, "float32")).bfloat16()

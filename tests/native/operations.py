@@ -135,7 +135,8 @@ ROW_OPERATIONS: dict[str, RowOperation] = {
 def gradient(operation: str, seed: int = 11, **options: Any) -> RowOperation:
     """Return a function that computes the vjp of an operation with torch.
 
-    The incoming gradient is a random number per column, the same for every row.
+    The incoming gradient is a random number per column, the same for every row. If the operation returns one number per
+    row, the incoming gradient is 1.
     """
 
     def vjp(z: Array) -> Array:

@@ -127,7 +127,7 @@ def test_random_calls(block: int) -> None:
         for a, b in zip(found, expected, strict=True):
             assert a.shape == b.shape, where
             assert a.dtype == b.dtype, where
-            size = np.where(np.isfinite(b), np.abs(b), 0).max(initial=1)  # the largest term, because terms may cancel
+            size = np.where(np.isfinite(b), np.abs(b), 0).max(initial=1)  # for atol, because terms may cancel
             np.testing.assert_allclose(
                 a, b, TOLERANCE[a.dtype.name], TOLERANCE[a.dtype.name] * float(size), err_msg=str(where)
             )

@@ -29,7 +29,7 @@ def _threads() -> Iterator[None]:
 
 
 def bound(dtype: str, width: int, size: Any = 1.0) -> Any:
-    """Return the error bound: one rounding error for the result, and one for each term that a lane adds to its sum."""
+    """Return the error bound: 2 eps for the last additions, and at least eps / 2 for each term that one lane adds."""
     return np.finfo(dtype).eps * (2 + width / 64) * size
 
 

@@ -1,5 +1,5 @@
-// Calls of several threads at once on the pool of threads.cpp. test_thread_pool.py runs it under the thread sanitizer.
-// It prints the number of wrong results.
+// A program in which several threads call the pool of threads.cpp at once. It prints the number of wrong results.
+// test_thread_pool.py runs the program under the thread sanitizer.
 #include <atomic>
 #include <chrono>
 #include <cstdio>

@@ -17,7 +17,7 @@ GROUP = 64  # a row updates the nodes of this many pairs together (`kTogether` i
 
 
 class Problem(NamedTuple):
-    """Rows, nodes, and (row, node) pairs ordered by row."""
+    """Rows (vectors h), nodes (rows of `weight` and `bias`), and (row, node) pairs ordered by row."""
 
     h: Array
     weight: Array
@@ -127,7 +127,7 @@ def text(rows: int, width: int, classes: int, dtype: str, *, tree: bool, samples
 
 
 def descend(t: Text, rate: float, last: float, batch: int, place: Place = as_is) -> tuple[Array, Array, float]:
-    """Return copies of the tables after the steps, and the total loss."""
+    """Return copies of `vectors` and `weight` after the gradient steps, and the total loss."""
     vectors, weight = place(t.vectors.copy()), place(t.weight.copy())
     paths = (None,) * 3 if t.paths is None else tuple(map(place, t.paths))
     loss = _native.descend(

@@ -14,6 +14,9 @@ def old(tmp_path):
 
 @pytest.fixture
 def source(tmp_path):
-    """Return a file that is read in more than one window if a stream has 1 MiB of memory."""
+    """Return a file that a stream with 1 MiB of memory reads in more than one window.
+
+    A window is a part of an array that is read as one piece (stream/windows.py).
+    """
     np.save(tmp_path / "z.npy", np.random.default_rng(0).standard_normal((40, 9_000)))
     return tmp_path / "z.npy"

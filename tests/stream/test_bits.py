@@ -54,8 +54,8 @@ def test_small_files_along_every_axis(tmp_path, shape, order, dtype):
             same(stream.logsumexp(tmp_path / "z.npy", keepdims=keepdims, **options), expected)
 
 
-# With 1 MiB of memory, a window has about 10^5 scores. Therefore these arrays are read in several windows, for all axes
-# and both storage orders.
+# A window is a part of an array that is read as one piece (stream/windows.py). With 1 MiB of memory, a window has about
+# 10^5 scores. Therefore these arrays are read in several windows, for all axes and both storage orders.
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i2"])
 @pytest.mark.parametrize(
     ("shape", "axis"),

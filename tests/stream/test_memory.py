@@ -1,4 +1,4 @@
-"""A stream keeps only its windows in memory: it converts 256 MiB with 32 MiB, measured in a separate process."""
+"""A stream keeps only its windows (stream/windows.py) in memory: a separate process converts 256 MiB with 32 MiB."""
 
 import json
 import subprocess

@@ -14,7 +14,7 @@ import softargmax
 SLOW = """
 import signal, sys, time
 from softargmax import stream
-signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore SIGINT by default
+signal.signal(signal.SIGINT, signal.default_int_handler)  # restores SIGINT, which background jobs of a shell ignore
 def report(done, total):
     print(done, flush=True)
     time.sleep(0.2)

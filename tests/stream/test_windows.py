@@ -1,4 +1,4 @@
-"""Computed windows, boxes and ranges agree with NumPy's indexing."""
+"""The windows, boxes and spans that stream/windows.py computes agree with NumPy's indexing."""
 
 import math
 
