@@ -14,7 +14,7 @@ sys.path.append(str(ROOT))
 
 from tools import rooms  # noqa: E402 tools is not an installed package
 
-# The files of each room that have no standard kind. These lists may only shrink.
+# For each room, the files that have no standard name (tools/rooms.py). These lists may only shrink.
 HELPERS = {
     "normalize": set[str](),
     "sparse": {"support.py"},

@@ -261,7 +261,7 @@ SUMMARY = {
     "logsumexp, 512 x 32768": ("normalize", "logsumexp 512x32768"),
     "softmax of 7 scores, tensor": ("normalize", "softmax of 7, tensor"),
     "cross_entropy, forward and backward, 512 x 32768": ("loss", "cross_entropy and backward 512x32768"),
-    "linear_cross_entropy, forward and backward, 1024 x 512 x 32768": (
+    "linear_cross_entropy, forward and backward, 1024 rows, width 512, 32768 classes": (
         "loss",
         "linear_cross_entropy and backward 1024x512x32768",
     ),

@@ -62,7 +62,7 @@ def of(name: str, w: World) -> Options:
 
 
 def layers() -> Iterator[Case]:
-    """Yield cases of every option and pair, with the gradients of the vectors, the weights and the bias."""
+    """Yield cases of every option and, for some dtypes, of every pair of options, with all gradients."""
     for name in NAMES:
         for w in (*NUMPY, *TORCH):
             given, target = of(name, w), w.plain(below(CLASSES, ROWS))

@@ -80,7 +80,7 @@ def test_list_with_a_float_is_a_vector():
     assert repr(found.words) == "['king', 'queen', 'woman']"
     for vector in ([1.0, 0], [np.float32(1), np.float32(0)], [[1, 0]], np.array([1, 0])):
         assert [word for word, _ in found.most_similar(vector)] == ["king", "queen", "woman"]
-    assert [word for word, _ in found.most_similar([1, 0])] == ["woman"]  # a list of integers has word numbers
+    assert [word for word, _ in found.most_similar([1, 0])] == ["woman"]  # integers are word numbers, not a vector
 
 
 def test_most_similar_excludes_its_words_despite_nan():

@@ -40,9 +40,9 @@ class _Part(NamedTuple):
     scale: Array
     alpha: Any
     z: Array
-    factors: dict[str, Any]  # factor of each term added to the scores, by option name; None: 1
-    slope: Any  # derivative of the soft-cap; None: 1
-    keep: Any  # dropout factors of p; None: 1
+    factors: dict[str, Any]  # by option, the factor of the term that it adds to the scores; None is 1
+    slope: Any  # derivative of the soft-cap; None is 1
+    keep: Any  # dropout factors of p; None is 1
     nonfinite: Any  # flags of the queries that see a nonfinite number; None: there are no such queries
 
 

@@ -69,7 +69,7 @@ class Whitened:
         self.inverse = np.stack([dtrtri(r)[0] for r in self.r])  # takes a third of the time of a general inverse
 
     def table(self, u: Array) -> Array:
-        """Return W for the coordinates U, a vector."""
+        """Return W, given its coordinates U as a vector."""
         return _times(self.inverse, u.reshape(self.shape))
 
     def gradient(self, of_table: Array) -> Array:
@@ -89,7 +89,7 @@ class Scaled:
         self.r = objective.scales()
 
     def table(self, u: Array) -> Array:
-        """Return W for the coordinates U, a vector."""
+        """Return W, given its coordinates U as a vector."""
         return np.asarray(u.reshape(self.shape) / self.r)
 
     def gradient(self, of_table: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Decorators of public functions: a TypeError names the wrong argument, and a signature shows shared options."""
+"""Decorators that make errors of public functions name wrong arguments, and signatures show common options."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ inline double loss_of(const Row& row, Scale beta, const Args& args) {
 // and gain = scale (tau + 2 c lse).
 //
 // At the maximum p_k may be close to 1. The gradient is therefore computed there as scale ((tau + 2 c lse - m_k) p_k -
-// m_k (1 - p_k)) with 1 - p_k = r / (1 + r). All factors are pairs of doubles. If seed, beta, tau and 2 c lse were each
-// rounded to a double, a float64 gradient would have an error of 6 ulp.
+// m_k (1 - p_k)) with 1 - p_k = r / (1 + r). All factors are pairs of doubles. If the incoming gradient, beta, tau and
+// 2 c lse were each rounded to a double, a float64 gradient would have an error of 6 ulp.
 struct Slope {
     Smoothing share;
     Twofold gain{}, scale{};

@@ -53,8 +53,8 @@ void segments(Op op, nb::handle z_, nb::handle offsets_, nb::handle pair, nb::ha
     bool decreasing = false;
     for (std::size_t s = 1; s < at.size(); ++s) decreasing |= at[s] < at[s - 1];
     if (decreasing) throw nb::value_error("offsets: expected non-decreasing numbers, got some that decrease");
-    // The plan has one row per segment and index of the other dimensions. In an operand with z's shape, a row starts at
-    // the offset of its segment.
+    // The plan has one row for each segment at each index of the other dimensions. In an operand with z's shape, a row
+    // starts at the offset of its segment.
     View rows = z;
     rows.shape[0] = count;
     Call call(op);

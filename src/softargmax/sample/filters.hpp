@@ -15,10 +15,11 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 // A filter keeps the first scores in some order, as few as reach a goal: a number of scores, or a mass. The boundary is
 // the last score that is kept. It is found without sorting the row.
 //
-// The depth of a score is its distance from the start of the order. Its weight is 1 if the goal is a number of scores,
-// and e^x with x = beta (z - m) if the goal is a mass. A histogram sums the weights of all scores by depth. Prefix sums
-// give the bin in which the goal is reached. The scores of this bin are collected, sorted, and added one by one. If the
-// bin has too many scores, it is divided further. If all its scores are equal, those with the lowest columns are taken.
+// The depth of a score is its distance from the start of the order. The weight of a score is 1 if the goal is a number
+// of scores, and e^x with x = beta (z - m) if the goal is a mass. A histogram sums the weights of all scores by depth.
+// Prefix sums give the bin in which the goal is reached. The scores of this bin are collected, sorted, and added one by
+// one. If the bin has too many scores, it is divided further. If all its scores are equal, those with the lowest
+// columns are taken.
 
 // The order and the goal. count: sorted by score, the goal is k scores. mass: sorted by score, the goal is the mass p.
 // typical: sorted by |x - mean|, the goal is the mass p.

@@ -145,7 +145,7 @@ entmax_loss: Operation[OfClasses, Losses] = Operation(
 
 
 def _loss_vjp_vjp(i: LossVjp, _r: ToScores, h: ToScores, wanted: Wanted) -> Gradients:
-    """Return the gradients of <h, u>. They follow from du = (p - t) dg + g dp."""
+    """Return the gradients of <h, u> with u = g (p - t). They follow from du = (p - t) dg + g dp."""
     slope = entmax_loss_vjp.first(i._replace(g=namespace(i.g).ones_like(i.g)))
     row, p, tau = _support(i.of)
     gh = i.g * h.gz

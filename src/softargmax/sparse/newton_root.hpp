@@ -1,5 +1,5 @@
-// Finds the root of a row: the value of `at` (see entmax.hpp) for which the p of the row sum to 1. The candidates of a
-// row are the scores that may have p > 0. They are stored in a list, and every step of the search drops some of them.
+// Finds the root of a row: the value of the unknown (entmax.hpp) for which the p of the row sum to 1. The candidates of
+// a row are the scores that may have p > 0. They are stored in a list, and every step of the search drops some of them.
 // Short rows are solved sixteen at a time.
 #pragma once
 
@@ -176,7 +176,7 @@ void exact_sums(const T* z, std::int64_t n, const F& map, ExactSums& sums) {
     const Doubles zero = Doubles::all(0);
     std::conditional_t<pairs, Sum<double>, PlainSum> p[2];
     Doubles slope[2] = {zero, zero}, curve[2] = {zero, zero};
-    Doubles nearest = Doubles::all(-kInf);  // minus the smallest distance, so that `max` can be used
+    Doubles nearest = Doubles::all(-kInf);  // minus the smallest |v|, so that `max` can be used
     for (std::int64_t i = 0; i < n; i += V::kLanes) {
         each_half(scores_at(z, i, n), [&](Doubles d, int half) SOFTARGMAX_LAMBDA {
             const Exact x = here.template exact<T, pairs>(d);
@@ -323,8 +323,9 @@ template <class From, class InSupport> double search_smallest_in_support(double 
         (in_support(half) ? high : low) = half;
     }
 }
-// Finds the threshold of a map with alpha > 2, and passes the map with this threshold to `then`. For a known o the sum
-// of p is convex in q, so Newton's method descends monotonically. It starts at q = 1 / n, where n is the number of
+// Finds the threshold of a map with alpha > 2, and passes the map with this threshold to `then`. The unknown is q,
+// the smallest p above 0, and o is its score. For a known o the sum of p is convex in q, so Newton's method descends
+// monotonically. It starts at q = 1 / n, where n is the number of
 // scores equal to o.
 template <class From, class Then> void solve(SteepEntmaxSearch search, From& from, Then then) {
     approach(search, from);

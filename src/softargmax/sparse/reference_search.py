@@ -1,4 +1,4 @@
-"""The search for the root of each row: lambda, or q for alpha > 2, for which the p of the row sum to 1.
+"""The search for the root of each row: the number that makes the p of the row sum to 1, and determines tau.
 
 `reference_root.py` defines lambda and q. tau follows from them.
 

@@ -1,4 +1,4 @@
-"""Fold the parts of an array that are read one after the other, called windows, with the compiled core.
+"""Fold an array with the compiled core, one part (a window) after the other.
 
 The states of the rows are carried from window to window.
 

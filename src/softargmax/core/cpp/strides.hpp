@@ -1,4 +1,4 @@
-// Decides for each call which dimensions of its arrays are rows and which are columns (a plan). Arrays can have any
+// Makes a plan for each call: which dimensions of its arrays are rows, and which are columns. Arrays can have any
 // shapes and strides. A plan joins adjacent dimensions where the strides allow.
 #pragma once
 

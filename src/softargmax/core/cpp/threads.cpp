@@ -270,7 +270,7 @@ void share_ranges(int threads, std::int64_t n, Work work) {
         shares[i].next = pieces * i / wanted;
         shares[i].end = pieces * (i + 1) / wanted;
     }
-    // The caller always has the first share, because the next call may read what this one has left in its cache.
+    // The calling thread always takes the first share: the next call may read data that are still in its cache.
     const auto caller = std::this_thread::get_id();
     std::atomic<int> joined{1};
     on_threads(run_on_threads, wanted, [&] {
