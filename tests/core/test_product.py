@@ -55,19 +55,29 @@ def test_bits_of_a_row_do_not_depend_on_other_rows() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_few_rows_have_the_bits_of_many(dtype: str) -> None:
-    """With few rows, the second matrix is read in place. With many rows, it is copied into panels."""
+    """With few rows, the product reads the second matrix in place. With many rows, it copies it into panels."""
     rng = np.random.default_rng(3)
-    for depth, n in ((1, 1), (3, 40), (16, 31), (17, 33), (515, 70), (1030, 600)):
-        a, b = rng.standard_normal((60, depth)).astype(dtype), rng.standard_normal((depth, n)).astype(dtype)
-        bias, before = rng.standard_normal(n).astype(dtype), rng.standard_normal((60, n)).astype(dtype)
-        with_bias, added = product(a, b, bias), before.copy()
-        _native.product(a, b, added, adds=True)
-        for m in (1, 2, 4, 5, 8, 9, 12, 13, 24, 25):
-            for order in (b, np.asfortranarray(b), np.repeat(b, 2, 1)[:, ::2], b[::-1].copy()[::-1]):
-                assert np.array_equal(product(a[:m], order, bias), with_bias[:m])
-                found = before[:m].copy()
-                _native.product(a[:m], order, found, adds=True)
-                assert np.array_equal(found, added[:m])
+    s.set_num_threads(1)  # with more threads, many rows would be computed as several pieces of few rows
+    try:
+        for depth, n in ((1, 1), (3, 40), (16, 31), (17, 33), (515, 70), (1030, 600), (1600, 50)):
+            a, b = rng.standard_normal((60, depth)).astype(dtype), rng.standard_normal((depth, n)).astype(dtype)
+            bias, before = rng.standard_normal(n).astype(dtype), rng.standard_normal((60, n)).astype(dtype)
+            with_bias, added = product(a, b, bias), before.copy()
+            _native.product(a, b, added, adds=True)
+            for m in (1, 2, 4, 5, 8, 9, 12, 13, 24, 25):
+                for order in (b, np.asfortranarray(b), np.repeat(b, 2, 1)[:, ::2], b[::-1].copy()[::-1]):
+                    assert np.array_equal(product(a[:m], order, bias), with_bias[:m])
+                    found = before[:m].copy()
+                    _native.product(a[:m], order, found, adds=True)
+                    assert np.array_equal(found, added[:m])
+                    _native.product(a[:m], order, found, sparse=True)
+                    assert np.array_equal(found, product(a, b)[:m])
+            row = np.broadcast_to(b[:, :1], b.shape)  # columns with stride 0
+            assert np.array_equal(product(a[:3], row), product(a, row.copy())[:3])
+            half = a[:3].astype("float16")
+            assert np.array_equal(product(half, b), product(half.astype(dtype), b))
+    finally:
+        s.set_num_threads(0)
 
 
 def test_losses_of_a_last_layer_have_the_same_bits_in_every_batch() -> None:

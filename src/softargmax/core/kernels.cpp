@@ -48,6 +48,11 @@ namespace {
 template <class T> constexpr std::int64_t kBlockSize = (std::int64_t{512} << 10) / sizeof(T);
 constexpr std::int64_t kRowsAtOnce = kFewPanels * kPanelRows;
 
+// The depth of panels. With two chunks in a panel, a tile of C is loaded from memory once for both. In sparse products
+// the panels are smaller, because zeros are skipped by whole panels.
+constexpr std::int64_t kPanelDepth = 2 * kDepth;
+inline std::int64_t panel_depth(const ProductArgs& args) { return args.sparse ? kDepth : kPanelDepth; }
+
 // kPiecesPerThread is the largest number of pieces per thread. A piece should have at least kPieceWork multiply-adds
 // and kPieceSize elements of C, because smaller pieces spend too much time on packing. For 96 x 512 with depth 32768 on
 // two threads, 4 pieces take 14.2 ms, 8 take 19.0 ms and 16 take 19.4 ms. Packing one number of A or B takes as long as
@@ -84,7 +89,8 @@ struct Pieces {
     }
     template <class T> static Pieces cut(const ProductArgs& args, std::int64_t across, std::int64_t down) {
         constexpr std::int64_t width = kPanelCols<T>;
-        const std::int64_t most = kBlockSize<T> / std::clamp<std::int64_t>(args.depth, 64, kDepth) / width * width;
+        const std::int64_t most =
+            kBlockSize<T> / std::clamp<std::int64_t>(args.depth, 64, panel_depth(args)) / width * width;
         Pieces p{};
         p.rows = part<kPanelRows>(args.rows, down);
         p.cols = std::min(most, part<width>(args.cols, across));
@@ -112,11 +118,13 @@ template <class T> struct Piece {
     // Computes the piece. The outer loop runs over the depth, because the partial sums of an element of C are added in
     // the order of their depth.
     void compute() const {
-        T* const a = scratch(kScores).get<T>(std::max(kRowsAtOnce, kFewForRows) * kDepth);
+        T* const a = scratch(kScores).get<T>(std::max(kRowsAtOnce, kMostByRows) * kPanelDepth);
         T* const b = scratch(kOther).get<T>(kBlockSize<T>);
-        for (std::int64_t d = 0; d == 0 || d < args.depth; d += kDepth) {
-            const std::int64_t depth = std::min(kDepth, args.depth - d);
-            if (!with_few_rows(d, depth, a, b)) by_panels(d, depth, a, b);
+        const std::int64_t step = reads_in_place() ? kDepth : panel_depth(args);
+        for (std::int64_t d = 0; d == 0 || d < args.depth; d += step) {
+            const std::int64_t depth = std::min(step, args.depth - d);
+            if (reads_in_place()) multiply_in_place(d, depth, a, b);
+            else multiply_panels(d, depth, a, b);
         }
     }
 
@@ -132,38 +140,36 @@ template <class T> struct Piece {
         const T* data = reinterpret_cast<const T*>(args.b.data) + d * args.b.row + j * args.b.col;
         return {data, depth, count, args.b.row, args.b.col};
     }
-    Corner<T> corner(std::int64_t row, std::int64_t d) const {
+    Corner<T> corner(std::int64_t row, std::int64_t count, std::int64_t d) const {
         T* const c = reinterpret_cast<T*>(args.out) + row * args.pitch + j;
         Addend<T> addend{c, args.pitch};
         if (d == 0 && !args.adds)
             addend = args.bias ? Addend<T>{reinterpret_cast<const T*>(args.bias) + j, 0} : Addend<T>{};
-        return {c, args.pitch, i + m - row, n, addend};
+        return {c, args.pitch, count, n, addend};
     }
-    void by_panels(std::int64_t d, std::int64_t depth, T* a, T* b) const {
+    void multiply_panels(std::int64_t d, std::int64_t depth, T* a, T* b) const {
         const auto block = columns(j, n, d, depth, b);
-        for (std::int64_t row = i; row < i + m; row += kRowsAtOnce)
-            multiply(rows(row, std::min(kRowsAtOnce, i + m - row), d, depth, a), block, corner(row, d), args.sparse);
+        for (std::int64_t row = i; row < i + m; row += kRowsAtOnce) {
+            const std::int64_t count = std::min(kRowsAtOnce, i + m - row);
+            multiply(rows(row, count, d, depth, a), block, corner(row, count, d), args.sparse);
+        }
     }
-    // Computes the product without packing B, and returns true, if this is possible and faster. It is compiled only for
-    // float, because few last layers have float64 scores, and the code for them would take 0.1 MB.
-    bool with_few_rows(std::int64_t d, std::int64_t depth, T* a, T* b) const {
-        if constexpr (!std::is_same_v<T, float>) return false;
-        else {
-            const bool by_rows = args.b.col == 1 && m <= kFewForRows,
-                       by_columns = args.b.row == 1 && m <= kFewForColumns;
-            if (args.b.type != Type::f32 || depth == 0 || !(by_rows || by_columns)) return false;
+    // True if the product can be computed without packing B, and faster. This is compiled only for float, because few
+    // last layers have float64 scores, and the code for them would take 0.1 MB.
+    bool reads_in_place() const {
+        return std::is_same_v<T, float> && args.b.type == Type::f32 && args.depth > 0 &&
+               ((args.b.col == 1 && m <= kMostByRows) || (args.b.row == 1 && m <= kMostByColumns));
+    }
+    void multiply_in_place(std::int64_t d, std::int64_t depth, T* a, T* b) const {
+        if constexpr (std::is_same_v<T, float>) {
             const auto few = rows(i, m, d, depth, a);
-            const auto all = corner(i, d);
-            if (by_rows) {
-                multiply_by_rows(few, in_place(d, depth, n), all, b);
-                return true;
-            }
+            const auto all = corner(i, m, d);
+            if (args.b.col == 1) return multiply_by_rows(few, in_place(d, depth, n), all, b);
             const std::int64_t whole = n / kColumnsAtOnce<T> * kColumnsAtOnce<T>;
             const auto part = in_place(d, depth, whole);
             if (m <= 4) multiply_by_columns<4>(few.data, part, all);
             else multiply_by_columns<12>(few.data, part, all);
             if (whole < n) multiply(few, columns(j + whole, n - whole, d, depth, b), all.at(0, whole));
-            return true;
         }
     }
 };
