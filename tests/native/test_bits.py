@@ -199,6 +199,49 @@ def test_threads(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.usefixtures("threads")
+def test_softmax_of_several_blocks(dtype: str) -> None:
+    """A row that one thread computes has the bits of a row that threads split by blocks.
+
+    The rows have blocks outside the support, shifted scores, infinities or NaN. The longest rows are just below and
+    just above the length up to which one thread stores terms (`kStoredBytes` in softmax_row.hpp).
+    """
+    inf, nan, cut, n = np.inf, np.nan, slice(4096, 8192), 20_001
+    mask = np.arange(n) % 4096 < 4000
+    mask[cut] = False
+
+    def results(z: np.ndarray) -> list[np.ndarray]:
+        p, lse = softargmax.softmax_with_lse(z)
+        in_place = z.copy()
+        softargmax.softmax(in_place, out=in_place)
+        per_row = softargmax.softmax(z, temperature=np.array([1.0, 2.0]))
+        return [p, lse, in_place, per_row, softargmax.softmax(z, where=mask), softargmax.softmax(z + 5000)]
+
+    for place, value in (
+        ((0, 5), 1.5),
+        ((0, cut), -inf),
+        ((0, slice(None)), -inf),
+        ((0, n - 1), 300.0),
+        ((0, 3), inf),
+        ((1, 9000), nan),
+        ((1, cut), nan),
+    ):
+        z = scores((2, n), dtype)
+        z[place] = value
+        softargmax.set_num_threads(1)
+        one = results(z)
+        softargmax.set_num_threads(3)
+        for alone, split in zip(one, results(z), strict=True):
+            assert same_bits(alone, split), (place, value)
+    for n in (32_768, 32_769, 65_536, 65_537):
+        z = scores((2, n), dtype)
+        softargmax.set_num_threads(1)
+        whole = softargmax.softmax(z)
+        softargmax.set_num_threads(3)
+        assert same_bits(whole, softargmax.softmax(z)), n
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.usefixtures("threads")
 def test_segments(dtype: str) -> None:
     """A segment has the same bits as a row with its scores, at any position and with any number of threads."""
     z = scores((90_000,), dtype)

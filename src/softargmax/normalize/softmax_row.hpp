@@ -10,8 +10,8 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 
 // ---- softmax --------------------------------------------------------------------------------------------------
 
-// Computes the softmax of a row that fits in one block. The terms of the sum are stored in two arrays of kBlock
-// numbers, which stay in the L1 cache. The result is computed from these terms, so no exponential is computed twice.
+// Computes the softmax of a row that fits in one block. The fold stores t, the expensive part of each exponential, in
+// an array of kBlock numbers, which stays in the L1 cache. So no t is computed twice.
 template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T* store, const Target<T>& to) {
     const T m = maximum(z, n);
     if (std::isinf(m) || std::isinf(beta.hi) || (sizeof(T) == 4 && !fits_float(m, beta))) {
@@ -29,9 +29,7 @@ template <class T> State softmax_short(const T* z, std::int64_t n, Scale beta, T
         apply_limit<Log::no>(z, n, s, to.out);
         return s;
     }
-    const Factor<T> factor(s, peak);
-    map(store, store + kBlock, n, to,
-        [&](Pack<T> t, Pack<T> power) SOFTARGMAX_LAMBDA { return factor.times({t, power}); });
+    softmax_stored(z, store, n, s, peak, beta, to);
     return s;
 }
 
@@ -167,7 +165,53 @@ template <class Rows> void fold_and_apply(const Args& args, Rows& rows) {
     rows.apply([](auto& group, std::int64_t block, const State* states) { apply_block(group, block, states); });
 }
 
+// The largest size of a row of several blocks whose t are stored. They stay in the second-level cache.
+constexpr std::int64_t kStoredBytes = std::int64_t{256} << 10;
+
+// Computes the softmax of a row of several blocks with beta = 1. The fold stores t, so that the second pass computes
+// only the power of each term. If t depends on the maximum of a block, because the scores of the block are shifted, the
+// second pass computes all terms again.
+template <class T> void softmax_of_blocks(Group<T, 1>& group) {
+    T* const store = scratch(kTerms).get<T>(group.blocks() * kBlock);
+    const Scale beta = group.beta(0);
+    const auto is_plain = [&](T m) { return std::isfinite(m) && Peak<T>::shift_of(m, beta) == 0; };
+    State s = start(group, 0);
+    bool stored = true;
+    for (std::int64_t b = 0; b < group.blocks(); ++b) {
+        group.load(b);
+        const T* z = group.scores;
+        const std::int64_t n = group.end(b) - group.begin(b);
+        const T m = maximum(z, n);
+        const Next next = group.source(z, group.begin(b) + group.length);
+        State piece;
+        if (is_plain(m)) piece = fold_finite<Fold::kStore>(z, n, Peak<T>(m, beta), beta, next, store + group.begin(b));
+        else {
+            piece = fold(z, n, beta, next);
+            stored = stored && m == -std::numeric_limits<T>::infinity();  // a block outside the support needs no t
+        }
+        s = merge(s, piece, beta).state;
+    }
+    finish(group, 0, s);
+    stored = stored && s.r == s.r && is_plain(static_cast<T>(s.m));
+    for (std::int64_t b = 0; b < group.blocks(); ++b) {
+        group.load(b);
+        if (!stored) {
+            apply_block(group, b, &s);
+            continue;
+        }
+        const T* z = group.scores;
+        const std::int64_t n = group.end(b) - group.begin(b);
+        const Peak<T> peak(static_cast<T>(s.m), beta);
+        softmax_stored(z, store + group.begin(b), n, s, peak, beta, group.target(0, b, z));
+        group.flush(b);
+    }
+}
+
 template <class T, int Size> void whole_group(Group<T, Size>& group) {
+    if constexpr (Size == 1)
+        if (group.args.op == Op::softmax && group.blocks() > 1 && group.beta(0).unit() &&
+            group.length * static_cast<std::int64_t>(sizeof(T)) <= kStoredBytes)
+            return softmax_of_blocks(group);
     if (group.args.op != Op::softmax || group.blocks() != 1) {
         RowsOfGroup<State, Group<T, Size>> rows(group);
         return fold_and_apply(group.args, rows);
@@ -175,7 +219,7 @@ template <class T, int Size> void whole_group(Group<T, Size>& group) {
     group.load(0);
     for (int g = 0; g < group.count; ++g) {
         const T* z = group.scores + g * group.pitch;
-        T* store = scratch(kTerms).get<T>(2 * kBlock);
+        T* store = scratch(kTerms).get<T>(kBlock);
         const auto to = group.target(g, 0, z);
         State s = softmax_short(z, group.length, group.beta(g), store, to);
         finish(group, g, s);

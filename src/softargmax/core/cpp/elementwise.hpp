@@ -101,6 +101,20 @@ template <class T> void softmax_finite(const T* z, std::int64_t n, const State& 
     });
 }
 
+// Computes p from the t of each term, which the fold has stored. If the row has several blocks, its peak must be plain.
+// Then t does not depend on the maximum of a block: the rounding of z log2 e to an integer k depends on it only at a
+// tie, and log2 e has too many digits for a tie in the range of exp.
+template <class T> void softmax_stored(const T* z, const T* t, std::int64_t n, const State& s, const Peak<T>& peak,
+                                       Scale beta, const Target<T>& to) {
+    const Factor<T> factor(s, peak);
+    with_plain(peak, beta, [&](auto plain) {
+        const Terms<plain.value, T> terms(peak, beta);
+        map(z, t, n, to, [&](Pack<T> v, Pack<T> x) SOFTARGMAX_LAMBDA {
+            return keep(terms.in(v), factor.times({x, terms.power(v)}));
+        });
+    });
+}
+
 // ---- log_softmax: beta z - lse ----------------------------------------------------------------------------------
 
 // Computes beta (z - m) - log l. Both terms have the same sign, so no digits cancel. This makes the loss of a

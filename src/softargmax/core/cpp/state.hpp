@@ -288,10 +288,11 @@ template <bool Plain, class T> struct Terms {
           magic(V::all(magic_of<T>(lift - peak.k))) {}
     SOFTARGMAX_INLINE auto in(V z) const { return above(z, low); }
     SOFTARGMAX_INLINE Term<T> operator()(V z) const { return exp_term<Plain>(Plain ? z : z - shift, scale, magic); }
+    // The power of the term of z, without its t.
+    SOFTARGMAX_INLINE V power(V z) const { return power_of_two(fma(Plain ? z : z - shift, scale.log2e, magic)); }
 };
 
-// kStore: t and power of each term are also stored, in two arrays of kBlock numbers. softmax computes its results from
-// them.
+// kStore: the t of each term is also stored. softmax computes its results from these t.
 // kCareful: a term is power (1 + t), and power and power * t are summed separately, so that no term is rounded.
 enum class Fold { kPlain, kStore, kCareful };
 
@@ -318,10 +319,7 @@ State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, con
             }
             const auto in = terms.in(v[u]), tie = equal(v[u], top);
             const Term<T> term = terms(v[u]);
-            if constexpr (mode == Fold::kStore) {
-                keep(in, term.t).store(store + u * V::kLanes);
-                keep(in, term.power).store(store + kBlock + u * V::kLanes);
-            }
+            if constexpr (mode == Fold::kStore) term.t.store(store + u * V::kLanes);
             ties.add(tie);
             const auto counts = unless(in, tie);
             if constexpr (mode == Fold::kCareful) {
