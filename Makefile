@@ -84,12 +84,12 @@ dev: $(VENV)/.native $(VENV)/.group-dev ## everything a developer needs, in .ven
 # many sizes to the room loss.
 ROOM ?= $(patsubst bench/%.py,%,$(wildcard $(patsubst src/softargmax/%/__init__.py,bench/%.py,$(wildcard src/softargmax/*/__init__.py))))
 bench: $(VENV)/.native $(VENV)/.group-bench ## ratios against the installed peers; ROOM=loss: one room, BENCH_ARGS=WORDS: some cases
-	set -e; $(foreach bench,$(patsubst loss,loss last_layer,$(ROOM:output=output word2vec)),$(BIN)/python -m bench.$(bench) $(BENCH_ARGS);)
+	failed=0; $(foreach bench,$(patsubst loss,loss last_layer,$(ROOM:output=output word2vec)),$(BIN)/python -m bench.$(bench) $(BENCH_ARGS) || failed=1;) exit $$failed
 
 AVX2 = SOFTARGMAX_ISA=x86-64-v3 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 \
 	OPENBLAS_CORETYPE=Haswell NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR"
 .PHONY: bench-avx2
-bench-avx2: ## the same with AVX2 only, for us and for the peers, on a machine with AVX-512
+bench-avx2: ## make bench with AVX2 only, for softargmax and the peers, on a machine with AVX-512
 	$(AVX2) $(MAKE) bench
 
 .PHONY: bench-compare

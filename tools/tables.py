@@ -175,11 +175,6 @@ def benches() -> list[tuple[str, dict[str, Any]]]:
     return [(name, record) for name, record in found if record and "results" in record]
 
 
-def ratios(found: dict[str, float]) -> str:
-    """Format the ratio to each peer."""
-    return ", ".join(f"{PEERS.get(peer, peer)} {ratio:.3g}" for peer, ratio in found.items())
-
-
 def memory() -> str:
     """Return a sentence on the time and memory of converting a large file, or an empty text if not measured."""
     record = load(RESULTS / "memory.json")
@@ -236,23 +231,28 @@ def extra_fits(record: dict[str, Any]) -> str:
 
 
 def timings(record: dict[str, Any], avx2: dict[str, Any] | None) -> str:
-    """Return one table of medians and ratios, with all instruction sets and, if measured, also with AVX2 only."""
-    limited = {result["name"]: result for result in avx2["results"]} if avx2 else {}
+    """Return one table of medians and ratios, with all instruction sets and, if it was measured, with AVX2 only."""
+    others = {result["name"]: result for result in avx2["results"]} if avx2 else {}
     rows = []
     for result in record["results"]:
-        row = [result["name"], *measured(result)]
-        if limited:
-            row += measured(limited[result["name"]]) if result["name"] in limited else ["", ""]
+        row = [result["name"], *median_and_ratios(result)]
+        if others:
+            row += median_and_ratios(others[result["name"]]) if result["name"] in others else ["", ""]
         bounds = ", ".join(f"{name} {seconds(value)}" for name, value in result.get("limits", {}).items())
-        rows.append([*row, ratios(result.get("targets", {})), bounds])
-    ratio = "peer's time / ours"
-    sides = ["AVX-512", ratio, "AVX2", ratio] if limited else ["softargmax", ratio]
-    return table(["", *sides, "promised", "limit of the machine"], rows)
+        rows.append([*row, bounds])
+    ratio = "peer's time / ours (promised)"
+    sides = ["AVX-512", ratio, "AVX2", ratio] if others else ["softargmax", ratio]
+    return table(["", *sides, "limit of the machine"], rows)
 
 
-def measured(result: dict[str, Any]) -> list[str]:
-    """Return our median and the ratio to each peer."""
-    return [seconds(result["seconds"]["softargmax"]["median"]), ratios(result["ratios"])]
+def median_and_ratios(result: dict[str, Any]) -> list[str]:
+    """Return our median, and the ratio to each peer with the promised ratio. A ratio below the promise is bold."""
+    found = []
+    for peer, ratio in result["ratios"].items():
+        promised = result.get("targets", {}).get(peer)
+        number = f"{ratio:.3g}" if promised is None or ratio >= promised else f"**{ratio:.3g}**"
+        found.append(f"{PEERS.get(peer, peer)} {number}" + ("" if promised is None else f" ({promised:.3g})"))
+    return [seconds(result["seconds"]["softargmax"]["median"]), ", ".join(found)]
 
 
 SUMMARY = {
@@ -310,8 +310,9 @@ SPEED = """# Speed
 one run. A ratio is the median time of the peer, divided by the median time of softargmax. If it is above 1, softargmax
 is faster. Absolute times of a shared machine drift by a factor of two, ratios much less.
 
-Columns "AVX2" come from a run on the same machine in which softargmax and its peers used AVX2 only (`make bench-avx2`),
-as on processors without AVX-512. The other columns come from a run with all instruction sets.
+Numbers in brackets are the ratios that we promise. A ratio below the promise is bold. Columns "AVX2" come from a run on
+the same machine in which softargmax and its peers used AVX2 only (`make bench-avx2`), as on processors without AVX-512.
+The other columns come from a run with all instruction sets.
 
 "Limit of the machine" is a lower bound of the time, measured in the same run. "Memory" is the time to read the inputs
 and write the outputs once, at the speed of a large copy. "Arithmetic" is the time of the multiplications (16 floats

@@ -92,24 +92,30 @@ def test_bench(run, monkeypatch, tmp_path):
     assert "tiny" in done.out
     assert "vs numpy" in done.out
     record = json.loads((tmp_path / "r.json").read_text())
-    assert set(record) == {"machine", "normalize"}
+    assert set(record) == {"machine", "lacks", "normalize"}
     assert record["normalize"]["cases"][0]["ratios"]["numpy"] > 0
     monkeypatch.setitem(cases.ROOMS, "loss", small)
     done = run("bench", "--json", "-", "--rounds", "3", "--size", "4M", "--memory", "1M")
-    assert set(done.json()) == {"machine", "normalize", "loss", "stream"}
+    assert set(done.json()) == {"machine", "lacks", "normalize", "loss", "stream"}
 
 
-def test_bench_says_what_the_machine_lacks(run, monkeypatch):
+def test_bench_says_what_the_run_lacks(run, monkeypatch):
     isas = {"x86-64-v4": False, "x86-64-v3": True, "baseline": True}
-    facts = {"version": "1", "isa": "x86-64-v3", "isas": isas, "threads": 1}
     monkeypatch.setattr(bench, "find_spec", lambda name: None if name == "scipy" else True)
-    wide = "x86-64-v4 (16 floats per instruction; not supported by the processor)"
-    assert bench.lacks(**facts) == [wide, "a second thread", "the peer scipy (not installed)"]
-    assert bench.lacks(**{**facts, "isas": dict.fromkeys(isas, True), "threads": 2})[0].endswith("not selected)")
-    assert bench.lacks(**{**facts, "isa": "neon", "isas": {"neon": True}, "threads": 2})[1:] == []
+    wide, scipy = (
+        "x86-64-v4 (16 floats per instruction; not supported by the processor)",
+        "the peer scipy (not installed)",
+    )
+    assert bench.lacks("x86-64-v3", isas, 1) == [wide, "a second thread", scipy]
+    assert bench.lacks("x86-64-v3", dict.fromkeys(isas, True), 2) == [
+        "x86-64-v4 (16 floats per instruction; another one was selected)",
+        scipy,
+    ]
+    assert bench.lacks("neon", {"neon": True}, 2) == [scipy]
+    facts = {"version": "1", "isa": "x86-64-v3", "isas": isas, "threads": 1}
     monkeypatch.setattr(native, "info", lambda: facts)
     done = run("bench", "stream", "--size", "1M", "--memory", "1M")
-    assert f"This machine lacks: {wide}; a second thread" in " ".join(done.stdout.split())
+    assert f"This run lacks: {wide}; a second thread" in " ".join(done.out.split())
 
 
 def test_bench_stream(run):

@@ -42,9 +42,11 @@ def command(
     if json not in (None, "-"):
         parse.check_target(str(json))
     out = None if json == "-" else render.console()
-    record: dict[str, Any] = {"machine": measure.machine(), "lacks": lacks(**native.info())}
-    if out is not None and record["lacks"]:
-        out.print(f"This machine lacks: {'; '.join(record['lacks'])}.", highlight=False)
+    facts = native.info()
+    missing = lacks(facts["isa"], facts["isas"], facts["threads"])
+    record: dict[str, Any] = {"machine": measure.machine(), "lacks": missing}
+    if out is not None and missing:
+        out.print(f"This run lacks: {'; '.join(missing)}.", highlight=False)
     for name, make in cases.ROOMS.items():
         if room in (None, name):
             record[name] = timed(out, name, make(), rounds)
@@ -60,17 +62,16 @@ def command(
 
 
 PEERS = ("torch", "scipy")
-LANES = {"x86-64-v4": "16 floats per instruction", "x86-64-v3": "8 floats per instruction"}
+WIDTHS = {"x86-64-v4": 16, "x86-64-v3": 8}
+"""Floats per instruction, by instruction set."""
 
 
-def lacks(*, isa: str, isas: dict[str, bool], threads: int, **_: Any) -> list[str]:
-    """Return what this machine lacks for a faster or more complete run.
-
-    The arguments are the items of the dict `native.info()`.
-    """
-    better = [name for name in list(isas)[: list(isas).index(isa)] if name in LANES]
+def lacks(isa: str, isas: dict[str, bool], threads: int) -> list[str]:
+    """Return what a faster or more complete run would need, given the facts of `native.info`."""
+    better = [name for name in list(isas)[: list(isas).index(isa)] if name in WIDTHS]
     found = [
-        f"{name} ({LANES[name]}; {'not selected' if isas[name] else 'not supported by the processor'})"
+        f"{name} ({WIDTHS[name]} floats per instruction; "
+        f"{'another one was selected' if isas[name] else 'not supported by the processor'})"
         for name in better
     ]
     if threads == 1:
