@@ -22,8 +22,8 @@ struct Numbers {  // xorshift64*
     }
 };
 
-// Returns the bits of a half-precision number, made from the upper bits of a float. It is not rounded
-// to nearest, and small numbers become 0, which is good enough for test data.
+// Returns the bits of a half-precision number, made from the upper bits of a float. It is not rounded to nearest, and
+// small numbers become 0, which is good enough for test data.
 std::uint16_t half_bits(double x) {
     const float f = static_cast<float>(x < -60000 ? -60000 : x > 60000 ? 60000 : x);
     std::uint32_t u;

@@ -1,7 +1,7 @@
 """Error-free transformations: sums and products as unevaluated pairs, in any array-API namespace.
 
-The algorithms are by Dekker (1971) and Knuth. They are exact unless a number overflows or the error of a
-product underflows.
+The algorithms are by Dekker (1971) and Knuth. They are exact unless a number overflows, or the error of a product
+underflows.
 """
 
 from __future__ import annotations
