@@ -50,7 +50,7 @@ def real(function: Any) -> Parameters:
 def known(parameters: Parameters) -> Parameters:
     """Return the parameters without `like` and `kappa`.
 
-    Overloads declare these two differently, because they decide the type of the result.
+    Overloads declare these two differently, because these parameters decide the type of the result.
     """
     return [x for x in parameters if x[0] not in {"like", "kappa"}]
 

@@ -24,7 +24,19 @@ PEERS = {"torch": "torch", "scipy": "SciPy", "numpy": "NumPy", "jax": "JAX", "sg
 
 def load(path: Path) -> dict[str, Any] | None:
     """Read one result file. Return None if it does not exist."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return loaded(path) if path.exists() else None
+
+
+def loaded(path: Path) -> dict[str, Any]:
+    """Read one result file, which must exist."""
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record
+
+
+def avx2_results(name: str) -> list[dict[str, Any]]:
+    """Return the results of the run with AVX2 only, or an empty list if there are none."""
+    record = load(RESULTS / "avx2" / f"{name}.json")
+    return record["results"] if record else []
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -61,10 +73,11 @@ def accuracy() -> str:
     rows = [[f"{op}, {dtype}", *(ulps(errors.get(s)) for s in subjects)] for (dtype, op), errors in worst.items()]
     return "\n".join(
         [
-            "Largest error over all kinds of rows of [Accuracy](accuracy.md), at temperature 1. The unit is one ulp of",
-            "the exact result, in the dtype of the result. For logsumexp it is one ulp of max(|result|, |largest",
-            "score|). For float16 and bfloat16 scores, our logsumexp is float32, so its unit is smaller than that of",
-            "the peers, which return the dtype of the scores. In float16, 8.4e+06 means that a sum overflowed.",
+            "Largest error over all kinds of scores in [Accuracy](accuracy.md), at temperature 1. The unit is one ulp",
+            "of the exact result, in the dtype of the result. For logsumexp it is one ulp of max(|result|,",
+            "|largest score|). For float16 and bfloat16 scores, our logsumexp is float32, so its unit is smaller than",
+            "that of the peers, which return the dtype of the scores. In float16, numbers above 1e+06 mean that a sum",
+            "overflowed.",
             "",
             table(["", *(PEERS.get(s, s) for s in subjects)], rows),
             "",
@@ -230,9 +243,9 @@ def extra_fits(record: dict[str, Any]) -> str:
     return f"\n\n{table(head, rows)}" if rows else ""
 
 
-def timings(record: dict[str, Any], avx2: dict[str, Any] | None) -> str:
+def timings(record: dict[str, Any], avx2: list[dict[str, Any]]) -> str:
     """Return one table of medians and ratios, with all instruction sets and, if it was measured, with AVX2 only."""
-    others = {result["name"]: result for result in avx2["results"]} if avx2 else {}
+    others = {result["name"]: result for result in avx2}
     rows = []
     for result in record["results"]:
         row = [result["name"], *median_and_ratios(result)]
@@ -277,18 +290,17 @@ SUMMARY = {
 
 
 def summary() -> str:
-    """Return the table of README.md, which has the lines of SUMMARY."""
-    records = {name: load(RESULTS / f"{name}.json") for name, _ in SUMMARY.values()}
+    """Return the table of README.md: a few lines per family, including one where softargmax is slower."""
     rows = []
     for label, (name, line) in SUMMARY.items():
-        result = next(one for one in records[name]["results"] if one["name"] == line)
+        result = next(one for one in loaded(RESULTS / f"{name}.json")["results"] if one["name"] == line)
         peer, ratio = next(iter(result["ratios"].items()))
         ours = seconds(result["seconds"]["softargmax"]["median"])
-        rows.append([label, ours, PEERS.get(peer, peer), f"{ratio:.3g}"])
-    text = table(["float32, two threads", "softargmax", "peer", "peer's time / ours"], rows)
-    machine = records["normalize"]["machine"]
-    caption = f"Median times on {machine['cpu']} (Zen 5, with AVX-512), {machine['cores']} cores."
-    return f"{caption} Without AVX-512, the ratios in the last column are smaller.\n\n{text}"
+        limited = next((one["ratios"][peer] for one in avx2_results(name) if one["name"] == line), None)
+        rows.append([label, ours, PEERS.get(peer, peer), f"{ratio:.3g}", "" if limited is None else f"{limited:.3g}"])
+    text = table(["float32, two threads", "softargmax", "peer", "peer's time / ours", "AVX2 only"], rows)
+    machine = loaded(RESULTS / "normalize.json")["machine"]
+    return f"Median times on {machine['cpu']} with AVX-512, {machine['cores']} cores.\n\n{text}"
 
 
 TITLES = {
@@ -374,12 +386,7 @@ def speed_page() -> str:
     """Return docs/speed.md."""
     parts = [SPEED]
     for name, record in benches():
-        tables = (
-            timings(record, load(RESULTS / "avx2" / f"{name}.json"))
-            + extra_memory(record)
-            + extra_words(record)
-            + extra_fits(record)
-        )
+        tables = timings(record, avx2_results(name)) + extra_memory(record) + extra_words(record) + extra_fits(record)
         parts.append(f"## {TITLES[name]}\n\n{tables}\n\n{measured_on(record)}\n")
     if len(parts) == 1:
         parts.append(NOT_YET + "\n")

@@ -129,7 +129,7 @@ def test_out_that_is_z_reversed() -> None:
 def test_out_that_overlaps_where() -> None:
     memory = np.zeros(96, np.uint8)
     where = memory[:12].view(bool).reshape(3, 4)
-    with pytest.raises(ValueError, match=r"^out: expected separate memory, got an array that overlaps where"):
+    with pytest.raises(ValueError, match=r"^out: expected memory separate from that of `where`, got an array"):
         softargmax.softmax(Z, where=where, out=memory.view(np.float64).reshape(3, 4))
 
 

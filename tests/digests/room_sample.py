@@ -1,4 +1,4 @@
-"""The cases of the room sample: draws, filters, noise, every option and pair of options."""
+"""The digest cases of softargmax/sample: draws, filters and noise, with every option and pair of options."""
 
 from __future__ import annotations
 

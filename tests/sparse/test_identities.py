@@ -117,7 +117,7 @@ def test_sparsemax_is_the_projection(quick: Backend) -> None:
 
 
 def test_sparsemax_keeps_points_of_the_simplex(quick: Backend) -> None:
-    """sparsemax returns a point of the simplex unchanged. These points are multiples of 1/1024, so they are exact."""
+    """sparsemax returns a point of the simplex unchanged. The test uses multiples of 1/1024, which are exact."""
     p = np.random.default_rng(2).multinomial(1024, np.full(9, 1 / 9), 30) / 1024
     p[0] = np.eye(9)[4]
     found = both(quick, p, 2.0)

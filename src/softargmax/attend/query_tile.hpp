@@ -226,8 +226,8 @@ void cap_and_mask(const Shared& head, std::int64_t row, std::int64_t begin, Rang
     }
 }
 
-// Computes the gradients of the terms that `cap_and_mask` adds to the scores of a query: bias and slopes. g holds the
-// gradients of the scores in the range `in` of a block that starts at key `begin`. Sums them into the terms' gradients.
+// Adds the part of a query to the gradients of the terms that `cap_and_mask` adds to its scores: bias and slopes. g
+// holds the gradients of the scores in the range `in` of a block that starts at key `begin`.
 template <class T>
 void add_to_terms(const Shared& head, const GradientArgs& args, std::int64_t row, std::int64_t begin, Range in,
                   const T* g) {

@@ -91,7 +91,7 @@ def _check_overlap(out: Any, z: Any, where: Any) -> None:
     if not same and _shared(target, source):
         raise ValueError("out: expected z itself or separate memory, got an array that overlaps a part of z")
     if where is not None and _shared(target, _memory(where)):
-        raise ValueError("out: expected separate memory, got an array that overlaps where")
+        raise ValueError("out: expected memory separate from that of `where`, got an array that overlaps it")
 
 
 def _distinct(target: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Decorators that make errors of public functions name wrong arguments, and signatures show common options."""
+"""Decorators of public functions. Their errors name the argument that is wrong, their signatures list all options."""
 
 from __future__ import annotations
 

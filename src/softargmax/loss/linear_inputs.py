@@ -1,4 +1,4 @@
-"""Check the arrays of a last layer, z = h W^T + b. Reshape them and the options so that z has shape (N, K)."""
+"""Check the arrays of a last layer, h W^T + b. Reshape them and the options for scores of shape (N, K)."""
 
 from __future__ import annotations
 

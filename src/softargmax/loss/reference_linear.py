@@ -1,4 +1,4 @@
-"""Definitions of the losses of a last layer's scores z = h W^T + b, computed a few rows at a time.
+"""Definitions of the losses of a last layer's scores h W^T + b, computed a few rows at a time.
 
     dh = dz W        dW = dz^T h        db = sum dz
 

@@ -1,4 +1,4 @@
-"""Base classes of the layers that train on a few candidate classes: draws, scores, losses, and what is saved."""
+"""Base classes of the layers that train on a few candidate classes: draws, scores, losses, and the state dict."""
 
 from __future__ import annotations
 

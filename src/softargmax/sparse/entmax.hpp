@@ -1,4 +1,4 @@
-// The sparse maps: p as a function of the scores and of one unknown per row, which determines tau.
+// The sparse maps: p as a function of the scores and of one unknown per row. tau follows from the unknown.
 //
 //     p = e_a(beta (z - m) - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
 //
@@ -281,8 +281,8 @@ template <class N> struct ShiftedEntmax : GentleEntmax<N> {
         return std::fabs(step) / scale();
     }
     // A step may bring a score into the support, which then adds v^(1/a) to the sum. The derivatives at the start of
-    // the step do not include this. For v = e^(-37 a) the added number is e^-37, less than half an ulp of 1 in double.
-    // At a = 1 the sum is linear (see `LinearEntmax`).
+    // the step do not include this. The tolerance bounds the v of such a score by e^(-37 a), so that it adds at
+    // most e^-37, less than half an ulp of 1 in double. At a = 1 the sum is linear (see `LinearEntmax`).
     double tolerance() const { return a_ == 1 ? kInf : std::min(1e-5, exp_scalar(-37 * a_)); }
     N newton(N rest, N slope) const { return sparse::newton(a_, rest, slope); }
     double cut() const { return cut_below(at.hi - (reach_of(a_) + kMargin) / beta.hi); }

@@ -405,7 +405,7 @@ class Lanes {
             const auto far = above(size_of(rest), near);
             const Doubles step =
                               keep(active, keep(far, map.newton(rest, slope)) + keep(unless(active, far), corrected)),
-                          moved = size_of(step) / map.scale(), of_v = zero - moved * a;  // negated
+                          moved = size_of(step) / map.scale(), of_v = zero - moved * a;  // of_v is negated
             map.shift(step);
             // `active` becomes false in the lanes for which `has_converged` would return true.
             const auto held = unless(active, above(Doubles::all(0.5) * nearest, of_v));

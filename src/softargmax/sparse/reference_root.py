@@ -176,7 +176,7 @@ def threshold_of(solution: Solution, kind: Any) -> Any:
     infinite = xp.abs(m) == INF
     jump = ~infinite & (solution.hi == INF) & (side != 0.0)  # the scaled maximum is infinite
     tau = a * max_plus_lambda(solution) - 1.0
-    largest = xp.finfo(kind).max  # clip tau in ordinary rows, because an infinite tau marks rows with infinite scores
+    largest = xp.finfo(kind).max  # clip tau in ordinary rows: an infinite tau marks a row with infinite beta z
     tau = xp.where(infinite, m, xp.clip(tau, -largest, largest))
     tau = xp.where(jump, xp.where(side > 0.0, INF, xp.full_like(tau, -INF)), tau)
     return xp.where(solution.invalid, math.nan, tau)

@@ -1,4 +1,4 @@
-"""The search for the root of each row: the number that makes the p of the row sum to 1, and determines tau.
+"""The search for the root of each row: the value of its unknown (lambda or q) for which the p of the row sum to 1.
 
 `reference_root.py` defines lambda and q. tau follows from them.
 

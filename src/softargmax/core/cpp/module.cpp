@@ -1,9 +1,10 @@
 // softargmax.core._native: the Python module of the compiled core (used by core/native.py and the operations).
 //
-// An array is passed as a NumPy array, as a tensor whose memory torch describes in C, or as a tuple (address, type,
-// shape, strides in elements) for memory of other libraries. Passing a tuple takes a tenth of the time of a DLPack
-// capsule. A uint16 array is read as the bits of bfloat16. An ml_dtypes bfloat16 array is accepted directly. Shapes and
-// the values of offsets are checked here, because memory safety depends on them. core/check.py makes all other checks.
+// An array is passed as a NumPy array, as a tensor whose memory a C function of torch describes, or as a tuple
+// (address, type, shape, strides in elements) for memory of other libraries. Passing a tuple takes a tenth of the time
+// of a DLPack capsule. A uint16 array is read as the bits of bfloat16. An ml_dtypes bfloat16 array is accepted
+// directly. Shapes and the values of offsets are checked here, because memory safety depends on them. core/check.py
+// makes all other checks.
 #include <nanobind/stl/string.h>
 
 #include <atomic>

@@ -354,7 +354,7 @@ template <class T, class F> SOFTARGMAX_INLINE auto with_plain(const Peak<T>& pea
 }
 
 // A confident float32 piece, whose log l is about r, is folded a second time with Fold::kCareful. In the first fold the
-// terms have an error of one ulp, which the division by e + e_low can double.
+// terms have an error of one ulp, which the division of their sum by peak.e can double.
 template <Fold mode, class T>
 State fold_finite(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, const Next& next, T* store = nullptr) {
     return with_plain(peak, beta, [&](auto plain) {

@@ -164,8 +164,8 @@ struct OpenMP {
 };
 std::atomic<const OpenMP*> openmp{nullptr};
 
-// Runs calls on OpenMP's threads. If one of them starts late, OpenMP is avoided for some time. If one is late again
-// after that time, the time doubles.
+// Runs calls on OpenMP's threads. If a thread starts late, the next calls avoid OpenMP for a pause. If a thread is late
+// again after the pause, the next pause is twice as long.
 class OpenMPTeam {
     static constexpr std::chrono::microseconds kLate{500};
     static constexpr std::chrono::milliseconds kShortest{50}, kLongest{1600};
