@@ -192,11 +192,6 @@ inline int threads_now() {
     return std::min(default_threads(), quota_threads());
 }
 
-// The smallest result, in bytes, that is written past the caches. Such results do not fit in the caches together with
-// their scores. If other processes use the last-level cache, a result of 16 MiB (4096 x 1024) takes 1.0 ms this way and
-// 1.2 ms with plain stores. If they do not, both take the same time.
-constexpr std::int64_t kStreaming = 16 << 20;
-
 template <class J> struct CallOf {
     J job;
 
@@ -237,7 +232,7 @@ template <class J> struct CallOf {
         const std::int64_t work =
             passes * job.rows.total * (job.offsets ? 1 : std::max<std::int64_t>(1, job.cols.total)) + segment_work;
         job.threads = work < kParallel ? 1 : threads_now();
-        job.streaming = streaming_pays() && job.out && work * kTypeBytes[static_cast<int>(job.out.type)] >= kStreaming;
+        job.streaming = job.out && work * kTypeBytes[static_cast<int>(job.out.type)] >= streaming_bytes();
         if (work < 1024) return kernel(job);
         const nb::gil_scoped_release release;
         return kernel(job);

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <memory>
 
 #include "core/cpp/threads.hpp"
@@ -126,23 +127,26 @@ inline std::size_t chosen_isa() {
 
 // ---- stores -----------------------------------------------------------------------------------------------------
 
-// True if results larger than the caches should be written past the caches. This is the case on Zen 5 (family 0x1A) and
-// on Intel processors with AVX512-FP16 (Sapphire Rapids and later). For 512 x 32768 float32 on two threads, plain stores
-// take 3.2 ms on Zen 5 and 5.6 ms on Sapphire Rapids, and stores past the caches 2.6 ms and 4.7 ms. On Zen 4 they take
-// 5.1 ms and 9.3 ms.
-inline bool streaming_pays() {
+// The smallest result, in bytes, that should be written past the caches. This pays on Zen 5 (family 0x1A) and on Intel
+// processors with AVX512-FP16 (Sapphire Rapids and later), which have larger caches. For 512 x 32768 float32 on two
+// threads, plain stores take 3.2 ms on Zen 5 and 5.6 ms on Sapphire Rapids, and stores past the caches 2.6 ms and
+// 4.7 ms. On Zen 4 they take 5.1 ms and 9.3 ms. For 4096 x 1024 they take 1.0 ms and 1.4 ms on Sapphire Rapids, and the
+// same time on Zen 5, where stores past the caches are faster if other processes use the last-level cache.
+inline std::int64_t streaming_bytes() {
+    constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
 #if defined(__x86_64__)
-    static const bool pays = [] {
+    static const std::int64_t bytes = [] {
         unsigned a = 0, b = 0, c = 0, d = 0;
-        if (!__get_cpuid(0, &a, &b, &c, &d)) return false;
+        if (!__get_cpuid(0, &a, &b, &c, &d)) return never;
         const bool amd = b == 0x68747541, intel = b == 0x756E6547;  // "Auth" of AuthenticAMD, "Genu" of GenuineIntel
         __get_cpuid(1, &a, &b, &c, &d);
-        if (amd) return ((a >> 8) & 0xF) + ((a >> 20) & 0xFF) == 0x1A;
-        return intel && __get_cpuid_count(7, 0, &a, &b, &c, &d) && ((d >> 23) & 1) != 0;
+        if (amd && ((a >> 8) & 0xF) + ((a >> 20) & 0xFF) == 0x1A) return std::int64_t{16} << 20;
+        const bool fp16 = intel && __get_cpuid_count(7, 0, &a, &b, &c, &d) && ((d >> 23) & 1) != 0;
+        return fp16 ? std::int64_t{32} << 20 : never;
     }();
-    return pays;
+    return bytes;
 #else
-    return false;
+    return never;
 #endif
 }
 
