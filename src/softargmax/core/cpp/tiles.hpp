@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "state.hpp"
 
@@ -214,34 +215,23 @@ template <int Bytes, class T> SOFTARGMAX_INLINE Blocks<Bytes, T> load_blocks(con
 #endif
     return x;
 }
-template <class U> SOFTARGMAX_INLINE Blocks<16, float> low(Blocks<16, float> a, Blocks<16, float> b) {
-    if constexpr (sizeof(U) == 4) return __builtin_shufflevector(a, b, 0, 4, 1, 5);
-    else return __builtin_shufflevector(a, b, 0, 1, 4, 5);
+template <class U, int Bytes, bool High, int... I>
+SOFTARGMAX_INLINE Blocks<Bytes, float> interleaved(Blocks<Bytes, float> a, Blocks<Bytes, float> b,
+                                                   std::integer_sequence<int, I...>) {
+    constexpr int n = 16 / sizeof(U);
+    return (Blocks<Bytes, float>)__builtin_shufflevector(
+        (Blocks<Bytes, U>)a, (Blocks<Bytes, U>)b,
+        (I / n * n + (High ? n / 2 : 0) + I % n / 2 + I % 2 * static_cast<int>(sizeof...(I)))...);
 }
-template <class U> SOFTARGMAX_INLINE Blocks<16, float> high(Blocks<16, float> a, Blocks<16, float> b) {
-    if constexpr (sizeof(U) == 4) return __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    else return __builtin_shufflevector(a, b, 2, 3, 6, 7);
+template <class U, int Bytes> using LaneIndices = std::make_integer_sequence<int, Bytes / static_cast<int>(sizeof(U))>;
+template <class U, int Bytes>
+SOFTARGMAX_INLINE Blocks<Bytes, float> low(Blocks<Bytes, float> a, Blocks<Bytes, float> b) {
+    return interleaved<U, Bytes, false>(a, b, LaneIndices<U, Bytes>{});
 }
-#if defined(__AVX2__)
-template <class U> SOFTARGMAX_INLINE Blocks<32, float> low(Blocks<32, float> a, Blocks<32, float> b) {
-    if constexpr (sizeof(U) == 4) return _mm256_unpacklo_ps(a, b);
-    else return (__m256)_mm256_unpacklo_pd((__m256d)a, (__m256d)b);
+template <class U, int Bytes>
+SOFTARGMAX_INLINE Blocks<Bytes, float> high(Blocks<Bytes, float> a, Blocks<Bytes, float> b) {
+    return interleaved<U, Bytes, true>(a, b, LaneIndices<U, Bytes>{});
 }
-template <class U> SOFTARGMAX_INLINE Blocks<32, float> high(Blocks<32, float> a, Blocks<32, float> b) {
-    if constexpr (sizeof(U) == 4) return _mm256_unpackhi_ps(a, b);
-    else return (__m256)_mm256_unpackhi_pd((__m256d)a, (__m256d)b);
-}
-#endif
-#if defined(__AVX512F__)
-template <class U> SOFTARGMAX_INLINE Blocks<64, float> low(Blocks<64, float> a, Blocks<64, float> b) {
-    if constexpr (sizeof(U) == 4) return _mm512_unpacklo_ps(a, b);
-    else return (__m512)_mm512_unpacklo_pd((__m512d)a, (__m512d)b);
-}
-template <class U> SOFTARGMAX_INLINE Blocks<64, float> high(Blocks<64, float> a, Blocks<64, float> b) {
-    if constexpr (sizeof(U) == 4) return _mm512_unpackhi_ps(a, b);
-    else return (__m512)_mm512_unpackhi_pd((__m512d)a, (__m512d)b);
-}
-#endif
 
 // Transposes a block with as many rows as a register of Bytes bytes has lanes. Each row has 16 bytes.
 template <int Bytes, class T>
@@ -251,15 +241,15 @@ SOFTARGMAX_INLINE void turn_block(const T* from, std::int64_t pitch, Blocks<Byte
 #pragma GCC unroll 4
     for (int k = 0; k < n; ++k) x[k] = (Blocks<Bytes, float>)load_blocks<Bytes>(from + k * pitch, n * pitch);
     if constexpr (n == 4) {
-        const auto a = low<float>(x[0], x[1]), b = high<float>(x[0], x[1]);
-        const auto c = low<float>(x[2], x[3]), d = high<float>(x[2], x[3]);
-        y[0] = low<double>(a, c);
-        y[1] = high<double>(a, c);
-        y[2] = low<double>(b, d);
-        y[3] = high<double>(b, d);
+        const auto a = low<float, Bytes>(x[0], x[1]), b = high<float, Bytes>(x[0], x[1]);
+        const auto c = low<float, Bytes>(x[2], x[3]), d = high<float, Bytes>(x[2], x[3]);
+        y[0] = low<double, Bytes>(a, c);
+        y[1] = high<double, Bytes>(a, c);
+        y[2] = low<double, Bytes>(b, d);
+        y[3] = high<double, Bytes>(b, d);
     } else {
-        y[0] = low<double>(x[0], x[1]);
-        y[1] = high<double>(x[0], x[1]);
+        y[0] = low<double, Bytes>(x[0], x[1]);
+        y[1] = high<double, Bytes>(x[0], x[1]);
     }
 }
 template <class T> SOFTARGMAX_INLINE void turn_block(const T* from, std::int64_t pitch, One<T>* to) {
