@@ -49,9 +49,12 @@ template <class T> constexpr std::int64_t kBlockSize = (std::int64_t{512} << 10)
 constexpr std::int64_t kRowsAtOnce = kFewPanels * kPanelRows;
 
 // The depth of panels. With two chunks in a panel, a tile of C is loaded from memory once for both. In sparse products
-// the panels are smaller, because zeros are skipped by whole panels.
+// the panels are smaller, because zeros are skipped by whole panels. With few rows there may be no panels, and pieces
+// of C for deep panels would be so narrow that the rows of B are read in parts.
 constexpr std::int64_t kPanelDepth = 2 * kDepth;
-inline std::int64_t panel_depth(const ProductArgs& args) { return args.sparse ? kDepth : kPanelDepth; }
+inline std::int64_t panel_depth(const ProductArgs& args) {
+    return args.sparse || args.rows <= kMostByRows ? kDepth : kPanelDepth;
+}
 
 // kPiecesPerThread is the largest number of pieces per thread. A piece should have at least kPieceWork multiply-adds
 // and kPieceSize elements of C, because smaller pieces spend too much time on packing. For 96 x 512 with depth 32768 on
