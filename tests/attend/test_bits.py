@@ -131,6 +131,27 @@ def test_bits_do_not_depend_on_strides_and_libraries(arrays: tuple[np.ndarray, .
     np.testing.assert_array_equal(s.attention(*map(torch.from_numpy, arrays)).numpy(), wanted)
 
 
+LAYOUTS: dict[str, Any] = {
+    "contiguous": lambda x: x,
+    "of wider rows": lambda x: np.concatenate([x, x], -1)[..., : x.shape[-1]],
+    "transposed": lambda x: np.ascontiguousarray(np.moveaxis(x, -1, 0)).transpose(1, 2, 0),
+    "reversed": lambda x: np.ascontiguousarray(x[:, ::-1])[:, ::-1],
+    "float16": lambda x: x.astype(np.float16),
+    "float64": lambda x: x.astype(np.float64),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("width", "values"), [(64, 64), (40, 128), (17, 24)])
+def test_few_queries_have_the_bits_of_many(layout: str, width: int, values: int) -> None:
+    """Keys and values that few queries use are not packed. With 40 queries, they are."""
+    q, k, v = draw(2, 40, width), draw(2, 561, width, seed=1), draw(2, 561, values, seed=2)
+    q, k, v = q.astype(LAYOUTS[layout](k).dtype), LAYOUTS[layout](k), LAYOUTS[layout](v)
+    many = s.attention(q, k, v)
+    for rows in (1, 4, 5, 12, 13):
+        np.testing.assert_array_equal(s.attention(q[:, :rows], k, v), many[:, :rows])
+
+
 @functools.lru_cache
 def worker(isa: str) -> dict[str, Any]:
     environment = {**os.environ, "SOFTARGMAX_ISA": isa}

@@ -38,14 +38,38 @@ template <class T> struct Packing {
         head.pack_columns(head.args.v, head.args.values, begin, count, values + at * pitch);
         return block(head, begin, at);
     }
-    // Packs a block that only a few queries use. Its values are read in place if possible, and otherwise packed.
-    Block<T> pack_once(const Shared& head, std::int64_t begin) const {
+    // Returns a block that only a few queries use. Values with contiguous numbers are not packed. For at most
+    // kMostByColumns queries, the same is true of whole panels of keys.
+    Block<T> block_once(const Shared& head, std::int64_t begin) const {
         const Args& args = head.args;
-        if (args.table || args.v.type != kTypeOf<T> || args.v.col[0] != 1 || args.values % kPanelCols<T> != 0)
-            return pack(head, begin, 0);
-        head.pack_keys(args.k, width, begin, std::min(kKeys, head.keys - begin), keys);
-        const T* there = reinterpret_cast<const T*>(args.v.data) + offset(args, args.v, head.entry, head.group, begin);
-        return {keys, there, kPanelCols<T>, args.v.row[args.batch.dims + 1]};
+        const std::int64_t count = std::min(kKeys, head.keys - begin);
+        Block<T> block = this->block(head, begin, 0);
+        std::int64_t unpacked = 0;
+        if (std::is_same_v<T, float> && head.rows() <= kMostByColumns && args.k.col[0] == 1) {
+            unpacked = count / kPanelCols<T> * kPanelCols<T>;
+            block.unpacked = rows_of(head, args.k, width, width, begin, unpacked, keys);
+        }
+        if (unpacked < count)
+            head.pack_keys(args.k, width, begin + unpacked, count - unpacked, keys + unpacked * width);
+        if (args.v.col[0] == 1) {
+            const Matrix<T> its = rows_of(head, args.v, args.values, pitch, begin, count, values);
+            block.values = its.data;
+            block.panel = kPanelCols<T>;
+            block.pitch = its.col;
+        } else {
+            head.pack_columns(args.v, args.values, begin, count, values);
+        }
+        return block;
+    }
+    // Returns `count` keys or values of contiguous numbers, as the columns of a matrix. Each column has `wide` numbers
+    // or more, and zeros after its own numbers. The columns are in place if possible, and otherwise copied.
+    static Matrix<T> rows_of(const Shared& head, const Operand& x, std::int64_t own, std::int64_t wide,
+                             std::int64_t begin, std::int64_t count, T* to) {
+        if (!head.args.table && x.type == kTypeOf<T> && own == wide)
+            return {reinterpret_cast<const T*>(x.data) + head.row_of(x, begin), wide, count, 1,
+                    x.row[head.args.batch.dims + 1]};
+        head.copy_rows(x, own, begin, count, wide, to);
+        return {to, wide, count, 1, wide};
     }
 };
 
@@ -103,7 +127,7 @@ template <class T> bool run_head_serial(const Shared& head) {
     const std::int64_t keys = few ? kKeys : head.keys;
     const Packing<T> packing(args, keys, scratch(kOther).get<T>(Packing<T>::size(args, keys)));
     if (few)
-        return Unit<T>(head, 0, unit_memory<T>(args)).run([&](std::int64_t b) { return packing.pack_once(head, b); });
+        return Unit<T>(head, 0, unit_memory<T>(args)).run([&](std::int64_t b) { return packing.block_once(head, b); });
     for (std::int64_t b = 0; b < head.keys; b += kKeys) packing.pack(head, b, b);
     bool nonfinite = false;
     for (std::int64_t row = 0; row < head.rows(); row += kQueries)
@@ -144,12 +168,12 @@ template <class T> bool run_keys_parallel(const Shared& head) {
         parallel_each(args.threads, count, [&](std::int64_t i) {
             const Packing<T> packing(args, kKeys, scratch(kOther).get<T>(Packing<T>::size(args, kKeys)));
             const std::int64_t b = first + i * kKeys;
-            parts[static_cast<std::size_t>(i)].fold(b, packing.pack_once(head, b));
+            parts[static_cast<std::size_t>(i)].fold(b, packing.block_once(head, b));
         });
         for (const Unit<T>& part : parts) whole.add(part);
     }
     const Packing<T> packing(args, kKeys, scratch(kOther).get<T>(Packing<T>::size(args, kKeys)));
-    return whole.finish([&](std::int64_t b) { return packing.pack_once(head, b); });
+    return whole.finish([&](std::int64_t b) { return packing.block_once(head, b); });
 }
 
 template <class T> void run_as(Args& args) {

@@ -95,21 +95,31 @@ struct Shared {
         return {args.left < 0 ? 0 : std::max<std::int64_t>(0, place(row) - args.left),
                 args.right < 0 ? keys : std::min(keys, place(row) + args.right + 1)};
     }
+    // The offset of the key or value number `key`.
+    std::int64_t row_of(const Operand& x, std::int64_t key) const {
+        if (!args.table) return offset(args, x, entry, group, key);
+        const std::int64_t page = args.table[entry * args.pages + key / args.page];
+        return page * x.row[0] + group * x.row[1] + key % args.page * x.row[2];
+    }
+    // Copies `count` keys or values that start at `first`. The copies are `pitch` numbers apart, with zeros in between.
+    template <class T> void copy_rows(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count,
+                                      std::int64_t pitch, T* to) const {
+        for (std::int64_t i = 0; i < count; ++i, to += pitch) {
+            read(x, row_of(x, first + i), 0, width, to);
+            std::fill(to + width, to + pitch, T{0});
+        }
+    }
     // Calls f(pointer, row stride, column stride) for `count` keys or values that start at `first`. Rows in pages are
     // first copied to contiguous memory.
     template <class T, class F>
     void with_rows(const Operand& x, std::int64_t width, std::int64_t first, std::int64_t count, F f) const {
         if (!args.table) {
-            with_type(x.type, x.data, [&](auto* base) {
-                f(base + offset(args, x, entry, group, first), x.row[args.batch.dims + 1], x.col[0]);
-            });
+            with_type(x.type, x.data,
+                      [&](auto* base) { f(base + row_of(x, first), x.row[args.batch.dims + 1], x.col[0]); });
             return;
         }
         T* const lines = scratch(kMask).get<T>(kKeys * width);
-        for (std::int64_t i = 0; i < count; ++i) {
-            const std::int64_t at = first + i, page = args.table[entry * args.pages + at / args.page];
-            read(x, page * x.row[0] + group * x.row[1] + at % args.page * x.row[2], 0, width, lines + i * width);
-        }
+        copy_rows(x, width, first, count, width, lines);
         f(lines, width, std::int64_t{1});
     }
     // `pack_keys` and `pack_columns` pack `count` keys or values of width `width`. A panel of `pack_keys` holds
@@ -261,10 +271,12 @@ template <class T> void dropout_factors(const Shared& head, std::int64_t row, st
 }
 
 // A block of keys packed by `pack_keys`, and of values in the layout of `pack_columns`. Consecutive panels of values
-// are `panel` numbers apart. Within a panel, the values of consecutive keys are `pitch` numbers apart.
+// are `panel` numbers apart. Within a panel, the values of consecutive keys are `pitch` numbers apart. The first keys
+// of the block may be the columns of `unpacked` instead.
 template <class T> struct Block {
     const T *keys, *values;
     std::int64_t panel, pitch;
+    Matrix<T> unpacked = {};
     const bool* nonfinite = nullptr;  // flags of keys whose nonfinite values became 0; null: no such keys
 };
 
@@ -285,7 +297,7 @@ template <class T> class FiniteBlock {
                 nonfinite_[i] |= !all_finite(to, each);
                 make_finite(to, each);
             }
-        return {block.keys, values, keys * each, each, nonfinite_};
+        return {block.keys, values, keys * each, each, block.unpacked, nonfinite_};
     }
 };
 
@@ -326,10 +338,16 @@ template <class T> struct QueryTile {
     }
 
     // Computes the scores of the keys in `all`, which begins and ends at panel boundaries.
-    void scores(const T* keys, Range all, T* z) const {
-        const std::int64_t width = head.args.width;
-        for (std::int64_t j = all.begin; j < all.end; j += kTileCols<T>) {
-            const T* columns = keys + j / kPanelCols<T> * kPanelCols<T> * width + j % kPanelCols<T>;
+    void scores(const Block<T>& block, Range all, T* z) const {
+        const std::int64_t width = head.args.width, unpacked = std::min(block.unpacked.cols, all.end) - all.begin;
+        if constexpr (std::is_same_v<T, float>)
+            if (unpacked > 0)
+                multiply_by_columns(rows, q, block.unpacked.part(0, width, all.begin, unpacked),
+                                    Depth(width, kWidthChunk),
+                                    [to = z + all.begin](One<T> sum, std::int64_t r, std::int64_t c, bool first)
+                                        SOFTARGMAX_LAMBDA { add_chunk(sum, to + r * kPitch + c, first); });
+        for (std::int64_t j = all.begin + std::max<std::int64_t>(unpacked, 0); j < all.end; j += kTileCols<T>) {
+            const T* columns = block.keys + j / kPanelCols<T> * kPanelCols<T> * width + j % kPanelCols<T>;
             for (int i = 0; i < rows; i += kTileRows)
                 lowest_tile<Packed>(rows - i, q + i, columns, kPanelCols<T>, Depth(width, kWidthChunk),
                                     [to = z + i * kPitch + j](Pack<T> sum, int r, int c, bool first)
@@ -342,7 +360,7 @@ template <class T> struct QueryTile {
         if (in.empty()) return;
         const Range all = in.panels<T>();
         T* z = scratch(kScores).get<T>(kRows * kPitch);
-        scores(block.keys, all, z);
+        scores(block, all, z);
         T weight[kRows] = {};
         const bool masked = head.args.mask || head.args.bias;
         for (int i = 0; i < rows; ++i) {
@@ -360,24 +378,36 @@ template <class T> struct QueryTile {
         }
         add_weighted_values(z, in, block, weight);
     }
-    // For each query i, adds weight[i] p v to row i of o.
+    // For each query i, adds weight[i] p v to row i of o. A chunk of keys is used for all columns before the next
+    // chunk, so that values that are not packed are read in the order of their memory. With column after column,
+    // decoding with 8192 keys of width 128 took 1.7 times as long with AVX2.
     void add_weighted_values(const T* z, Range in, const Block<T>& block, const T* weight) {
-        for (std::int64_t j = 0; j < pitch; j += kTileCols<T>) {
-            const T* columns = block.values + j / kPanelCols<T> * block.panel + j % kPanelCols<T>;
-            const Depth depth(in.end - in.begin, kChain, in.begin);
-            for (int i = 0; i < rows; i += kTileRows) {
-                T sums[kTileRows][kTileCols<T>];
-                lowest_tile<InPlace>(rows - i, z + i * kPitch + in.begin, columns + in.begin * block.pitch, block.pitch,
-                                     depth, [&sums](Pack<T> sum, int r, int c, bool first) SOFTARGMAX_LAMBDA {
-                    add_chunk(sum, sums[r] + c, first);
-                });
-                for (int r = 0; r < std::min(kTileRows, rows - i); ++r)
-                    for (int c = 0; c < kTileCols<T>; c += Pack<T>::kLanes) {
-                        T* const at = o + (i + r) * pitch + j + c;
-                        fma(Pack<T>::load(sums[r] + c), Pack<T>::all(weight[i + r]), Pack<T>::load(at)).store(at);
-                    }
+        T* const sums = scratch(kWeights).get<T>(kRows * pitch);
+        for (std::int64_t k = in.begin; k < in.end; k = (k / kChain + 1) * kChain) {
+            const std::int64_t n = std::min((k / kChain + 1) * kChain, in.end) - k;
+            for (std::int64_t j = 0; j < pitch; j += kTileCols<T>) {
+                const T* columns = block.values + j / kPanelCols<T> * block.panel + j % kPanelCols<T> + k * block.pitch;
+                if (block.pitch > kPanelCols<T>)  // values that are not packed
+                    prefetch_values(block, k + n + n * j / pitch, k + n + n * (j + kTileCols<T>) / pitch);
+                for (int i = 0; i < rows; i += kTileRows)
+                    lowest_tile<InPlace>(
+                        rows - i, z + i * kPitch + k, columns, block.pitch, n,
+                        [to = sums + i * pitch + j, starts = k == in.begin, this](Pack<T> sum, int r, int c, bool)
+                            SOFTARGMAX_LAMBDA { add_chunk(sum, to + r * pitch + c, starts); });
             }
         }
+        for (int i = 0; i < rows; ++i)
+            for (std::int64_t j = 0; j < pitch; j += Pack<T>::kLanes) {
+                T* const at = o + i * pitch + j;
+                fma(Pack<T>::load(sums + i * pitch + j), Pack<T>::all(weight[i]), Pack<T>::load(at)).store(at);
+            }
+    }
+    // Prefetches values from one key to another, in the order of the memory. Then the hardware prefetcher can follow.
+    // In the order of use, decoding with 32 heads of 2048 keys and width 64 takes 1.05 times as long (Sapphire Rapids).
+    void prefetch_values(const Block<T>& block, std::int64_t begin, std::int64_t end) const {
+        for (const T* its = block.values + begin * block.pitch; its < block.values + end * block.pitch;
+             its += block.pitch)
+            for (std::int64_t c = 0; c < pitch; c += 64 / sizeof(T)) __builtin_prefetch(its + c);
     }
     // Merges a block into the state of query i. Returns the factor by which to multiply the block's o.
     T merge_into(int i, const PowerState<T>& block) {

@@ -170,8 +170,7 @@ template <class T> struct Piece {
             if (args.b.col == 1) return multiply_by_rows(few, in_place(d, depth, n), all, b);
             const std::int64_t whole = n / kColumnsAtOnce<T> * kColumnsAtOnce<T>;
             const auto part = in_place(d, depth, whole);
-            if (m <= 4) multiply_by_columns<4>(few.data, part, all);
-            else multiply_by_columns<12>(few.data, part, all);
+            multiply_by_columns(m, few.data, part, part.rows, all);
             if (whole < n) multiply(few, columns(j + whole, n - whole, d, depth, b), all.at(0, whole));
         }
     }

@@ -185,8 +185,9 @@ template <class V> struct Zero {
 template <class A, int Rows = kTileRows, class T, class Put, class Start = Zero<Pack<T>>>
 void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put,
                  const Start& start = {}) {
-    if constexpr (Rows > 4)
-        if (rows <= Rows - 4) return lowest_tile<A, Rows - 4>(rows, a, b, pitch, depth, put, start);
+    constexpr int step = kTileRows / 3;
+    if constexpr (Rows > step)
+        if (rows <= Rows - step) return lowest_tile<A, Rows - step>(rows, a, b, pitch, depth, put, start);
     tile<A, Rows>(a, b, pitch, depth, put, start);
 }
 
@@ -269,44 +270,56 @@ template <class T> void multiply_by_rows(PanelsA<T> a, Matrix<T> b, const Corner
     }
 }
 
-// The product with a matrix B whose columns are contiguous, with at most kDepth numbers each, for `Rows` rows of A.
-// Blocks of B are transposed in registers. b.cols is a multiple of kColumnsAtOnce. It is not inlined, because in a
-// large caller the loop can lack registers. For 3 x 38552 with depth 137 it then takes 1.3 ms instead of 1.0 ms.
+// The product with a matrix B whose columns are contiguous, for `Rows` rows of A. Blocks of B are transposed in
+// registers. b.cols is a multiple of kColumnsAtOnce. Calls put(sum, i, j, first) as `tile` does. It is not inlined,
+// because in a large caller the loop can lack registers. For 3 x 38552 with depth 137 it then takes 1.3 ms instead of
+// 1.0 ms.
 template <class T> constexpr int kColumnsAtOnce = 2 * One<T>::kLanes;
-template <int Rows, class T> SOFTARGMAX_CALLED void multiply_by_columns(const T* a, Matrix<T> b, const Corner<T>& all) {
+template <int Rows, class T, class Put>
+SOFTARGMAX_CALLED void multiply_by_columns(const T* a, Matrix<T> b, const Depth& depth, const Put& put) {
     using V = One<T>;
     constexpr int n = 16 / sizeof(T);
     for (std::int64_t j = 0; j < b.cols; j += kColumnsAtOnce<T>) {
-        V sum[2][Rows];
-        for (V(&half)[Rows] : sum)
-            for (V& x : half) x = V::all(0);
         const T* from[2] = {b.data + j * b.col, b.data + (j + V::kLanes) * b.col};
         std::int64_t d = 0;
-        for (; d + n <= b.rows; d += n) {
-            if (d % kSide == 0)
-                for (int k = 0; k < kColumnsAtOnce<T>; ++k)
-                    __builtin_prefetch(from[0] + (kColumnsAtOnce<T> + k) * b.col + d);  // of the next columns
+        do {
+            const bool first = d == 0;
+            const std::int64_t end = depth.end_of_chunk(d);
+            V sum[2][Rows];
+            for (V(&half)[Rows] : sum)
+                for (V& x : half) x = V::all(0);
+            for (; d + n <= end; d += n) {
+                if (d % kSide == 0)
+                    for (int k = 0; k < kColumnsAtOnce<T>; ++k)
+                        __builtin_prefetch(from[0] + (kColumnsAtOnce<T> + k) * b.col + d);  // of the next columns
 #pragma GCC unroll 2
-            for (int half = 0; half < 2; ++half) {
-                V y[n];
-                turn_block(from[half] + d, b.col, y);
+                for (int half = 0; half < 2; ++half) {
+                    V y[n];
+                    turn_block(from[half] + d, b.col, y);
 #pragma GCC unroll 4
-                for (int k = 0; k < n; ++k)
+                    for (int k = 0; k < n; ++k)
 #pragma GCC unroll 12
+                        for (int r = 0; r < Rows; ++r)
+                            sum[half][r] = fma(V::all(a[(d + k) * kPanelRows + r]), y[k], sum[half][r]);
+                }
+            }
+            for (; d < end; ++d)
+                for (int half = 0; half < 2; ++half) {
+                    T y[V::kLanes];
+                    for (int k = 0; k < V::kLanes; ++k) y[k] = from[half][k * b.col + d];
                     for (int r = 0; r < Rows; ++r)
-                        sum[half][r] = fma(V::all(a[(d + k) * kPanelRows + r]), y[k], sum[half][r]);
-            }
-        }
-        for (; d < b.rows; ++d)
-            for (int half = 0; half < 2; ++half) {
-                T y[V::kLanes];
-                for (int k = 0; k < V::kLanes; ++k) y[k] = from[half][k * b.col + d];
-                for (int r = 0; r < Rows; ++r)
-                    sum[half][r] = fma(V::all(a[d * kPanelRows + r]), V::load(y), sum[half][r]);
-            }
-        for (int half = 0; half < 2; ++half)
-            for (int r = 0; r < Rows; ++r) all.at(0, j)(sum[half][r], r, half * V::kLanes, true);
+                        sum[half][r] = fma(V::all(a[d * kPanelRows + r]), V::load(y), sum[half][r]);
+                }
+            for (int half = 0; half < 2; ++half)
+                for (int r = 0; r < Rows; ++r) put(sum[half][r], r, j + half * V::kLanes, first);
+        } while (d < depth.size);
     }
+}
+// The same for at most kMostByColumns rows.
+template <class T, class Put>
+void multiply_by_columns(std::int64_t rows, const T* a, Matrix<T> b, const Depth& depth, const Put& put) {
+    if (rows <= 4) multiply_by_columns<4>(a, b, depth, put);
+    else multiply_by_columns<kMostByColumns>(a, b, depth, put);
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME
