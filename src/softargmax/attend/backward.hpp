@@ -175,13 +175,13 @@ template <class T> struct Backward {
     void add_gradients(std::int64_t block, std::int64_t begin, const BackKeys<T>& keys, bool to_queries, T* dk, T* dv) {
         T* const p = scratch(kScores).get<T>(2 * kBackQueries * kBackPitch);
         T* const ds = p + kBackQueries * kBackPitch;
-        Range panels, visible;  // panels of queries that see a key of the block, and the keys that these queries see
+        Range seen[kBackPanels], visible;  // the keys of the block that each panel of queries sees, and all of them
         for (std::int64_t i = 0; i < kBackPanels; ++i) {
             const std::int64_t first = block * kBackQueries + i * kPanelRows;
             const Range in = scores(first, begin, keys, p + i * kPanelRows * kBackPitch,
                                     ds + i * kPanelRows * kBackPitch, to_queries, dk);
             if (in.empty()) continue;
-            panels.include({i, i + 1});
+            seen[i] = in;
             visible.include(in);
             if (!to_queries) continue;
             const std::int64_t count = std::min<std::int64_t>(kPanelRows, head.rows() - first);
@@ -189,18 +189,21 @@ template <class T> struct Backward {
                 count, ds + i * kPanelRows * kBackPitch + in.begin, keys.columns + in.begin * kPanelCols<T>,
                 std::min(kBackKeys, head.keys - begin) * kPanelCols<T>, in.end - in.begin, dq + first * width, width);
         }
-        if (!dk || panels.empty()) return;
-        const std::int64_t from = panels.begin * kPanelRows;
-        const Depth depth(panels.end * kPanelRows - from, kChain, from);
-        const T* const q_at = q_columns + block * kBackQueries * width + from * kPanelCols<T>;
-        const T* const seed_at = seed_columns + block * kBackQueries * values + from * kPanelCols<T>;
+        if (!dk) return;
         for (std::int64_t i = visible.begin / kPanelRows * kPanelRows; i < visible.end; i += kPanelRows) {
             const std::int64_t count = std::min<std::int64_t>(kPanelRows, visible.end - i);
+            Range queries;  // of the panels that see some of these keys
+            for (std::int64_t j = 0; j < kBackPanels; ++j)
+                if (seen[j].begin < i + count && seen[j].end > i)
+                    queries.include({j * kPanelRows, (j + 1) * kPanelRows});
+            if (queries.empty()) continue;
+            const std::int64_t from = queries.begin, first = block * kBackQueries;
+            const Depth depth(queries.end - from, kChain, from);
             const T* const at = p + from * kBackPitch + i;
-            add_product<ColumnsInPlace>(count, at, seed_at, kBackQueries * kPanelCols<T>, depth, dv + i * values,
-                                        values);
-            add_product<ColumnsInPlace>(count, at + (ds - p), q_at, kBackQueries * kPanelCols<T>, depth, dk + i * width,
-                                        width);
+            add_product<ColumnsInPlace>(count, at, seed_columns + first * values + from * kPanelCols<T>,
+                                        kBackQueries * kPanelCols<T>, depth, dv + i * values, values);
+            add_product<ColumnsInPlace>(count, at + (ds - p), q_columns + first * width + from * kPanelCols<T>,
+                                        kBackQueries * kPanelCols<T>, depth, dk + i * width, width);
         }
     }
 
