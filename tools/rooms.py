@@ -24,7 +24,7 @@ FAMILIES = ("normalize", "sparse", "sample", "loss", "attend", "output")
 OTHERS = ("classify", "stream", "core")
 KINDS = {
     "public functions and classes": "one file per function or close family",
-    "options and results": r"(options|results)\.py",
+    "options and results": r"(check_options|results)\.py",
     "operations": r"(arguments|(\w+_)?operations)\.py",
     "definitions": r"reference(_\w+)?\.py",
     "kernels": r"kernels\.py|native_\w+\.py|\w+\.[ch]pp",

@@ -10,7 +10,7 @@ import pytest
 from tests.oracle.backends import Backend
 
 import softargmax as s
-from softargmax.loss.options import DEFAULTS, Keywords
+from softargmax.loss.check_options import DEFAULTS, Keywords
 
 RNG = np.random.default_rng(8)
 Z, ZT = RNG.standard_normal((4, 4)) * 3, RNG.standard_normal((4, 4)) * 3

@@ -15,7 +15,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap  # noqa: E402 ne
 
 import softargmax  # noqa: E402
 from softargmax.core.scale import Scale  # noqa: E402
-from softargmax.normalize import divergence_operations, prefix_operations, segment_operations  # noqa: E402
+from softargmax.normalize import entropy_operations, prefix_operations, segment_operations  # noqa: E402
 from softargmax.normalize import operations as o  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in cases.IGNORED]
@@ -229,17 +229,17 @@ CHECKS = {
     "logsumexp_vjp": (o.logsumexp_vjp, o.LogSumExpVjp(P, ROWS.hi, (1,), F64)),
     "entropy": (o.entropy, o.Scores(Z, cases.MASK, ROWS, (1,), F64)),
     "renyi_entropy": (
-        divergence_operations.renyi_entropy,
-        divergence_operations.RenyiEntropy(Z, cases.MASK, ROWS, ROWS.hi + 1.0, (1,), F64),
+        entropy_operations.renyi_entropy,
+        entropy_operations.RenyiEntropy(Z, cases.MASK, ROWS, ROWS.hi + 1.0, (1,), F64),
     ),
     "renyi_entropy, order 2": (
-        divergence_operations.renyi_entropy,
-        divergence_operations.RenyiEntropy(Z, None, NUMBER, 2.0, (0,), F32),
+        entropy_operations.renyi_entropy,
+        entropy_operations.RenyiEntropy(Z, None, NUMBER, 2.0, (0,), F32),
     ),
     "expectation": (o.expectation, o.Expectation(Z, None, NUMBER, WEIGHTS, (1,), F32)),
     "kl_divergence": (
-        divergence_operations.kl_divergence,
-        divergence_operations.KlDivergence(Z, G, cases.MASK, NUMBER, (0,), F64),
+        entropy_operations.kl_divergence,
+        entropy_operations.KlDivergence(Z, G, cases.MASK, NUMBER, (0,), F64),
     ),
     "segment_softmax": (segment_operations.segment_softmax, RAGGED),
     "segment_log_softmax": (segment_operations.segment_log_softmax, RAGGED),

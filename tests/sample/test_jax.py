@@ -8,7 +8,7 @@ import pytest
 import softargmax as s
 from softargmax.core import _native, philox
 from softargmax.sample import reference
-from softargmax.sample.options import parameter
+from softargmax.sample.check_options import parameter
 
 jax = pytest.importorskip("jax")
 jnp = pytest.importorskip("jax.numpy")

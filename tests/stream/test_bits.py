@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import softargmax
 from softargmax import stream
+from softargmax.stream import check_options as open_module
 from softargmax.stream import native_fold
-from softargmax.stream import options as open_module
 
 MIB = 1 << 20
 NAMES = ("softmax", "log_softmax")

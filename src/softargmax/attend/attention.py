@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from softargmax.attend import operations
-from softargmax.attend.options import OfAttention, attention_of, plain_attention_of, takes
+from softargmax.attend.check_options import OfAttention, attention_of, plain_attention_of, takes
 from softargmax.core._native import heads_at_once
 from softargmax.core.types import Array, Vectors
 

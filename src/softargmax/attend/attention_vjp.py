@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 from softargmax.attend import operations
 from softargmax.attend.arguments import AttentionGradients, AttentionVjp
-from softargmax.attend.options import OfSoftmax, attention_of, rate_of, takes
+from softargmax.attend.check_options import OfSoftmax, attention_of, rate_of, takes
 from softargmax.core import arrays, check
 from softargmax.core.arrays import namespace
 from softargmax.core.types import Numbers, Vectors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from softargmax.attend import operations
-from softargmax.attend.options import OfSoftmax, attention_of, takes
+from softargmax.attend.check_options import OfSoftmax, attention_of, takes
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core.arrays import namespace, row_dtype
 from softargmax.core.types import Vectors

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from softargmax.attend import attention, entropy_invariant_scale, qk_norm
-from softargmax.attend.options import rate_of, window_of
+from softargmax.attend.check_options import rate_of, window_of
 from softargmax.attend.torch_cache import KVCache
 from softargmax.core import check
 from softargmax.core.check import integer, one_of

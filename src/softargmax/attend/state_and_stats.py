@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Unpack
 
 from softargmax.attend import operations
-from softargmax.attend.options import OfParts, OfStats, attention_of, takes
+from softargmax.attend.check_options import OfParts, OfStats, attention_of, takes
 from softargmax.attend.reference import cached_parts, weights
 from softargmax.attend.results import AttentionStats
 from softargmax.core.arrays import namespace, row_dtype

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, Unpack
 
 from softargmax.attend import operations
-from softargmax.attend.options import OfSequences, attention_of, pages_of, takes
+from softargmax.attend.check_options import OfSequences, attention_of, pages_of, takes
 from softargmax.core import arrays, check
 from softargmax.core.arrays import device_of, namespace
 from softargmax.core.offsets import bounds_hold, offsets_of

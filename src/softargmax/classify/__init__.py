@@ -14,13 +14,13 @@ except ModuleNotFoundError as missing:
     raise ImportError(f"softargmax.classify needs scikit-learn: {install('sklearn')}") from missing
 
 from softargmax.classify.base import ScoreClassifier
-from softargmax.classify.calibration import CalibrationReport, calibration_report
+from softargmax.classify.calibration_report import CalibrationReport, calibration_report
 from softargmax.classify.discrete_naive_bayes import BernoulliNaiveBayes, MultinomialNaiveBayes
 from softargmax.classify.discriminant import LinearDiscriminant, QuadraticDiscriminant
 from softargmax.classify.gaussian_naive_bayes import GaussianNaiveBayes
 from softargmax.classify.regression import SoftmaxRegression
-from softargmax.classify.temperature import TemperatureScaling
 from softargmax.classify.temperature_newton import fit_temperature
+from softargmax.classify.temperature_scaling import TemperatureScaling
 
 __all__ = [
     "BernoulliNaiveBayes",

@@ -8,14 +8,14 @@ import numpy as np
 import typer
 
 import softargmax
-from softargmax.cli import parse, render, tables
+from softargmax.cli import parse, render, scores_file
 from softargmax.cli.errors import WrongUseError, refused_as
 from softargmax.cli.options import Axis, Base, Columns, Header, Json, Output, Temperature, Values
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from softargmax.cli.tables import Array
+    from softargmax.cli.scores_file import Array
 
 Alpha = Annotated[float, typer.Option("--alpha", parser=parse.number, help="The order: 1 is softmax, 2 is sparsemax.")]
 K = Annotated[int, typer.Option("-k", help="Keep this many of the largest scores.")]
@@ -30,7 +30,7 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the draws; ran
 class Inputs(NamedTuple):
     """The parsed arguments of a subcommand: scores, column names, and the output."""
 
-    table: tables.Table
+    table: scores_file.Table
     output: str | None
     json: bool
 
@@ -43,9 +43,9 @@ class Inputs(NamedTuple):
             raise WrongUseError("nothing to do; give numbers, one file, or - for standard input")
         path = parse.source(words)
         if output is not None:
-            tables.kind_of(output)
+            scores_file.kind_of(output)
             parse.check_target(output, path)
-        return cls(tables.scores_of(words, path, tables.Reading(header, columns)), output, json)
+        return cls(scores_file.scores_of(words, path, scores_file.Reading(header, columns)), output, json)
 
     def report(self, key: str, function: Callable[..., Array], **options: Any) -> None:
         """Call `function` with the scores, and write or print the result. In JSON, `key` is the name of the result."""
@@ -54,14 +54,14 @@ class Inputs(NamedTuple):
         with refused_as(WrongUseError):
             result = np.asarray(function(scores, **options))
         if self.output is not None:
-            tables.write(self.output, result, names if as_scores else None)
+            scores_file.write(self.output, result, names if as_scores else None)
         if self.json:
             where = {key: result} if self.output is None else {"output": self.output, "shape": result.shape}
             print(render.as_json({"values": scores, **where, **options}))
         elif self.output is None and as_scores:
             render.results(scores, result, result, names=names)
         elif self.output is None:
-            print(*tables.text_of(result, "\t"), sep="", end="")
+            print(*scores_file.text_of(result, "\t"), sep="", end="")
 
 
 def logsumexp(

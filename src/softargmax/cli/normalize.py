@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 
 from softargmax import stream
-from softargmax.cli import parse, render, tables
+from softargmax.cli import parse, render, scores_file
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
 from softargmax.cli.options import Axis, Base, Columns, Dtype, Header, Json, Output, Temperature, Values
 
@@ -50,12 +50,12 @@ def command(  # noqa: PLR0913 one argument per option
     }  # fmt: skip
     name = "log_softmax" if log else "softmax"
     path = parse.source(words)
-    kind = None if output is None else tables.kind_of(output)
+    kind = None if output is None else scores_file.kind_of(output)
     if output is not None:
         parse.check_target(output, path)
     cap = parse.bytes_named(memory)
     parse.check_options(options, memory=cap)
-    scores, names = readable(words, path, tables.Reading(header, columns))
+    scores, names = readable(words, path, scores_file.Reading(header, columns))
     if not isinstance(scores, str):
         parse.check_options(options, scores.shape)
     run = partial(computed, name, scores, **options, memory=cap)
@@ -64,7 +64,7 @@ def command(  # noqa: PLR0913 one argument per option
         return
     result = run()
     if output is not None:
-        tables.write(output, result, names)
+        scores_file.write(output, result, names)
         if json:
             print(render.as_json({"output": output, "shape": result.shape, "dtype": str(result.dtype)}))
         return
@@ -78,11 +78,11 @@ def command(  # noqa: PLR0913 one argument per option
     render.results(read, result, np.exp(result.astype(float)) if log else result, log=log, names=names)
 
 
-def readable(words: list[str], path: str | None, reading: tables.Reading) -> tuple[Array | str, list[str] | None]:
+def readable(words: list[str], path: str | None, reading: scores_file.Reading) -> tuple[Array | str, list[str] | None]:
     """Return the scores (an array, or the name of a .npy file for streaming) and the names of their columns."""
-    if path is not None and path.lower().endswith(".npy") and reading == tables.Reading():
+    if path is not None and path.lower().endswith(".npy") and reading == scores_file.Reading():
         return path, None
-    return tables.scores_of(words, path, reading)
+    return scores_file.scores_of(words, path, reading)
 
 
 def computed(name: str, scores: Array | str, *target: str, **options: Any) -> Array:

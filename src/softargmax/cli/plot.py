@@ -10,7 +10,7 @@ import typer
 
 import softargmax
 from softargmax import stream
-from softargmax.cli import parse, render, tables
+from softargmax.cli import parse, render, scores_file
 from softargmax.cli.errors import FailedRunError, WrongUseError
 from softargmax.cli.options import Base, Columns, Header, Values
 from softargmax.core.extras import install
@@ -43,7 +43,7 @@ def command(
     if not words:
         raise WrongUseError("nothing to draw; give numbers: softargmax plot 1 2 3 4 --temperatures 0.1 1 10")
     path = parse.source(words)
-    scores = tables.scores_of(words, path, tables.Reading(header, columns)).scores
+    scores = scores_file.scores_of(words, path, scores_file.Reading(header, columns)).scores
     if scores.ndim != 1:
         raise WrongUseError(f"{path}: expected one row of scores, got shape {scores.shape}")
     if Path(output).suffix.lower() not in KINDS:

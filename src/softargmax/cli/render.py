@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from softargmax.cli import tables
+from softargmax.cli import scores_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -120,7 +120,7 @@ def results(
     elif sys.stdout.isatty():
         matrix(found, shares)
     else:
-        sys.stdout.writelines(tables.text_of(found, "\t", names))
+        sys.stdout.writelines(scores_file.text_of(found, "\t", names))
 
 
 def matrix(results: np.ndarray[Any, Any], shares: np.ndarray[Any, Any]) -> None:

@@ -12,7 +12,7 @@ from softargmax.core.scale import UNIT
 from softargmax.core.types import Array, Logits, Target
 from softargmax.loss import operations, reference
 from softargmax.loss.arguments import CrossEntropy, CrossEntropyVjp, GradientOf
-from softargmax.loss.options import Keywords, checked_options, common_call, takes
+from softargmax.loss.check_options import Keywords, checked_options, common_call, takes
 from softargmax.loss.results import CrossEntropyTerms, LossAndGradient
 from softargmax.normalize import operations as normalize
 from softargmax.normalize.operations import LogSumExp, Scores

@@ -14,8 +14,8 @@ from softargmax.core.targets import REDUCTIONS, kept_of
 from softargmax.core.types import Array, DType, Logits, Mask, Numbers, PerRow, Vectors
 from softargmax.loss import linear_operations, operations
 from softargmax.loss.arguments import Divergence, LinearDivergence
+from softargmax.loss.check_options import scores_options
 from softargmax.loss.linear_inputs import broadcast_rows, flat_beta, layer_of, widest_dtype
-from softargmax.loss.options import scores_options
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale

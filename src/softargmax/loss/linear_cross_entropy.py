@@ -8,6 +8,7 @@ from softargmax.core.arrays import as_number, differentiated, namespace, trained
 from softargmax.core.types import Array, Numbers, Target, Vectors
 from softargmax.loss import linear_operations as operations
 from softargmax.loss.arguments import Layer, LinearCrossEntropy, LinearTerms, LinearVjp
+from softargmax.loss.check_options import LinearKeywords, checked_options, takes
 from softargmax.loss.cross_entropy import terms_of
 from softargmax.loss.linear_inputs import (
     CheckedLayer,
@@ -19,7 +20,6 @@ from softargmax.loss.linear_inputs import (
     widest_dtype,
 )
 from softargmax.loss.linear_operations import gradient_letters
-from softargmax.loss.options import LinearKeywords, checked_options, takes
 from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient, ToLayer
 
 

@@ -12,7 +12,7 @@ from softargmax.core._native import plain_axes
 from softargmax.core.arrays import namespace
 from softargmax.core.scale import Scale
 from softargmax.loss.arguments import Layer, LinearCrossEntropy, LossOptions
-from softargmax.loss.options import common_call
+from softargmax.loss.check_options import common_call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from softargmax.core.signature import public
 from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_modules import class_axis, keep, known, one_row, shown
 from softargmax.loss import cross_entropy, linear_cross_entropy
-from softargmax.loss.options import DEFAULTS, LinearKeywords, ModuleKeywords, takes
+from softargmax.loss.check_options import DEFAULTS, LinearKeywords, ModuleKeywords, takes
 
 __all__ = ["CrossEntropyLoss", "LinearCrossEntropyLoss"]
 _NAMES = tuple(get_type_hints(ModuleKeywords))

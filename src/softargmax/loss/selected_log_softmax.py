@@ -11,8 +11,8 @@ from softargmax.core.targets import IGNORE
 from softargmax.core.types import Array, DType, Integers, Logits, Mask, Numbers, PerRow, Vectors
 from softargmax.loss import linear_operations, operations
 from softargmax.loss.arguments import CrossEntropy
+from softargmax.loss.check_options import checked_options
 from softargmax.loss.linear_cross_entropy import like_rows, record
-from softargmax.loss.options import checked_options
 
 
 @public

@@ -6,8 +6,8 @@ from softargmax.core import check
 from softargmax.core.arrays import namespace, row_dtype, squeezed
 from softargmax.core.signature import public
 from softargmax.core.types import Array, DType, Logits, Mask, PerRow
-from softargmax.normalize import divergence_operations, operations
-from softargmax.normalize.divergence_operations import KlDivergence, RenyiEntropy
+from softargmax.normalize import entropy_operations, operations
+from softargmax.normalize.entropy_operations import KlDivergence, RenyiEntropy
 from softargmax.normalize.operations import Scores
 
 
@@ -146,7 +146,7 @@ def renyi_entropy(
     z, axes, beta = check.rows(z, axis, temperature, base)
     order = check.within(order, z, axes, "order", lambda a: a >= 0.0, "0 or above, infinity included")
     i = RenyiEntropy(z, check.optional_mask(where, z), beta, order, axes, check.dtype_of_rows(dtype, z))
-    return squeezed(divergence_operations.renyi_entropy.first(i), axes, keepdims)
+    return squeezed(entropy_operations.renyi_entropy.first(i), axes, keepdims)
 
 
 @public
@@ -218,4 +218,4 @@ def kl_divergence(
     z_p, axes, beta = check.rows(z_p, axis, temperature, base)
     z_q = namespace(z_p).broadcast_to(z_q, tuple(z_p.shape))  # an array of temperatures adds leading axes
     i = KlDivergence(z_p, z_q, check.optional_mask(where, z_p), beta, axes, row_dtype(z_p.dtype))
-    return squeezed(divergence_operations.kl_divergence.first(i), axes, keepdims)
+    return squeezed(entropy_operations.kl_divergence.first(i), axes, keepdims)

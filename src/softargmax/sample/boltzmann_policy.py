@@ -8,7 +8,7 @@ from softargmax.core.arrays import namespace, one_axis, row_dtype
 from softargmax.core.signature import public
 from softargmax.core.types import Array, Logits, Mask, PerRow
 from softargmax.normalize import softmax
-from softargmax.sample.options import parameter, rows_of
+from softargmax.sample.check_options import parameter, rows_of
 
 
 @public

@@ -14,8 +14,8 @@ from softargmax.core.signature import public, takes
 from softargmax.core.types import Array, Generator, Integers, Logits, Mask, PerRow
 from softargmax.sample import operations
 from softargmax.sample.arguments import Distribution, Filters
+from softargmax.sample.check_options import ORDERS, number_of_draws, options_of, rows_of, source_of
 from softargmax.sample.operations import Categorical, FilterMask
-from softargmax.sample.options import ORDERS, number_of_draws, options_of, rows_of, source_of
 from softargmax.sample.results import CategoricalWithLogprob
 from softargmax.sample.undrawable_rows import unsound
 

@@ -14,8 +14,8 @@ from softargmax.core.signature import public
 from softargmax.core.types import Array, Generator, Integers, Like, Logits, Mask, PerRow
 from softargmax.normalize import softmax
 from softargmax.sample import operations
+from softargmax.sample.check_options import parameter, rows_of, source_of
 from softargmax.sample.operations import Noise
-from softargmax.sample.options import parameter, rows_of, source_of
 
 INF = math.inf
 

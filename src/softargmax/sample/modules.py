@@ -11,7 +11,7 @@ from softargmax.core.signature import public
 from softargmax.core.torch_modules import check_dim, keep, known, shown
 from softargmax.core.torch_operation import register
 from softargmax.sample import gumbel_softmax
-from softargmax.sample.options import parameter
+from softargmax.sample.check_options import parameter
 
 __all__ = ["GumbelSoftmax"]
 register("softargmax.sample")  # at import, because a model may be compiled before its first call

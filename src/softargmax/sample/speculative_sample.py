@@ -17,8 +17,8 @@ from softargmax.normalize import softmax
 from softargmax.sample import operations
 from softargmax.sample.arguments import Distribution
 from softargmax.sample.categorical import filter_scores
+from softargmax.sample.check_options import ORDERS, rows_of, source_of
 from softargmax.sample.operations import Categorical
-from softargmax.sample.options import ORDERS, rows_of, source_of
 from softargmax.sample.reference import uniforms
 from softargmax.sample.results import SpeculativeSample
 

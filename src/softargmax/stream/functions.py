@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.core.arrays import kept_shape
-from softargmax.stream.npy import new_npy
-from softargmax.stream.options import (
+from softargmax.stream.check_options import (
     MEMORY,
     bytes_of,
     check_progress,
@@ -21,6 +20,7 @@ from softargmax.stream.options import (
     refuse_others,
     scale_of,
 )
+from softargmax.stream.npy import new_npy
 from softargmax.stream.passes import normalise, reduce
 from softargmax.stream.reblock import of_pieces
 from softargmax.stream.stores import ArrayStore
