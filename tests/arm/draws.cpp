@@ -56,7 +56,7 @@ template <class T> void one(Type type, std::int64_t cols, double spread, int fil
     constexpr std::int64_t rows = 5, draws = 3;
     const std::size_t count = static_cast<std::size_t>(rows * cols);
     std::vector<T> z(count);
-    for (std::size_t i = 0; i < count; ++i)  // integer arithmetic: library functions may differ between machines
+    for (std::size_t i = 0; i < count; ++i)  // no library functions: their results may differ between machines
         z[i] = static_cast<T>(spread * (static_cast<double>(i * 2654435761u % 100003) / 50001.5 - 1));
     std::vector<double> logprob(rows * draws);
     std::vector<std::int64_t> index(rows * draws), support(rows);

@@ -250,8 +250,8 @@ def test_errors_of_models(error: type[Exception], name: str, change: dict[str, A
 @pytest.mark.parametrize(
     ("error", "name", "tokens", "options"),
     [
-        (IndexError, "tokens: expected classes from -1 to 1, got 2 at 1", [0, 2], {}),
-        (IndexError, "tokens: expected classes from -1 to 1, got -2 at 0", [-2, 1], {}),
+        (IndexError, "tokens: expected word numbers from -1 to 1, got 2 at 1", [0, 2], {}),
+        (IndexError, "tokens: expected word numbers from -1 to 1, got -2 at 0", [-2, 1], {}),
         (TypeError, "tokens", [0.5], {}),
         (ValueError, "tokens", [[0, 1]], {}),
         (ValueError, "rate", [0, 1], {"rate": 0.0}),

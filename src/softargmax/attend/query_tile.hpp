@@ -150,7 +150,7 @@ template <class T> std::int64_t whole_panels(std::int64_t n) {
 constexpr int kPitch = kKeys + 16;
 using InPlace = Layout<kPitch, 1>;
 // Sums over the width are split into chunks of kWidthChunk terms, and sums over keys or queries into chunks of kChain
-// terms. Without chunks, the error was three times that of torch for a few queries of width 128.
+// terms. Without chunks, a call with few queries of width 128 had three times the error of torch.
 constexpr std::int64_t kWidthChunk = 16, kChain = 32;
 // Adds the sum of a chunk to the total `to`. The sum of the first chunk replaces the total.
 template <class V> SOFTARGMAX_INLINE void add_chunk(V sum, typename V::Scalar* to, bool first) {
@@ -160,19 +160,22 @@ template <class V> SOFTARGMAX_INLINE void add_chunk(V sum, typename V::Scalar* t
 // For scores below this magnitude, the exponent m of the state is exact.
 template <class T> constexpr T kLargest = sizeof(T) == 4 ? T(0x1p20) : T(0x1p30);
 
-// Replaces the scores in the range `all` of z by p, and returns their state. The bounds of `all` are multiples of the
-// length of two packs. p is 0 outside of the range `in`. Sets `nonfinite` if the maximum is too large in magnitude, or
-// if some scores are NaN and all others are -inf. A NaN among finite scores makes the state NaN. Unless `may_be_empty`
-// is true, also sets `nonfinite` if all scores are -inf: without a mask or bias this means overflow.
-template <class T>
-PowerState<T> exponentials(T* z, Range all, Range in, bool may_be_empty, bool& nonfinite) {
+// Hides the scores in the range `all` of z that are outside of the range `in`. Returns the largest of the others. The
+// bounds of `all` are multiples of the length of two packs.
+template <class T> T hide_outside(T* z, Range all, Range in) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     std::fill(z + all.begin, z + std::min(in.begin, all.end), lowest);
     std::fill(z + std::max(in.end, all.begin), z + all.end, lowest);
-    const T top = maximum(z + all.begin, all.end - all.begin);
-    if (top == lowest) {  // all scores are -inf or NaN
+    return maximum(z + all.begin, all.end - all.begin);
+}
+// Replaces the scores in the range `all` of z, whose maximum is `top`, by p, and returns their state. Sets `nonfinite`
+// if the maximum is too large in magnitude, or if some scores are NaN and all others are -inf. A NaN among finite
+// scores makes the state NaN. Unless `may_be_empty` is true, also sets `nonfinite` if all scores are -inf: without a
+// mask or bias this means overflow.
+template <class T> PowerState<T> exponentials(T* z, Range all, T top, bool may_be_empty, bool& nonfinite) {
+    if (top == -std::numeric_limits<T>::infinity()) {  // all scores are -inf or NaN
         nonfinite = nonfinite || !may_be_empty;
-        for (std::int64_t i = in.begin; i < in.end; ++i) nonfinite = nonfinite || z[i] != z[i];
+        for (std::int64_t i = all.begin; i < all.end; ++i) nonfinite = nonfinite || z[i] != z[i];
         std::fill(z + all.begin, z + all.end, T{0});
         return {};
     }
@@ -361,15 +364,22 @@ template <class T> struct QueryTile {
         const Range all = in.panels<T>();
         T* z = scratch(kScores).get<T>(kRows * kPitch);
         scores(block, all, z);
-        T weight[kRows] = {};
-        const bool masked = head.args.mask || head.args.bias;
+        // First the maxima of all rows, and then their exponentials. So the processor overlaps rows, although each
+        // maximum and each sum ends in a chain of operations that wait for one another.
+        T top[kRows], weight[kRows] = {};
+        bool may_be_empty[kRows];
         for (int i = 0; i < rows; ++i) {
             const Range its{std::max(all.begin, visible[i].begin - begin), std::min(all.end, visible[i].end - begin)};
             T* row = z + i * kPitch;
             cap_and_mask<T>(head, first + i, begin, its, row, nonfinite[i]);
             for (std::int64_t j = its.begin; block.nonfinite && j < its.end; ++j)
                 nonfinite[i] |= block.nonfinite[j] && row[j] != -std::numeric_limits<T>::infinity();
-            weight[i] = merge_into(i, exponentials(row, all, its, masked || its.empty(), nonfinite[i]));
+            may_be_empty[i] = head.args.mask || head.args.bias || its.empty();
+            top[i] = hide_outside(row, all, its);
+        }
+        for (int i = 0; i < rows; ++i) {
+            T* row = z + i * kPitch;
+            weight[i] = merge_into(i, exponentials(row, all, top[i], may_be_empty[i], nonfinite[i]));
             if (head.args.dropout > 0) {
                 T* const keep = scratch(kMask).get<T>(kKeys);
                 dropout_factors(head, first + i, begin, all, keep);

@@ -43,7 +43,8 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 struct States {
     State p, q;
 };
-// Returns the order a of a Renyi entropy. For this sum q = p^a / sum p^a, which is the softmax of a times the scores.
+// Returns the order a of a Renyi entropy. Its second distribution is q = p^a / sum p^a, which is the softmax of a times
+// the scores.
 template <int Size> double order_of(const Group<double, Size>& group, int g) {
     return at(group.args.parameter, group.args, group.first + g);
 }

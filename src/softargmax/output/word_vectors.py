@@ -337,14 +337,14 @@ def _kept(counts: Floats, threshold: float) -> Floats:
     return found
 
 
-def _tokens_of(tokens: Any, classes: int) -> Ints:
+def _tokens_of(tokens: Any, words: int) -> Ints:
     found: Ints = on_host(tokens, "tokens")
     if found.dtype.kind not in "iu" and found.size:
         raise TypeError(f"tokens: expected integers, got dtype {found.dtype}")
     if found.ndim != 1:
         raise ValueError(f"tokens: expected shape (n,), got {found.shape}")
-    wrong = (found < -1) | (found >= classes)
+    wrong = (found < -1) | (found >= words)
     if wrong.any():
         place = int(np.argmax(wrong))
-        raise IndexError(f"tokens: expected classes from -1 to {classes - 1}, got {found[place]} at {place}")
+        raise IndexError(f"tokens: expected word numbers from -1 to {words - 1}, got {found[place]} at {place}")
     return found.astype(np.int64, copy=False)

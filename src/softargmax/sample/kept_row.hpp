@@ -60,8 +60,8 @@ template <class T> struct Kept {
     }
 };
 
-// A set of locally typical scores: the distance x of a score differs from `center` by less than `width`, or by exactly
-// `width` in columns up to `tie`.
+// A set of locally typical scores. The distance x of such a score from the maximum of its row differs from `center` by
+// less than `width`, or by exactly `width` in columns up to `tie`.
 struct Band {
     double center = 0, width = kInf;
     std::int64_t tie = -1;

@@ -115,8 +115,8 @@ inline double exp_scalar(double x) {
     return y * power_of_two(E::magic + E::bias + half) * power_of_two(E::magic + E::bias + (k - half));
 }
 
-// log(1 + x) for |x| < 0.42, computed as 2 atanh(s), s = x / (2 + x). The code writes this as x minus a correction, so
-// that x itself is rounded only once.
+// log(1 + x) for |x| < 0.42, computed as 2 atanh(s), s = x / (2 + x). The code computes x minus a
+// small correction, so that the last subtraction is the only large rounding.
 inline double log1p_small(double x) {
     constexpr double w[] = {0x1.5555555555555p-2, 0x1.9999999999d0dp-3, 0x1.2492492439dc7p-3, 0x1.c71c724b00b54p-4,
                             0x1.745ce1e46b4ebp-4, 0x1.3b202098f5061p-4, 0x1.0f678a3d1e989p-4, 0x1.0f0befb1d6faep-4};
