@@ -12,8 +12,8 @@ from softargmax.core import check, seeds
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.output.adaptive_cutoffs import BATCH, adaptive_cutoffs, integers, ranked, widths
+from softargmax.output.torch_adaptive_clusters import Cluster, Clusters, all_log_p, descend, likeliest
 from softargmax.output.torch_base import Targets, TopK, blocks, float_dtype
-from softargmax.output.torch_clusters import Cluster, Clusters, all_log_p, descend, likeliest
 from softargmax.output.torch_frequency_sorted import Part, RankedLayer
 
 if TYPE_CHECKING:
