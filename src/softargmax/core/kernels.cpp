@@ -1,5 +1,5 @@
-// What the kernels of all rooms share: matrix products, and explicit instantiations of the templates fold, apply, read
-// and write. Also a measurement of the peak arithmetic rate for `softargmax bench`.
+// What the kernels of all rooms share: matrix products, and the compiled folds of rows, second passes over rows, and
+// copies of tiles. Also a measurement of the peak arithmetic rate for `softargmax bench`.
 #include "core/cpp/elementwise.hpp"
 #include "core/cpp/matmul.hpp"
 

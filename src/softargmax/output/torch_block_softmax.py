@@ -1,4 +1,4 @@
-"""A softmax over blocks of classes, where each block uses its own columns of h: scores and cross-entropy.
+"""Scores and cross-entropy of a softmax whose classes are in blocks, each of which uses its own columns of h.
 
     z = (h_1 W_1^T, h_2 W_2^T, ..) + b        h = (h_1, h_2, ..)
 

@@ -1,4 +1,4 @@
-"""sparsemax and entmax, maps from scores to probabilities that may be 0, and threshold, the tau of such a map."""
+"""sparsemax and entmax (maps from scores to probabilities that may be 0); threshold (the tau of such a map)."""
 
 from __future__ import annotations
 
