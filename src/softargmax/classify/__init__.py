@@ -19,8 +19,8 @@ from softargmax.classify.discrete_naive_bayes import BernoulliNaiveBayes, Multin
 from softargmax.classify.discriminant import LinearDiscriminant, QuadraticDiscriminant
 from softargmax.classify.gaussian_naive_bayes import GaussianNaiveBayes
 from softargmax.classify.regression import SoftmaxRegression
+from softargmax.classify.temperature import TemperatureScaling
 from softargmax.classify.temperature_newton import fit_temperature
-from softargmax.classify.temperature_scaling import TemperatureScaling
 
 __all__ = [
     "BernoulliNaiveBayes",
