@@ -107,10 +107,11 @@ inline Twofold divergence(const double* x, const double* y, double beta, Twofold
     return sum.total();
 }
 
-// The Renyi entropy has two formulas. E is <p, p^(a-1) - 1> / (1 - a), and l_p and l_q are the sums of exponentials in
-// the states of p and q:
+// The Renyi entropy has two formulas:
 //
 //     (a log l_p - log l_q) / (a - 1)        log1p((1 - a) E) / (1 - a)
+//
+// Here E is <p, p^(a-1) - 1> / (1 - a), and l_p and l_q are the sums of exponentials in the states of p and q.
 //
 // The first formula needs no maxima, because they cancel. It is used if the smaller of a log l_p and log l_q is at most
 // half the larger. At most 1.6 bits then cancel. This is always so for a <= 1/2 and for a >= 2. In the second formula

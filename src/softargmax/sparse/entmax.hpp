@@ -138,7 +138,8 @@ inline double cut_below(double x) { return next_below(std::max(x, std::numeric_l
 // of a.
 inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi, beta.lo}); }
 
-// Maps with alpha <= 2. The unknown is c = m + lambda / beta plus a constant. Each map below has two constants:
+// Maps with alpha <= 2. The unknown is c = m + lambda / beta - b, with a number b that each map chooses. Each map below
+// also has two settings:
 //
 // kStepFraction: float32 results are accurate if the last step changes v by less than this fraction of the smallest
 // |v|, the distance of the nearest score to the threshold. The relative error of the step is the third power of this

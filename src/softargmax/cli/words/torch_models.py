@@ -104,5 +104,5 @@ class LanguageModel(nn.Module):
         return found
 
     def predicted(self, spans: Tensor) -> Tensor:
-        """Return the predicted tokens, shape (S, length)."""
+        """Return the tokens of the spans that the model has to predict, shape (S, length)."""
         return spans[:, self.settings.before :]
