@@ -1,5 +1,6 @@
-// What the kernels of all rooms share: matrix products, and the compiled folds of rows, second passes over rows, and
-// copies of tiles. Also a measurement of the peak arithmetic rate for `softargmax bench`.
+// What the kernels of all rooms share: matrix products, the pass that folds a row into a state, the pass that computes
+// results from the state, and copies of tiles of scores. Also a measurement of the peak arithmetic rate for `softargmax
+// bench`.
 #include "core/cpp/elementwise.hpp"
 #include "core/cpp/matmul.hpp"
 

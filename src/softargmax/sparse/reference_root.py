@@ -1,4 +1,4 @@
-"""Newton steps from the root that reference_search.py found for a row. They make the root differentiable.
+"""Newton steps that make the root of a row, found by `reference_search.py`, differentiable.
 
 The root is the number for which the p of the row sum to 1. For alpha <= 2 it is lambda in p = e_a(z - max z - lambda),
 with e_a as in `reference.py`. For alpha > 2 it is q, the smallest p above 0. Let o be the score whose p is q. Then p =
