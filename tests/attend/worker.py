@@ -24,6 +24,8 @@ SHAPES = {  # (batch, heads, groups, queries, keys, width of q and k, width of v
     "odd": (2, 4, 2, 13, 35, 7, 5),
     "long": (1, 2, 2, 130, 1100, 16, 32),
     "decoding": (3, 8, 2, 1, 700, 64, 64),
+    "few": (1, 2, 1, 3, 77, 7, 32),
+    "tail": (1, 1, 1, 2, 66, 17, 33),
     "one": (1, 1, 1, 1, 1, 1, 1),
 }
 OPTIONS: dict[str, dict[str, Any]] = {

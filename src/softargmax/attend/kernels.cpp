@@ -1,8 +1,8 @@
 // The attention kernels, compiled once for each instruction set.
 //
-// The keys and values of a head are packed once, in blocks. The queries are divided into units of at most kQueries.
-// Each unit reads the blocks in order. If there are few queries, for example in decoding, each block is used right
-// after it is packed, while it is in a cache.
+// The queries of a head are divided into units of at most kQueries. Each unit reads the keys and values in blocks, in
+// order. With several units, the blocks are packed once. With one unit, for example in decoding, `block_once` packs
+// only what it must, and each block is used while it is in a cache.
 #include <vector>
 
 #include "attend/backward.hpp"
@@ -38,8 +38,9 @@ template <class T> struct Packing {
         head.pack_columns(head.args.v, head.args.values, begin, count, values + at * pitch);
         return block(head, begin, at);
     }
-    // Returns a block that only a few queries use. Values with contiguous numbers are not packed. For at most
-    // kMostByColumns queries, the same is true of whole panels of keys.
+    // Returns a block that only a few queries use. Values with contiguous numbers are read in place, or copied row by
+    // row (`rows_of`). So are whole panels of float32 keys, for at most kMostByColumns queries. float64 keys are
+    // packed, because few models use them, and the code for them would be large.
     Block<T> block_once(const Shared& head, std::int64_t begin) const {
         const Args& args = head.args;
         const std::int64_t count = std::min(kKeys, head.keys - begin);

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LARGEST = 1e100  # maximum absolute value of a number
 FEW = 0.1  # if less than this share of a column's cells are words, the words are reported as mistakes
-CODES = 10  # numbers in a column of words are codes if at most this many are distinct, and these occur twice on average
+CODES = 10  # numbers among words are codes if at most this many are distinct, and each occurs at least twice on average
 MOST = 256  # maximum number of categories per column; each category becomes a column of the dense feature matrix
 MANY = 10  # with fewer rows, increasing integers may be chance, so they are not reported as row numbers
 SMALL = 10  # this many categories per column are always allowed; a column may have more, up to half the number of rows
