@@ -175,7 +175,8 @@ template <class T> struct Backward {
     void add_gradients(std::int64_t block, std::int64_t begin, const BackKeys<T>& keys, bool to_queries, T* dk, T* dv) {
         T* const p = scratch(kScores).get<T>(2 * kBackQueries * kBackPitch);
         T* const ds = p + kBackQueries * kBackPitch;
-        Range seen[kBackPanels], visible;  // the keys of the block that each panel of queries sees, and all of them
+        Range seen[kBackPanels];  // the keys of the block that each panel of queries sees
+        Range visible;  // the keys that any of them sees
         for (std::int64_t i = 0; i < kBackPanels; ++i) {
             const std::int64_t first = block * kBackQueries + i * kPanelRows;
             const Range in = scores(first, begin, keys, p + i * kPanelRows * kBackPitch,

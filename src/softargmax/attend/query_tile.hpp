@@ -342,14 +342,16 @@ template <class T> struct QueryTile {
 
     // Computes the scores of the keys in `all`, which begins and ends at panel boundaries.
     void scores(const Block<T>& block, Range all, T* z) const {
-        const std::int64_t width = head.args.width, unpacked = std::min(block.unpacked.cols, all.end) - all.begin;
+        const std::int64_t width = head.args.width, in_place = std::min(block.unpacked.cols, all.end) - all.begin;
+        std::int64_t j = all.begin;
         if constexpr (std::is_same_v<T, float>)
-            if (unpacked > 0)
-                multiply_by_columns(rows, q, block.unpacked.part(0, width, all.begin, unpacked),
-                                    Depth(width, kWidthChunk),
-                                    [to = z + all.begin](One<T> sum, std::int64_t r, std::int64_t c, bool first)
+            if (in_place > 0) {
+                multiply_by_columns(rows, q, block.unpacked.part(0, width, j, in_place), Depth(width, kWidthChunk),
+                                    [to = z + j](One<T> sum, std::int64_t r, std::int64_t c, bool first)
                                         SOFTARGMAX_LAMBDA { add_chunk(sum, to + r * kPitch + c, first); });
-        for (std::int64_t j = all.begin + std::max<std::int64_t>(unpacked, 0); j < all.end; j += kTileCols<T>) {
+                j += in_place;
+            }
+        for (; j < all.end; j += kTileCols<T>) {
             const T* columns = block.keys + j / kPanelCols<T> * kPanelCols<T> * width + j % kPanelCols<T>;
             for (int i = 0; i < rows; i += kTileRows)
                 lowest_tile<Packed>(rows - i, q + i, columns, kPanelCols<T>, Depth(width, kWidthChunk),
