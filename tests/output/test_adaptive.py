@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-clusters = importlib.import_module("softargmax.output.torch_adaptive_clusters")
+clusters = importlib.import_module("softargmax.output.torch_adaptive")
 layers = importlib.import_module("softargmax.output.torch_base")
 cases = importlib.import_module("tests.output.test_ranked")
 

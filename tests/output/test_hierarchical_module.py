@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 hierarchical = importlib.import_module("softargmax.output.torch_hierarchical")
-paths = importlib.import_module("softargmax.output.torch_tree_loss")
+paths = importlib.import_module("softargmax.output.torch_hierarchical")
 scored = importlib.import_module("softargmax.output.torch_class_scores")
 operations = importlib.import_module("softargmax.output.operations")
 descent = importlib.import_module("softargmax.output.torch_tree_search")
