@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tests.cli.words import TEXTS, job, run
 
 from softargmax.cli.errors import FailedRunError
-from softargmax.cli.words.torch_job import JobRun
+from softargmax.cli.words.torch_worker import JobRun
 
 
 def test_a_checkpoint_is_a_safetensors_file(tmp_path):

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from tests.cli.words import TEXTS, job, written
 from tests.cli.words import run as run_here
 
-from softargmax.cli.words import subprocess_worker
+from softargmax.cli.words import launch_worker
 from softargmax.cli.words.command import layers_named
 from softargmax.cli.words.layers import LAYERS
 from softargmax.cli.words.settings import Until
-from softargmax.cli.words.torch_job import JobRun
+from softargmax.cli.words.torch_worker import JobRun
 from softargmax.core.extras import install
 
 SMALL = ("--steps", 20, "--dim", 16, "--batch", 64, "--evaluate", 256, "--out", "out")
@@ -169,7 +169,7 @@ def waited_for(condition, seconds=100):
 
 STUCK = """
 import os, sys, time
-from softargmax.cli.words import torch_job
+from softargmax.cli.words import torch_worker
 saved, sync = 0, os.fsync
 def stuck(fd):
     global saved
@@ -179,7 +179,7 @@ def stuck(fd):
         time.sleep(1000)
     sync(fd)
 os.fsync = stuck
-torch_job.main()
+torch_worker.main()
 """
 
 
@@ -191,7 +191,7 @@ def test_kill_during_a_write_keeps_the_old_checkpoint(tmp_path):
     work = job(other, until=Until(steps=30), save_every=1e-9)  # saves a checkpoint after every step
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", STUCK], **pipes) as process:
-        subprocess_worker.send(process.stdin, work, TEXTS)
+        launch_worker.send(process.stdin, work, TEXTS)
         assert process.stderr.readline() == b"stuck\n"
         process.kill()
         process.communicate()
@@ -209,11 +209,11 @@ def test_kill_during_a_write_keeps_the_old_checkpoint(tmp_path):
 SERVING = """
 import os, sys
 import torch._dynamo
-from softargmax.cli.words import torch_job
+from softargmax.cli.words import torch_worker
 for path in map(str.strip, sys.stdin):
     if not (child := os.fork()):
         os.dup2(os.open(path, os.O_RDONLY), 0)
-        torch_job.main()
+        torch_worker.main()
         os._exit(0)
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
@@ -233,7 +233,7 @@ def test_kills_at_any_time_leave_a_complete_checkpoint(tmp_path):
             print(pipe, file=server.stdin, flush=True)
             child = int(server.stdout.readline())
             with pipe.open("wb") as to:
-                subprocess_worker.send(to, work, TEXTS)
+                launch_worker.send(to, work, TEXTS)
                 waited_for(lambda before=before: path.exists() and path.stat().st_ino != before)
                 time.sleep(pause)
                 os.kill(child, signal.SIGKILL)
@@ -298,7 +298,7 @@ def test_interrupt_before_training_begins(tmp_path, text):
 
 @pytest.mark.slow
 def test_killed_training_process_is_reported(run, text, monkeypatch):
-    monkeypatch.setattr(subprocess_worker, "send", lambda pipe, *_: pipe.close())
+    monkeypatch.setattr(launch_worker, "send", lambda pipe, *_: pipe.close())
     done = run("train-words", text, "--layer", "full", *SMALL)
     assert done.code == 1
     assert done.err == "softargmax: the process that trained full ended with code 1 and no results\n"

@@ -8,13 +8,13 @@ import torch
 from tests.cli.words import TEXTS, WORDS, job, run
 
 from softargmax.cli.errors import FailedRunError
+from softargmax.cli.words.launch_worker import Texts
 from softargmax.cli.words.layers import LAYERS, LayerFactory
 from softargmax.cli.words.settings import Settings, Until
-from softargmax.cli.words.subprocess_worker import Texts
-from softargmax.cli.words.torch_job import JobRun
 from softargmax.cli.words.torch_models import LanguageModel
 from softargmax.cli.words.torch_text import continued
 from softargmax.cli.words.torch_training import HeldOut, Training
+from softargmax.cli.words.torch_worker import JobRun
 
 LEARNABLE = math.exp(0.98 * math.log(2) + 0.1 + 0.02 * math.log(37))  # approximate perplexity of the true distribution
 
@@ -217,8 +217,8 @@ def test_resumed_run_has_the_bits_of_an_uninterrupted_run(tmp_path, layer, model
 
 def test_measuring_changes_no_bit(tmp_path, monkeypatch):
     one = run(job(tmp_path, "sampled"))
-    monkeypatch.setattr("softargmax.cli.words.torch_job.FIRST", 0.0)
-    monkeypatch.setattr("softargmax.cli.words.torch_job.GROWTH", 0.0)
+    monkeypatch.setattr("softargmax.cli.words.torch_worker.FIRST", 0.0)
+    monkeypatch.setattr("softargmax.cli.words.torch_worker.GROWTH", 0.0)
     other = run(job(tmp_path, "sampled"))
     assert len(one.kept["curve"]) < len(other.kept["curve"]) == 40
     assert same(one.training, other.training)

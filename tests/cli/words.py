@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from softargmax.cli.words.launch_worker import Texts
 from softargmax.cli.words.settings import Job, Settings, Until
-from softargmax.cli.words.subprocess_worker import Texts
 
 WORDS = 23
 
@@ -44,7 +44,7 @@ TEXTS = texts()
 
 def run(work, given=TEXTS):
     """Run a job to its end, and return the JobRun."""
-    from softargmax.cli.words.torch_job import JobRun
+    from softargmax.cli.words.torch_worker import JobRun
 
     done = JobRun(work, given)
     done.go(lambda: False)

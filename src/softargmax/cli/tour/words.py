@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from softargmax.cli import render
-from softargmax.cli.words import corpus, report, subprocess_worker
+from softargmax.cli.words import corpus, launch_worker, report
 from softargmax.cli.words.settings import Job, Settings, Until
 from softargmax.core.extras import install
 
@@ -36,7 +36,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
         prompt=vocabulary.encoded(PROMPT), without=[vocabulary.unknown, vocabulary.begin],
     )  # fmt: skip
     with tempfile.TemporaryDirectory(dir=folder) as checkpoints:
-        records = list(subprocess_worker.trained(job, LAYERS, text, Path(checkpoints)))
+        records = list(launch_worker.trained(job, LAYERS, text, Path(checkpoints)))
     picture, best = folder / "words.png", min(records, key=lambda record: float(record["perplexity"]))
     report.draw(records, picture)
     if out is not None:

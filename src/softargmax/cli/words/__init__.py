@@ -8,7 +8,8 @@ torch_models.py       window and attention models
 torch_training.py     optimisers, order of the data, steps, perplexity
 torch_checkpoint.py   safetensors checkpoints, written atomically
 torch_text.py         text generation
-subprocess_worker.py  trains each layer in a separate process (torch_job.py)
+launch_worker.py      starts a separate process for each layer
+torch_worker.py       the separate process: trains one layer
 progress.py           a progress bar on a terminal
 report.py             table, picture and JSON
 """

@@ -14,7 +14,7 @@ import typer
 from softargmax import measure
 from softargmax.cli import render
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
-from softargmax.cli.words import corpus, report, subprocess_worker
+from softargmax.cli.words import corpus, launch_worker, report
 from softargmax.cli.words.layers import LAYERS
 from softargmax.cli.words.settings import CONTEXTS, HEADS, Job, Settings, Until
 from softargmax.core.extras import require
@@ -91,7 +91,7 @@ def command(  # noqa: PLR0913 one argument per option
     found = {"machine": measure.machine(), "text": text.facts, "settings": asdict(settings), "until": asdict(until)}
     records: list[report.Record] = []
     try:
-        for record in subprocess_worker.trained(job, names, text, out):
+        for record in launch_worker.trained(job, names, text, out):
             records.append(record)
             report.write(out, {**found, "layers": records})
     finally:  # report the finished layers even if a later layer fails

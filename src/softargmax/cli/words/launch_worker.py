@@ -64,11 +64,11 @@ def trained(job: Job, names: Sequence[str], text: Corpus, folder: Path) -> Itera
 
 
 def train_in_subprocess(job: Job, texts: Texts) -> dict[str, Any]:
-    """Train a layer in a separate process and return the results of `JobRun.record` (torch_job.py).
+    """Train a layer in a separate process and return the results of `JobRun.record` (torch_worker.py).
 
     An interrupt closes the pipe to the separate process. That process then saves its state and sends the results.
     """
-    layer, words = job.settings.layer, [sys.executable, "-m", "softargmax.cli.words.torch_job"]
+    layer, words = job.settings.layer, [sys.executable, "-m", "softargmax.cli.words.torch_worker"]
     # The child starts a new session, so that only the parent receives the terminal's signals.
     with subprocess.Popen(  # noqa: S603 our own module
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True

@@ -1,6 +1,6 @@
 """The process that trains one layer: it reads a job from standard input and writes a record to standard output.
 
-`subprocess_worker.py` starts this process. When standard input is closed, for example because the parent process is
+`launch_worker.py` starts this process. When standard input is closed, for example because the parent process is
 killed, the training saves its state and ends.
 """
 
@@ -19,7 +19,7 @@ import torch
 from softargmax.cli.app import RUN_ERRORS, sentence
 from softargmax.cli.errors import FailedRunError
 from softargmax.cli.streamed import peak_memory
-from softargmax.cli.words import subprocess_worker, torch_checkpoint
+from softargmax.cli.words import launch_worker, torch_checkpoint
 from softargmax.cli.words.progress import bar
 from softargmax.cli.words.torch_text import continued
 from softargmax.cli.words.torch_training import HeldOut, Training
@@ -27,8 +27,8 @@ from softargmax.cli.words.torch_training import HeldOut, Training
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from softargmax.cli.words.launch_worker import Texts
     from softargmax.cli.words.settings import Job
-    from softargmax.cli.words.subprocess_worker import Texts
 
 # The perplexity is first measured after FIRST seconds of training, then each time the seconds have grown by the
 # factor GROWTH.
@@ -130,7 +130,7 @@ def main() -> None:
     """Read a job, run it, and print its record."""
     with os.fdopen(sys.stdin.fileno(), "rb", closefd=False) as pipe:
         try:
-            run = JobRun(*subprocess_worker.received(pipe))
+            run = JobRun(*launch_worker.received(pipe))
             run.go(lambda: bool(select.select([pipe], [], [], 0)[0]))
             record = run.record()
         except EOFError:
