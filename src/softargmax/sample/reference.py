@@ -306,3 +306,41 @@ def _check(status: Any, z: Any, n: int) -> None:
     if status.shape[0] and check.inspectable(status) and bool(xp.any(status != 0)):
         row = int(xp.argmax(xp.astype(status != 0, xp.int32)))
         refuse((row, int(status[row])), tuple(z.shape[:-1]), n)
+
+
+# --- speculative sampling ---------------------------------------------------------------------------------------------
+#
+#     accept x with min(1, p_x / q_x), else draw from (p - q)_+ / sum (p - q)_+
+
+
+def accepted_guesses(p: Any, q: Any, tokens: Any, v: Any) -> tuple[Any, Any]:
+    """Return the number of guesses to accept in each sequence, and which sequences have a guess out of range.
+
+    v are uniform numbers in (0, 1). A sequence with a guess out of range has no accepted guess. In CPU memory without
+    tracing there is no such sequence, because `speculative_sample` raises an error for it.
+    """
+    xp = namespace(p)
+    classes = xp.clip(tokens, 0, q.shape[-1] - 1)
+    wrong = xp.any(classes != tokens, axis=-1)
+    p_x, q_x = (xp.take_along_axis(a, classes[..., None], axis=-1)[..., 0] for a in (p[..., : q.shape[-2], :], q))
+    accept = v * q_x < p_x
+    run = xp.cumulative_sum(xp.astype(~accept, tokens.dtype), axis=-1) == 0
+    return xp.where(wrong, 0, xp.sum(xp.astype(run, tokens.dtype), axis=-1)), wrong
+
+
+def residual(p: Any, q: Any, accepted: Any) -> Any:
+    """Return max(p - q, 0) of the row after the accepted guesses, or p if that is 0. The last row of p has no q."""
+    xp, row = namespace(p), accepted[..., None, None]
+    q = xp.concat([q, xp.zeros_like(p[..., :1, :])], axis=-2)
+    p_row, q_row = (xp.take_along_axis(each, row, axis=-2)[..., 0, :] for each in (p, q))
+    rest = xp.maximum(p_row - q_row, xp.zeros_like(p_row))
+    return xp.where(xp.sum(rest, axis=-1, keepdims=True) == 0.0, p_row, rest)
+
+
+def continued(tokens: Any, accepted: Any, wrong: Any, index: Any) -> Any:
+    """Return the accepted guesses, then the token `index`, then -1. Where `wrong`, return only -1."""
+    xp = namespace(tokens)
+    index = xp.where(wrong[..., None], -1, xp.astype(index, tokens.dtype, copy=False))
+    step = xp.arange(tokens.shape[-1] + 1, dtype=tokens.dtype, device=device_of(tokens))
+    guesses, end = xp.concat([tokens, xp.zeros_like(index)], axis=-1), accepted[..., None]
+    return xp.where(step < end, guesses, xp.where(step == end, index, -1))

@@ -14,12 +14,11 @@ from softargmax.core.scale import UNIT
 from softargmax.core.signature import public
 from softargmax.core.types import Generator, Integers, Logits, PerRow
 from softargmax.normalize import softmax
-from softargmax.sample import operations
+from softargmax.sample import operations, reference
 from softargmax.sample.arguments import Distribution
 from softargmax.sample.categorical import filter_scores
 from softargmax.sample.check_options import ORDERS, rows_of, source_of
 from softargmax.sample.operations import Categorical
-from softargmax.sample.reference import uniforms
 from softargmax.sample.results import SpeculativeSample
 
 _KEY_CHANGE = 0x1E3779B97F4A7C15  # changes the seed, so that `categorical` with the caller's seed has other noise
@@ -107,27 +106,11 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
         for z in (target, draft)
     )
     q = xp.astype(q, p.dtype, copy=False)
-
-    classes = xp.clip(tokens, 0, draft.shape[-1] - 1)
-    wrong = xp.any(classes != tokens, axis=-1)  # never in CPU memory without tracing, where `_checked` raises
-    p_x, q_x = (xp.take_along_axis(a, classes[..., None], axis=-1)[..., 0] for a in (p[..., :length, :], q))
     draws = xp.full((1,), 1, dtype=tokens.dtype, device=device_of(tokens))
-    v, _ = uniforms(target, key, stream, math.prod(tokens.shape[:-1]), draws, length)
-    accept = xp.reshape(v, tokens.shape) * q_x < p_x
-    run = xp.cumulative_sum(xp.astype(~accept, tokens.dtype), axis=-1) == 0
-    accepted = xp.where(wrong, 0, xp.sum(xp.astype(run, tokens.dtype), axis=-1))
-
-    row = accepted[..., None, None]
-    p_a = xp.take_along_axis(p, row, axis=-2)[..., 0, :]
-    q_a = xp.take_along_axis(xp.concat([q, xp.zeros_like(p[..., :1, :])], axis=-2), row, axis=-2)[..., 0, :]
-    rest = xp.maximum(p_a - q_a, xp.zeros_like(p_a))
-    rest = xp.where(xp.sum(rest, axis=-1, keepdims=True) == 0.0, p_a, rest)
-    index = xp.where(wrong[..., None], -1, xp.astype(_drawn(rest, key, stream), tokens.dtype, copy=False))
-    step = xp.arange(length + 1, dtype=tokens.dtype, device=device_of(tokens))
-    guesses = xp.concat([tokens, xp.zeros_like(index)], axis=-1)
-    end = accepted[..., None]
-    out = xp.where(step < end, guesses, xp.where(step == end, index, -1))
-    return SpeculativeSample(out, as_number(accepted))
+    v, _ = reference.uniforms(target, key, stream, math.prod(tokens.shape[:-1]), draws, length)
+    accepted, wrong = reference.accepted_guesses(p, q, tokens, xp.reshape(v, tokens.shape))
+    index = _drawn(reference.residual(p, q, accepted), key, stream)
+    return SpeculativeSample(reference.continued(tokens, accepted, wrong, index), as_number(accepted))
 
 
 def _per_sequence(value: Any, z: Any, name: str) -> Any:
