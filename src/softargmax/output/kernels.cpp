@@ -1,19 +1,26 @@
 // Kernels of the output layers: scores of pairs, weighted sums of vectors, binary logistic losses, gradient descent and
 // random numbers. The random numbers are Philox words, or draws from an alias table. This file is compiled once for
 // each instruction set.
+#include <vector>
+
 #include "core/cpp/philox.hpp"
 #include "output/skipgram_sgd.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 namespace {
 
+// The vectors of a table: vector i begins at data + i * pitch.
+template <class S> struct Vectors {
+    const S* data;
+    std::int64_t pitch;
+};
 // A table of vectors w_i with biases b_i. Scores <h, w_i> + b_i are computed in type T.
 template <class T, class S> struct Nodes {
-    const S* data;
-    const Table &table, &bias;
+    Vectors<S> vectors;
+    const Table& bias;
     std::int64_t width;
 
-    SOFTARGMAX_INLINE const S* at(std::int64_t i) const { return data + i * table.pitch; }
+    SOFTARGMAX_INLINE const S* at(std::int64_t i) const { return vectors.data + i * vectors.pitch; }
     // Returns <h, w_i> + b_i, and prefetches node `next`. `room` is scratch memory for one vector.
     SOFTARGMAX_INLINE T score(const T* h, std::int64_t i, std::int64_t next, T* room) const {
         double found = inner(h, as(at(i), width, room), width, at(next));
@@ -26,8 +33,8 @@ template <class T, class S> struct Nodes {
     }
 };
 
-template <class T, class S> void dots(const DotsArgs& args, const S* weight) {
-    const Nodes<T, S> nodes{weight, args.weight, args.bias, args.width};
+template <class T, class S> void dots(const DotsArgs& args, Vectors<S> weight) {
+    const Nodes<T, S> nodes{weight, args.bias, args.width};
     const T* const h = reinterpret_cast<const T*>(args.h.data);
     T* const out = reinterpret_cast<T*>(args.out);
     parallel_for(args.threads, args.pairs, [&](std::int64_t begin, std::int64_t end) {
@@ -52,13 +59,13 @@ template <class F> void each_with_places(int threads, const std::int64_t* starts
     });
 }
 
-template <class T, class S> void sums(const SumsArgs& args, const S* table) {
+template <class T, class S> void sums(const SumsArgs& args, Vectors<S> table) {
     T* const out = reinterpret_cast<T*>(args.out.data);
     T* const totals = reinterpret_cast<T*>(args.totals);
     const T* const factors = reinterpret_cast<const T*>(args.factors);
     each_with_places(args.threads, args.starts, args.sums, [&](std::int64_t i) {
         const std::int64_t begin = args.starts[i], count = args.starts[i + 1] - begin, known = args.places - begin;
-        Summands<T, S> terms{table, args.table.pitch, args.index, nullptr, factors, known};
+        Summands<T, S> terms{table.data, table.pitch, args.index, nullptr, factors, known};
         if (args.order) {
             terms.order = args.order + begin;
         } else {
@@ -73,8 +80,8 @@ template <class T, class S> void sums(const SumsArgs& args, const S* table) {
     });
 }
 
-template <class T, class S> void coins(const CoinsArgs& args, const S* weight) {
-    const Nodes<T, S> nodes{weight, args.weight, args.bias, args.width};
+template <class T, class S> void coins(const CoinsArgs& args, Vectors<S> weight) {
+    const Nodes<T, S> nodes{weight, args.bias, args.width};
     const T *const h = reinterpret_cast<const T*>(args.h.data), *const shift = reinterpret_cast<const T*>(args.shift);
     T *const loss = reinterpret_cast<T*>(args.loss), *const slopes = reinterpret_cast<T*>(args.slopes),
              *const dh = reinterpret_cast<T*>(args.dh.data);
@@ -92,36 +99,45 @@ template <class T, class S> void coins(const CoinsArgs& args, const S* weight) {
         logistic_slopes(x, count, T{-1}, sign, [&](std::int64_t, double lost) SOFTARGMAX_LAMBDA { total += lost; });
         loss[r] = static_cast<T>(total);
         if (!dh) return;
-        const Summands<T, S> terms{weight, args.weight.pitch, args.nodes + begin, nullptr, x, count};
+        const Summands<T, S> terms{weight.data, weight.pitch, args.nodes + begin, nullptr, x, count};
         add_up(terms, count, args.width, dh + r * args.dh.pitch);
     });
 }
 
-// Calls f(zero, data). The type of `zero` is the type of the computation. `data` points to the numbers of the table, in
-// the type of the table.
-template <class F> void with_table(Type type, const Table& table, const F& f) {
-    with_real_type(table.type, table.data, [&](auto* data) {
-        if constexpr (!std::is_same_v<decltype(data), std::uint8_t*>) {
-            if (type == Type::f64) f(double{}, data);
-            else f(float{}, data);
+// Calls f(zero, vectors) with the vectors of a table. The type of `zero` is T, the type of the computation. Vectors of T
+// and of halves (for float) are read where they are. Tables of other types are rare, and are converted as a whole:
+// kernels of their own would add 0.2 MB to the module.
+template <class T, class F> void with_vectors(const Table& table, std::int64_t width, const F& f) {
+    with_real_type(table.type, table.data, [&](const auto* data) {
+        using S = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;
+        if constexpr (kCommon<S, T>) {
+            f(T{}, Vectors<S>{data, table.pitch});
+        } else if constexpr (sizeof(S) > 1) {
+            std::vector<T> copy(static_cast<std::size_t>(table.rows * width));
+            for (std::int64_t i = 0; i < table.rows; ++i) convert(data + i * table.pitch, width, copy.data() + i * width);
+            f(T{}, Vectors<T>{copy.data(), width});
         }
     });
+}
+template <class F> void with_table(Type type, const Table& table, std::int64_t width, const F& f) {
+    if (type == Type::f64) with_vectors<double>(table, width, f);
+    else with_vectors<float>(table, width, f);
 }
 
 }  // namespace
 
 void run_dots(const DotsArgs& args) {
     const FloatEnvironment environment;
-    with_table(args.h.type, args.weight, [&](auto zero, auto* data) { dots<decltype(zero)>(args, data); });
+    with_table(args.h.type, args.weight, args.width, [&](auto zero, auto vectors) { dots<decltype(zero)>(args, vectors); });
 }
 void run_sums(const SumsArgs& args) {
     const FloatEnvironment environment;
-    with_table(args.out.type, args.table, [&](auto zero, auto* data) { sums<decltype(zero)>(args, data); });
+    with_table(args.out.type, args.table, args.width, [&](auto zero, auto vectors) { sums<decltype(zero)>(args, vectors); });
 }
 
 void run_coins(const CoinsArgs& args) {
     const FloatEnvironment environment;
-    with_table(args.h.type, args.weight, [&](auto zero, auto* data) { coins<decltype(zero)>(args, data); });
+    with_table(args.h.type, args.weight, args.width, [&](auto zero, auto vectors) { coins<decltype(zero)>(args, vectors); });
 }
 void run_steps(StepsArgs& args) {
     const FloatEnvironment environment;

@@ -307,7 +307,7 @@ template <class N> struct ShiftedEntmax : GentleEntmax<N> {
         const Doubles rest = sum.lo + low, hi = sum.hi + rest;
         return {hi, rest - (hi - sum.hi)};
     }
-    template <class T, bool = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
+    template <class T, bool = true> SOFTARGMAX_FORMULA Exact exact(Doubles z) const {
         const Doubles zero = Doubles::all(0), one = Doubles::all(1);
         if (a_ == 1 || a_ == 0.5) {  // v and its square keep their low parts
             const Two<Doubles> x = v(z);
@@ -321,7 +321,7 @@ template <class N> struct ShiftedEntmax : GentleEntmax<N> {
         const Doubles p = exp_or_zero<Power::kSummed, T>(exponent(z));
         return {{p, zero}, p, p, one};
     }
-    template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
+    template <class T> SOFTARGMAX_FORMULA Doubles result(Doubles z) const {
         if (a_ == 1 || a_ == 0.5) {
             const Doubles h = max(v(z).hi, Doubles::all(0));
             return a_ == 1 ? h : h * h;
@@ -362,7 +362,7 @@ struct SteepEntmax {
         return two_sum(far.hi, far.lo + Doubles::all(q_a));
     }
     // `slope` is the derivative with respect to q.
-    template <class T, bool = true> SOFTARGMAX_INLINE Exact exact(Doubles z) const {
+    template <class T, bool = true> SOFTARGMAX_FORMULA Exact exact(Doubles z) const {
         const Doubles zero = Doubles::all(0), one = Doubles::all(1), o = Doubles::all(at.hi);
         const Two<Doubles> v = this->v(z);
         const auto above_o = above(z, o), tie = equal(z, o);
@@ -370,7 +370,7 @@ struct SteepEntmax {
                       slope = p * Doubles::all(q_slope) / max(v.hi, Doubles::all(Limit<double>::tiny));
         return {{p + keep(tie, Doubles::all(at.lo)), zero}, slope + keep(tie, one), zero, v.hi};
     }
-    template <class T> SOFTARGMAX_INLINE Doubles result(Doubles z) const {
+    template <class T> SOFTARGMAX_FORMULA Doubles result(Doubles z) const {
         const Doubles o = Doubles::all(at.hi);
         return keep(above(z, o), root.of<Power::kResult, T>(v(z))) + keep(equal(z, o), Doubles::all(at.lo));
     }

@@ -15,7 +15,7 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 // Computes s for p > 0.
 struct Slope {
     double a = 0;
-    template <class T> SOFTARGMAX_INLINE Doubles of(Doubles p) const {
+    template <class T> SOFTARGMAX_FORMULA Doubles of(Doubles p) const {
         if (a == 1) return Doubles::all(1);
         if (a == 0.5) return sqrt(p);
         constexpr bool brief = sizeof(T) == 4;

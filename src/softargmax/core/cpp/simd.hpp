@@ -42,8 +42,9 @@
 #else
 #define SOFTARGMAX_MUTABLE_LAMBDA mutable SOFTARGMAX_LAMBDA
 #endif
-// The baseline calls the C library for every fma. So functions with many fma calls are not inlined there. This reduces
-// the compile time of the kernels in sparse/ from 67 s to 36 s.
+// The baseline calls the C library for every fma. So the fma of a pack, and functions with many of them, are not
+// inlined there. The module is 0.3 MB smaller with the first, and 0.17 MB with those of the sparse maps. No kernel
+// takes longer, because each call of the C library saves the registers to memory anyway.
 #define SOFTARGMAX_CALLED __attribute__((noinline))
 #if defined(__x86_64__) && !defined(__FMA__)
 #define SOFTARGMAX_FORMULA SOFTARGMAX_CALLED
@@ -357,7 +358,7 @@ template <class V> SOFTARGMAX_INLINE Pair<V> operator+(Pair<V> x, Pair<V> y) { r
 template <class V> SOFTARGMAX_INLINE Pair<V> operator-(Pair<V> x, Pair<V> y) { return {x.a - y.a, x.b - y.b}; }
 template <class V> SOFTARGMAX_INLINE Pair<V> operator*(Pair<V> x, Pair<V> y) { return {x.a * y.a, x.b * y.b}; }
 template <class V> SOFTARGMAX_INLINE Pair<V> operator/(Pair<V> x, Pair<V> y) { return {x.a / y.a, x.b / y.b}; }
-template <class V> SOFTARGMAX_INLINE Pair<V> fma(Pair<V> x, Pair<V> y, Pair<V> z) {
+template <class V> SOFTARGMAX_FORMULA Pair<V> fma(const Pair<V>& x, const Pair<V>& y, const Pair<V>& z) {
     return {fma(x.a, y.a, z.a), fma(x.b, y.b, z.b)};
 }
 template <class V> SOFTARGMAX_INLINE Pair<V> max(Pair<V> x, Pair<V> y) { return {max(x.a, y.a), max(x.b, y.b)}; }

@@ -88,6 +88,10 @@ template <class T, class S> SOFTARGMAX_INLINE T convert(S x) {
         return static_cast<T>(static_cast<float>(x));  // half precision converts via float
     else return static_cast<T>(x);
 }
+// True for the pairs of types with fast code of their own: equal types, and half precision with float. Half precision
+// or float with double is rare, and shares code.
+template <class S, class T>
+constexpr bool kCommon = sizeof(S) == sizeof(T) || (sizeof(S) == 2 && sizeof(T) == 4);
 // Converts n contiguous numbers. Without the intrinsics, GCC 12 would convert one float16 number per instruction, and
 // the conversion would take half of the time of a softmax.
 template <class S, class T> SOFTARGMAX_INLINE void convert(const S* from, std::int64_t n, T* to) {
@@ -288,26 +292,26 @@ void read(const RowArgs& args, const Operand& x, std::int64_t first, int count, 
           T* tile, std::int64_t pitch) {
     const std::int64_t n = end - begin;
     if (is_turned(args, x, count)) {
-        with_type(x.type, RowOf{args, first}.start(x), [&](auto* base) {
-            T strip[kSide][kGroup] = {}, transposed[kSide][kSide];
-            for (std::int64_t i = 0; i < n; i += kSide) {
-                const int width = static_cast<int>(std::min<std::int64_t>(kSide, n - i));
+        T strip[kSide][kGroup] = {}, transposed[kSide][kSide];
+        for (std::int64_t i = 0; i < n; i += kSide) {
+            const int width = static_cast<int>(std::min<std::int64_t>(kSide, n - i));
+            with_type(x.type, RowOf{args, first}.start(x), [&](auto* base) {
                 for (int j = 0; j < width; ++j) {
                     const auto* from = base + (begin + i + j) * x.col[0];
                     for (int g = 0; g < count; g += kSide) __builtin_prefetch(from + kSide * x.col[0] + g);
                     convert(from, count, strip[j]);
                 }
-                for (int s = 0; s < count; s += kSide) {
-                    T* to = tile + s * pitch + i;
-                    if (width == kSide && count - s >= kSide) {
-                        turn(strip[0] + s, kGroup, to, pitch);
-                        continue;
-                    }
-                    turn(strip[0] + s, kGroup, transposed[0], kSide);
-                    for (int g = 0; g < kSide && s + g < count; ++g) std::copy_n(transposed[g], width, to + g * pitch);
+            });
+            for (int s = 0; s < count; s += kSide) {
+                T* to = tile + s * pitch + i;
+                if (width == kSide && count - s >= kSide) {
+                    turn(strip[0] + s, kGroup, to, pitch);
+                    continue;
                 }
+                turn(strip[0] + s, kGroup, transposed[0], kSide);
+                for (int g = 0; g < kSide && s + g < count; ++g) std::copy_n(transposed[g], width, to + g * pitch);
             }
-        });
+        }
         return;
     }
     for (int g = 0; g < count; ++g)
@@ -329,26 +333,26 @@ void write(const RowArgs& args, const Operand& x, std::int64_t first, int count,
            const T* tile, std::int64_t pitch, bool streaming = false) {
     const std::int64_t n = end - begin;
     if (is_turned(args, x, count)) {
-        with_type(x.type, RowOf{args, first}.start(x), [&](auto* base) {
-            T square[kSide][kSide] = {}, strip[kSide][kGroup];
-            for (std::int64_t i = 0; i < n; i += kSide) {
-                const int width = static_cast<int>(std::min<std::int64_t>(kSide, n - i));
-                for (int s = 0; s < count; s += kSide) {
-                    const T* from = tile + s * pitch + i;
-                    if (width == kSide && count - s >= kSide) {
-                        turn(from, pitch, strip[0] + s, kGroup);
-                        continue;
-                    }
-                    for (int g = 0; g < kSide && s + g < count; ++g) std::copy_n(from + g * pitch, width, square[g]);
-                    turn(square[0], kSide, strip[0] + s, kGroup);
+        T square[kSide][kSide] = {}, strip[kSide][kGroup];
+        for (std::int64_t i = 0; i < n; i += kSide) {
+            const int width = static_cast<int>(std::min<std::int64_t>(kSide, n - i));
+            for (int s = 0; s < count; s += kSide) {
+                const T* from = tile + s * pitch + i;
+                if (width == kSide && count - s >= kSide) {
+                    turn(from, pitch, strip[0] + s, kGroup);
+                    continue;
                 }
+                for (int g = 0; g < kSide && s + g < count; ++g) std::copy_n(from + g * pitch, width, square[g]);
+                turn(square[0], kSide, strip[0] + s, kGroup);
+            }
+            with_type(x.type, RowOf{args, first}.start(x), [&](auto* base) {
                 for (int j = 0; j < width; ++j) {
                     auto* to = base + (begin + i + j) * x.col[0];
                     for (int g = 0; g < count; g += kSide) __builtin_prefetch(to + kSide * x.col[0] + g, 1);
                     convert(strip[j], count, to);
                 }
-            }
-        });
+            });
+        }
         return;
     }
     for (int g = 0; g < count; ++g)
