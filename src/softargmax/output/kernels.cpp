@@ -1,7 +1,7 @@
 // Kernels of the output layers: scores of pairs, weighted sums of vectors, binary logistic losses, gradient descent and
 // random numbers. The random numbers are Philox words, or draws from an alias table. This file is compiled once for
 // each instruction set.
-#include <vector>
+#include <memory>
 
 #include "core/cpp/philox.hpp"
 #include "output/skipgram_sgd.hpp"
@@ -104,8 +104,8 @@ template <class T, class S> void coins(const CoinsArgs& args, Vectors<S> weight)
     });
 }
 
-// Calls f(zero, vectors) with the vectors of a table. The type of `zero` is T, the type of the computation. Vectors of T
-// and of halves (for float) are read where they are. Tables of other types are rare, and are converted as a whole:
+// Calls f(zero, vectors) with the vectors of a table. The type of `zero` is T, the type of the computation. Vectors of
+// T and of halves (for float) are read where they are. Tables of other types are rare, and are converted as a whole:
 // kernels of their own would add 0.2 MB to the module.
 template <class T, class F> void with_vectors(const Table& table, std::int64_t width, const F& f) {
     with_real_type(table.type, table.data, [&](const auto* data) {
@@ -113,9 +113,11 @@ template <class T, class F> void with_vectors(const Table& table, std::int64_t w
         if constexpr (kCommon<S, T>) {
             f(T{}, Vectors<S>{data, table.pitch});
         } else if constexpr (sizeof(S) > 1) {
-            std::vector<T> copy(static_cast<std::size_t>(table.rows * width));
-            for (std::int64_t i = 0; i < table.rows; ++i) convert(data + i * table.pitch, width, copy.data() + i * width);
-            f(T{}, Vectors<T>{copy.data(), width});
+            // This is no std::vector, because all instruction sets would share one compiled copy of its functions.
+            const std::unique_ptr<T[]> copy(new T[static_cast<std::size_t>(table.rows * width)]);
+            for (std::int64_t i = 0; i < table.rows; ++i)
+                convert(data + i * table.pitch, width, copy.get() + i * width);
+            f(T{}, Vectors<T>{copy.get(), width});
         }
     });
 }
@@ -128,16 +130,19 @@ template <class F> void with_table(Type type, const Table& table, std::int64_t w
 
 void run_dots(const DotsArgs& args) {
     const FloatEnvironment environment;
-    with_table(args.h.type, args.weight, args.width, [&](auto zero, auto vectors) { dots<decltype(zero)>(args, vectors); });
+    with_table(args.h.type, args.weight, args.width,
+               [&](auto zero, auto vectors) { dots<decltype(zero)>(args, vectors); });
 }
 void run_sums(const SumsArgs& args) {
     const FloatEnvironment environment;
-    with_table(args.out.type, args.table, args.width, [&](auto zero, auto vectors) { sums<decltype(zero)>(args, vectors); });
+    with_table(args.out.type, args.table, args.width,
+               [&](auto zero, auto vectors) { sums<decltype(zero)>(args, vectors); });
 }
 
 void run_coins(const CoinsArgs& args) {
     const FloatEnvironment environment;
-    with_table(args.h.type, args.weight, args.width, [&](auto zero, auto vectors) { coins<decltype(zero)>(args, vectors); });
+    with_table(args.h.type, args.weight, args.width,
+               [&](auto zero, auto vectors) { coins<decltype(zero)>(args, vectors); });
 }
 void run_steps(StepsArgs& args) {
     const FloatEnvironment environment;
