@@ -64,6 +64,6 @@ def test_memory_is_that_of_the_windows(tmp_path, name, shape, axis, dtype, how):
     z = np.random.default_rng(0).integers(-9, 9, shape, dtype="i1").astype(dtype)
     np.save(tmp_path / "z.npy", z)
     memory = 8 * MIB
-    # Besides the windows, the threads copy scores into tiles (core/cpp/tiles.hpp), and logsumexp stores its values.
-    # Together these take up to 6 MiB.
+    # Besides the windows, the threads copy scores into tiles (core/cpp/strided_tiles.hpp), and logsumexp stores its
+    # values. Together these take up to 6 MiB.
     assert growth(name, axis, memory, tmp_path / "z.npy", tmp_path / "p.npy", how) <= memory + 6 * MIB

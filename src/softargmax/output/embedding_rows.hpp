@@ -8,7 +8,7 @@
 // The bits of a result depend only on the vectors and on the order of the terms.
 #pragma once
 
-#include "core/cpp/tiles.hpp"
+#include "core/cpp/strided_tiles.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME::output {
 
@@ -21,8 +21,8 @@ constexpr int kChains = 4;
 constexpr std::int64_t kSummands = 512;
 // Vectors are prefetched this many pairs ahead.
 constexpr std::int64_t kAhead = 8;
-// This number of packs of a weighted sum are in registers at the same time: 16 with AVX-512, otherwise 4. With sanitizers
-// it is 4, because this file would take a minute to compile with 16.
+// This number of packs of a weighted sum are in registers at the same time: 16 with AVX-512, otherwise 4. With
+// sanitizers it is 4, because this file would take a minute to compile with 16.
 constexpr int kSummed = kRegisterBytes == 64 && !SOFTARGMAX_SANITIZED ? 16 : 4;
 
 // Returns <a, b>, and prefetches the vector `next`, which has the length of b.

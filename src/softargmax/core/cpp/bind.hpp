@@ -19,7 +19,7 @@
 #include <tuple>
 #include <utility>
 
-#include "strides.hpp"
+#include "call_plan.hpp"
 #include "tensors.hpp"
 
 namespace nb = nanobind;

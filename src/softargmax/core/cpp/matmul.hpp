@@ -13,7 +13,7 @@
 // the work among threads. Rows and columns can be split anywhere, and the depth at multiples of kDepth.
 #pragma once
 
-#include "tiles.hpp"
+#include "strided_tiles.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "elementwise.hpp"
-#include "tiles.hpp"
+#include "strided_tiles.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
