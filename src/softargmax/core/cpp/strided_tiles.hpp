@@ -61,8 +61,9 @@ struct Bfloat16 {
     explicit Bfloat16(float x) {  // rounds to nearest, with ties to even, and keeps NaN
         std::uint32_t u;
         std::memcpy(&u, &x, sizeof u);
-        const std::uint32_t rounded = (u + 0x7FFF + ((u >> 16) & 1)) >> 16;
-        bits = static_cast<std::uint16_t>(x == x ? rounded : ((u >> 16) | 0x40));
+        // The choice is made in 32 bits, before the shift. In 16 bits, GCC would pack three vectors in place of one.
+        const std::uint32_t rounded = u + 0x7FFF + ((u >> 16) & 1), chosen = x == x ? rounded : u | 0x400000;
+        bits = static_cast<std::uint16_t>(chosen >> 16);
     }
 };
 
