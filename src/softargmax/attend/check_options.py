@@ -1,4 +1,4 @@
-"""The options of attention. Each public function checks them once.
+"""The options of attention, and their checks. Each public function checks its options once.
 
 Each option appears twice here: as a keyword with its type, and in `options_of` with its check. `DEFAULTS` lists the
 defaults that are not None. A checked option becomes a field of `arguments.Options`.

@@ -67,7 +67,7 @@ template <class T> struct Packing {
     static Matrix<T> rows_of(const Shared& head, const Operand& x, std::int64_t own, std::int64_t wide,
                              std::int64_t begin, std::int64_t count, T* to) {
         if (!head.args.table && x.type == kTypeOf<T> && own == wide)
-            return {reinterpret_cast<const T*>(x.data) + head.row_of(x, begin), wide, count, 1,
+            return {reinterpret_cast<const T*>(x.data) + head.offset_of_key(x, begin), wide, count, 1,
                     x.row[head.args.batch.dims + 1]};
         head.copy_rows(x, own, begin, count, wide, to);
         return {to, wide, count, 1, wide};

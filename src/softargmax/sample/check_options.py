@@ -1,4 +1,4 @@
-"""Options of a draw, checked once in the public functions."""
+"""The options of draws, and their checks. Each public function checks its options once."""
 
 from __future__ import annotations
 

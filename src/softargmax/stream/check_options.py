@@ -1,4 +1,4 @@
-"""Check the arguments of a stream. Return the source as a `Store` and the options as a `Job`."""
+"""The options of a stream, and their checks, which return the source as a `Store` and the options as a `Job`."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ template <class V> struct Zero {
     SOFTARGMAX_INLINE V operator()(int, int) const { return V::all(0); }
 };
 // Computes a tile of at most `Rows` rows. If fewer rows are left, it uses a smaller tile, because a full tile takes
-// as long for 1 row as for 12. `put` must ignore rows beyond `rows`.
+// as long for 1 row as for all of its rows. `put` must ignore rows beyond `rows`.
 template <class A, int Rows = kTileRows, class T, class Put, class Start = Zero<Pack<T>>>
 void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put,
                  const Start& start = {}) {
