@@ -128,6 +128,21 @@ def test_bfloat16_of_numpy_is_read_and_written_in_place(name: str) -> None:
                 assert around.tobytes() == before.tobytes(), (shape, layout)  # nothing around `out` was written
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_results_written_past_the_caches(axis: int, dtype: str) -> None:
+    """Large results, which some processors write past the caches, have the bits of a few rows computed alone."""
+    z = scores((4096, 9216 // np.dtype(dtype).itemsize), dtype)  # 36 MiB
+    rows = np.moveaxis(z, axis, 1)[-140:]
+    expected = softargmax.softmax(np.ascontiguousarray(rows))
+    memory = np.empty(z.size + 64, dtype)
+    line = -memory.ctypes.data % 64 // memory.itemsize
+    for start in (line, line + 1):  # at the beginning of a cache line, and one number later
+        out = memory[start : start + z.size].reshape(z.shape)
+        softargmax.softmax(z, axis=axis, out=out)
+        assert same_bits(np.moveaxis(out, axis, 1)[-140:], expected)
+
+
 def test_the_comparison_can_fail() -> None:
     """The comparison detects that the bits of a naive softmax depend on the layout.
 
