@@ -15,7 +15,7 @@ from tests.cli.words import run as run_here
 
 from softargmax.cli.words import launch_worker
 from softargmax.cli.words.command import layers_named
-from softargmax.cli.words.layers import LAYERS
+from softargmax.cli.words.output_layers import LAYERS
 from softargmax.cli.words.settings import Until
 from softargmax.cli.words.torch_worker import JobRun
 from softargmax.core.extras import install

@@ -9,7 +9,7 @@ from tests.cli.words import TEXTS, WORDS, job, run
 
 from softargmax.cli.errors import FailedRunError
 from softargmax.cli.words.launch_worker import Texts
-from softargmax.cli.words.layers import LAYERS, LayerFactory
+from softargmax.cli.words.output_layers import LAYERS, LayerFactory
 from softargmax.cli.words.settings import Settings, Until
 from softargmax.cli.words.torch_models import LanguageModel
 from softargmax.cli.words.torch_text import continued

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from softargmax.cli import render
-from softargmax.cli.classify import columns, csv_file, decimals, learning, models
+from softargmax.cli.classify import columns, cross_validation, csv_file, decimals, models
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
 from softargmax.cli.options import Header
 
@@ -65,8 +65,8 @@ def command(  # noqa: PLR0913 one argument per option
     options: dict[str, Any] = {"C": 1.0 if C is None else C, "l1_ratio": l1_ratio or 0.0}
     estimator = models.estimator_of(model, options, calibrate=calibrate)
     running = columns.running(chosen, table)
-    with refused_as(FailedRunError, f"{rows_file.name}: "), learning.collected_warnings() as warned:
-        report = learning.fitted(estimator, X, y, learning.parts_of(folds, seed), chosen)
+    with refused_as(FailedRunError, f"{rows_file.name}: "), cross_validation.collected_warnings() as warned:
+        report = cross_validation.fitted(estimator, X, y, cross_validation.parts_of(folds, seed), chosen)
     if output is not None:
         models.save(output, models.Model(target, chosen, estimator))
     report = {

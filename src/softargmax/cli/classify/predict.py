@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from softargmax import stream
 from softargmax.cli import render
-from softargmax.cli.classify import csv_file, learning, models
+from softargmax.cli.classify import cross_validation, csv_file, models
 from softargmax.cli.errors import FailedRunError, refused_as
 from softargmax.cli.options import Header
 
@@ -28,7 +28,7 @@ def command(model: File, data: Data, output: Output = None, header: Header = Non
     """Predict the classes of the rows of a CSV file, and their probabilities."""
     csv_file.ready()
     models.check_output(output, data, model)
-    with learning.collected_warnings() as warned:  # models from other scikit-learn versions cause warnings
+    with cross_validation.collected_warnings() as warned:  # models from other scikit-learn versions cause warnings
         kept = models.load(model)
         rows_file = csv_file.Source(data, header=header, known=kept.columns.names)
         table = kept.columns.read(rows_file)

@@ -3,7 +3,7 @@
 corpus.py             finds files, splits training and held-out text, numbers the tokens (NumPy)
 vocabulary.py         tokens, classes and their counts
 settings.py           settings of a training run, and when it ends
-layers.py             the output layers by name; a new layer is one line
+output_layers.py      the output layers by name; a new layer is one line
 torch_models.py       window and attention models
 torch_training.py     optimisers, order of the data, steps, perplexity
 torch_checkpoint.py   safetensors checkpoints, written atomically

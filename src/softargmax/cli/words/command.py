@@ -15,7 +15,7 @@ from softargmax import measure
 from softargmax.cli import render
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
 from softargmax.cli.words import corpus, launch_worker, report
-from softargmax.cli.words.layers import LAYERS
+from softargmax.cli.words.output_layers import LAYERS
 from softargmax.cli.words.settings import CONTEXTS, HEADS, Job, Settings, Until
 from softargmax.core.extras import require
 

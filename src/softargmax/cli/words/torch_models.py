@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from softargmax.cli.words.layers import LAYERS, LayerFactory
+from softargmax.cli.words.output_layers import LAYERS, LayerFactory
 from softargmax.cli.words.settings import HEADS
 from softargmax.nn import Attention, OutputLayer
 
