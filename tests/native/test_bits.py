@@ -132,15 +132,20 @@ def test_bfloat16_of_numpy_is_read_and_written_in_place(name: str) -> None:
 @pytest.mark.parametrize("axis", [0, 1])
 def test_results_written_past_the_caches(axis: int, dtype: str) -> None:
     """Large results, which some processors write past the caches, have the bits of a few rows computed alone."""
-    z = scores((4096, 9216 // np.dtype(dtype).itemsize), dtype)  # 36 MiB
+    pitch = 9280 // np.dtype(dtype).itemsize  # 145 cache lines; 36 MiB in all
+    z = scores((4096, pitch - 11), dtype)
     rows = np.moveaxis(z, axis, 1)[-140:]
     expected = softargmax.softmax(np.ascontiguousarray(rows))
-    memory = np.empty(z.size + 64, dtype)
+    memory = np.empty(4096 * pitch + 64, dtype)
     line = -memory.ctypes.data % 64 // memory.itemsize
     for start in (line, line + 1):  # at the beginning of a cache line, and one number later
-        out = memory[start : start + z.size].reshape(z.shape)
+        memory[:] = 7
+        whole = memory[start : start + 4096 * pitch].reshape(4096, pitch)
+        out = whole[:, :-11]
         softargmax.softmax(z, axis=axis, out=out)
         assert same_bits(np.moveaxis(out, axis, 1)[-140:], expected)
+        assert (whole[:, -11:] == 7).all()
+        assert (memory[:start] == 7).all()
 
 
 def test_the_comparison_can_fail() -> None:
