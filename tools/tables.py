@@ -354,17 +354,20 @@ below them. What we know of the reasons:
   exponentials (2 to 3 % faster, adopted), gradients of keys that skip the queries before them (3 % of the backward
   pass, adopted), and longer sums (no gain).
 - **A last layer with trained scores.** Panels of zeros in the gradient are skipped, but the model of this line has
-  none: at a loss of 5.0 no probability is 0. With 0 in place of those below $2^{-24}$, 44 % of the entries would be 0,
-  but no panel. So the products take as long as those of random scores.
-- **bfloat16.** With AVX2 and one thread, the first pass of a softmax takes 42 % of the time, rounding and writing 21 %,
-  reading 14 %, and the second pass 14 %. What was tried: rounding in 32 bits (8 % faster, adopted), and writing in
-  pieces of 2 KiB between parts of the second pass (no gain with AVX2, 7 % slower with AVX-512). In a loss, the first
-  pass takes three quarters of the time. Its exponentials are those of float32 scores.
+  none: at a loss of 5.0 no probability is 0. With 0 in place of probabilities below $2^{-24}$, 44 % of the entries
+  would be 0, but no panel. So the products take as long as those of random scores.
+- **bfloat16.** With AVX2 and one thread, the first pass of a softmax takes 42 % of the time, the second pass 14 %,
+  reading for both passes 14 %, rounding and writing 21 %, and the rest (maxima, Python) 9 %. What was tried: rounding
+  in 32 bits (8 % faster, adopted), and writing in pieces of 2 KiB between parts of the second pass (no gain with AVX2,
+  7 % slower with AVX-512). In a loss, the first pass takes three quarters of the time. Its exponentials take as long as
+  those of float32 scores.
 - **Softmax along axis 0.** The table is from before large results along axis 0 were written past the caches. With these
   stores, four runs gave 3.3 to 3.5 with AVX-512, and one run 4.6 with AVX2.
 - **Rows in caches, and passes that only read.** These are limited by instructions. With AVX-512, the fold has about 15
   arithmetic instructions for 16 scores, and the second pass of a softmax 4 to 13. The processor executes two of them
-  per cycle.
+  per cycle. For 4096 x 1024 a prefetch of the result and storing the expensive part of each exponential were adopted;
+  stores past the caches take 1.4 ms in place of 1.0.
+- **Wide sparse fit.** SciPy's L-BFGS takes half of the time of both, and SciPy's sparse products a sixth.
 
 Not yet examined: segments with AVX2.
 

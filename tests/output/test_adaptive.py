@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-clusters = importlib.import_module("softargmax.output.torch_adaptive")
+adaptive = importlib.import_module("softargmax.output.torch_adaptive")
 layers = importlib.import_module("softargmax.output.torch_base")
 cases = importlib.import_module("tests.output.test_ranked")
 
@@ -151,7 +151,7 @@ def test_topk_equals_sorted_log_prob(k: int, cutoffs: list[int], scale: float) -
 def test_topk_computes_only_the_clusters_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = filled(AdaptiveSoftmax(3, 90, [30, 50, 70], head_bias=True), 0.1, mixed=False)
     computed: list[tuple[int, int]] = []
-    log_p = clusters.Cluster.log_p
+    log_p = adaptive.Cluster.log_p
 
     def counted(cluster: Any, h: Any) -> Any:
         if len(h):
@@ -167,9 +167,9 @@ def test_topk_computes_only_the_clusters_it_needs(monkeypatch: pytest.MonkeyPatc
     ):
         with torch.no_grad():
             layer.head_bias.zero_()[30:] = torch.tensor(tokens)
-        monkeypatch.setattr(clusters.Cluster, "log_p", log_p)
+        monkeypatch.setattr(adaptive.Cluster, "log_p", log_p)
         truth = layer.log_prob(hidden).topk(k).indices
-        monkeypatch.setattr(clusters.Cluster, "log_p", counted)
+        monkeypatch.setattr(adaptive.Cluster, "log_p", counted)
         computed.clear()
         assert torch.equal(layer.topk(hidden, k).index, truth)
         assert sorted(computed) == wanted

@@ -12,7 +12,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 hierarchical = importlib.import_module("softargmax.output.torch_hierarchical")
-paths = importlib.import_module("softargmax.output.torch_hierarchical")
 scored = importlib.import_module("softargmax.output.torch_class_scores")
 operations = importlib.import_module("softargmax.output.operations")
 descent = importlib.import_module("softargmax.output.torch_tree_search")
@@ -86,7 +85,7 @@ def test_loss_never_stores_all_scores() -> None:
 def test_results_equal_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, hidden, y = layer_of(counted(60), reduction="none"), drawn(9, 5, dtype=torch.float32), torch.arange(9)
     tables = hierarchical.Paths(layer.offsets, layer.path_nodes, layer.path_signs)
-    pairs, _ = paths.pairs_of(tables, y, torch.ones(9, dtype=torch.bool), layer.tree.depth)
+    pairs, _ = hierarchical.pairs_of(tables, y, torch.ones(9, dtype=torch.bool), layer.tree.depth)
     i = operations.PairScores(hidden, operations.Table(layer.weight, layer.bias, False), pairs)
     torch.testing.assert_close(operations.pair_scores.define(i), scored.pair_scores(*i))
     native = layer.log_prob(hidden)

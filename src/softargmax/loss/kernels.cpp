@@ -1,4 +1,5 @@
-// Losses of rows, and their gradients. This file is compiled once for each instruction set.
+// The losses of a call: their sum or mean, and those of a last layer for a part of the rows at a time. This file is
+// compiled once for each instruction set.
 #include <memory>
 
 #include "loss/last_layer.hpp"

@@ -1,5 +1,4 @@
-// The loss of a row, and its gradient: the first part of this file has the formulas, and the second part has the passes
-// over rows.
+// The losses of rows and their gradients: formulas, then the passes over blocks.
 //
 // The formulas are those of docs/design.md:
 //

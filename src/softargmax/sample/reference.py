@@ -1,4 +1,6 @@
-"""Definitions of draws and filters in array-API Python. They serve tests and libraries without kernels.
+"""Definitions of draws and filters in array-API Python, for tests and libraries without kernels.
+
+The arithmetic of speculative sampling at the end serves all libraries.
 
     x = beta (z - m)        p = exp(x) / sum exp(x)        draw = arg max (x + g)
 
@@ -316,7 +318,7 @@ def _check(status: Any, z: Any, n: int) -> None:
 def accepted_guesses(p: Any, q: Any, tokens: Any, v: Any) -> tuple[Any, Any]:
     """Return the number of guesses to accept in each sequence, and which sequences have a guess out of range.
 
-    v are uniform numbers in (0, 1). A sequence with a guess out of range has no accepted guess. In CPU memory without
+    v are uniform numbers in (0, 1]. A sequence with a guess out of range has no accepted guess. In CPU memory without
     tracing there is no such sequence, because `speculative_sample` raises an error for it.
     """
     xp = namespace(p)
