@@ -11,7 +11,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 hierarchical = importlib.import_module("softargmax.output.torch_hierarchical")
-
 rows = importlib.import_module("softargmax.output.torch_class_scores")
 descent = importlib.import_module("softargmax.output.torch_tree_search")
 layers = importlib.import_module("softargmax.output.torch_base")
