@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from bench import compare
 from bench.compare import ROOT, Ratio, Worker
 from bench.compare_lines import LINES, timed
 
@@ -44,6 +45,19 @@ def test_the_error_names_an_install_that_fails(tmp_path) -> None:
 )
 def test_verdicts(ratio: float, margin: float, holds: bool) -> None:
     assert Ratio("loss", "a line", 1.0, ratio, margin).holds == holds
+
+
+def test_of_a_slow_line_the_middle_of_three_results_counts(monkeypatch) -> None:
+    def results(*ratios: float) -> dict[int, Ratio]:
+        return {line: Ratio("loss", str(line), 1.0, ratio, 0.01) for line, ratio in enumerate(ratios)}
+
+    def measured(a, b, chosen) -> dict[int, Ratio]:
+        return {line: ratio for line, ratio in next(more).items() if chosen(line, "loss")}
+
+    monkeypatch.setattr(compare, "measured", measured)
+    more = iter([results(5.0, 1.02, 0.93), results(5.0, 0.99, 1.2)])
+    assert [line.ratio for line in compare.confirmed("a", "b", results(0.98, 0.9, 0.8))] == [0.98, 0.99, 0.93]
+    assert [line.ratio for line in compare.confirmed("a", "b", results(0.97, 1.0, 1.1))] == [0.97, 1.0, 1.1]
 
 
 def test_a_name_that_is_no_revision_is_refused() -> None:
