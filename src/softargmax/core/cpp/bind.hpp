@@ -388,12 +388,12 @@ struct BetaField {
     using Value = nb::handle;
     const char* name;
     nb::handle read(nb::handle x) const {
-        if (!PyTuple_Check(x.ptr()) || PyTuple_GET_SIZE(x.ptr()) != 2)
+        if (!PyTuple_Check(x.ptr()) || NB_TUPLE_GET_SIZE(x.ptr()) != 2)
             refuse(name, "a pair of floats, or of float64 arrays");
         return x;
     }
     template <class J> void put(Plan& plan, CallOf<J>& call, nb::handle x) const {
-        call.scale(plan, PyTuple_GET_ITEM(x.ptr(), 0), PyTuple_GET_ITEM(x.ptr(), 1));
+        call.scale(plan, NB_TUPLE_GET_ITEM(x.ptr(), 0), NB_TUPLE_GET_ITEM(x.ptr(), 1));
     }
 };
 inline BetaField beta(const char* name) { return {name}; }

@@ -106,8 +106,8 @@ struct Tensors {
     bool all_ready(nb::handle x) const {
         if (ordinary(x)) return ready(x);
         if (!PyTuple_Check(x.ptr())) return type && !has(x);
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(x.ptr()); ++i)
-            if (!all_ready(PyTuple_GET_ITEM(x.ptr(), i))) return false;
+        for (Py_ssize_t i = 0; i < NB_TUPLE_GET_SIZE(x.ptr()); ++i)
+            if (!all_ready(NB_TUPLE_GET_ITEM(x.ptr(), i))) return false;
         return true;
     }
 };
