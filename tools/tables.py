@@ -364,7 +364,7 @@ below them. What we know of the reasons:
 - **Rows in caches, and passes that only read.** These are limited by instructions. With AVX-512, the fold has about 15
   arithmetic instructions for 16 scores, and the second pass of a softmax 4 to 13. The processor executes two of them
   per cycle. For 4096 x 1024 a prefetch of the result and storing the expensive part of each exponential were adopted;
-  stores past the caches take 1.4 ms in place of 1.0. With AVX-512 this softmax takes 1.4 times as long as a copy.
+  stores past the caches take 1.4 ms in place of 1.0. With AVX-512 this softmax takes 1.5 times as long as a copy.
 - **Wide sparse fit.** SciPy's L-BFGS takes half of the time of both, and SciPy's sparse products a sixth.
 
 Not yet examined: segments with AVX2.
