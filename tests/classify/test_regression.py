@@ -16,9 +16,11 @@ from sklearn.preprocessing import StandardScaler
 from tests.classify import problems
 from tests.classify.problems import Problem, objective
 
+import softargmax
 from softargmax import classify
 from softargmax.classify import SoftmaxRegression
 from softargmax.classify.objective import Objective
+from softargmax.classify.sparse_products import add_product
 from softargmax.sparse import entmax, entmax_loss
 
 SMALL = {name: problems.shipped(name) for name in ("digits", "iris", "wine", "breast_cancer")}
@@ -258,6 +260,34 @@ def test_fits_have_the_same_bits() -> None:
         whole = model.predict_proba(problem.X)
         for part in (slice(7), slice(100, 101), slice(5, 900, 3)):
             assert np.array_equal(whole[part], model.predict_proba(problem.X[part]))
+
+
+def test_sparse_fits_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads change no bit of a fit to sparse rows, and neither do other rows of a prediction."""
+    monkeypatch.setattr("softargmax.classify.sparse_products.SMALL", 0)
+    X, y = problems.words(300, 3000, 5)
+    whole = SoftmaxRegression().fit(X, y)
+    try:
+        for threads in (1, 2, 5):
+            softargmax.set_num_threads(threads)
+            assert np.array_equal(SoftmaxRegression().fit(X, y).coef_, whole.coef_)
+            assert np.array_equal(whole.predict_proba(X[5:90:3]), whole.predict_proba(X)[5:90:3])
+    finally:
+        softargmax.set_num_threads(0)
+
+
+def test_products_of_sparse_rows_are_those_of_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This holds for rows without entries, for one row with most entries, and for more parts than rows."""
+    monkeypatch.setattr("softargmax.classify.sparse_products.SMALL", 0)
+    rng = np.random.default_rng(0)
+    dense = (rng.random((50, 40)) < 0.1) * rng.standard_normal((50, 40))
+    dense[[0, 7, 8, 49]] = 0
+    dense[20] = 1
+    table = rng.standard_normal((40, 3))
+    for x in (dense, dense[:3], dense[20:21], dense[:0], np.zeros((5, 40))):
+        rows, found = sparse.csr_array(x), np.ones((len(x), 3))
+        add_product(rows, table.copy(order="F"), found)
+        assert np.array_equal(found, 1 + rows @ table)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
+from softargmax.classify.sparse_products import add_product
 from softargmax.core import _native
 from softargmax.normalize import log_softmax, softmax
 
@@ -258,10 +259,12 @@ def both(z: Array) -> Array:
 
 
 def affine(X: Any, w: Array, bias: Array) -> Array:
-    """Return X W^T + b. If X is dense, the bits of a result row do not depend on other rows of X."""
-    if sparse.issparse(X):
-        return np.asarray(X @ w.T) + bias
+    """Return X W^T + b. The bits of a result row do not depend on other rows of X."""
     kind = np.float64 if np.float64 in (X.dtype, w.dtype) else np.float32
     found = np.empty((X.shape[0], len(w)), kind)
+    if sparse.issparse(X):
+        found[...] = bias
+        add_product(X, w.T, found)
+        return found
     _native.product(X, w.T, found, np.ascontiguousarray(bias, kind))
     return found

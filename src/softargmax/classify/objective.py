@@ -8,19 +8,21 @@ reads X from memory only once. Sums over blocks are float64.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from softargmax.classify.base import affine, both
+from softargmax.classify.sparse_products import add_product, rows_of
 from softargmax.core import _native
 from softargmax.loss import cross_entropy_and_gradient
 from softargmax.normalize import softmax
 from softargmax.sparse import entmax, entmax_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from softargmax.classify.base import Array, Training
 
@@ -32,9 +34,14 @@ For 50,000 rows of 64 features and 1000 classes, a pass takes 71 ms. With a quar
 
 
 class Block(NamedTuple):
-    """A block of rows with their classes and weights (None if all weights are 1)."""
+    """A block of rows with their classes and weights (None if all weights are 1).
+
+    If the rows are sparse, `transposed` is their transpose in CSR format. With it, a gradient of 20 classes takes half
+    as long as with the rows themselves.
+    """
 
     x: Any
+    transposed: Any
     target: Array
     weight: Array | None
 
@@ -57,15 +64,15 @@ class Objective:
         self.shape = self.free, self.features + 1
 
     def value_and_gradient(self, table: Array) -> tuple[float, Array]:
-        """Return f and its gradient, which has the table's shape."""
-        value, gradient, layer = 0.0, np.zeros(self.shape), self._layer(table)
-        for block in self._blocks():
+        """Return f and its gradient, which has the table's shape and layout."""
+        value, gradient, layer = 0.0, np.zeros_like(table), self._layer(table)
+        for block in self._blocks:
             rows, dz = _loss_and_gradient(self._scores(block.x, layer), block.target, self.alpha)
             if block.weight is not None:
                 rows = rows * block.weight
                 dz *= block.weight[:, None].astype(dz.dtype)
             value += float(rows.sum())
-            self._add(gradient, dz, block.x)
+            self._add(gradient, dz, block)
         penalty = 0.5 * self.l2 * float(np.square(table[:, :-1]).sum())
         return value / self.total + penalty, self._penalised(gradient, table)
 
@@ -78,8 +85,8 @@ class Objective:
         layer = self._layer(table)
 
         def product(other: Array) -> Array:
-            found, along = np.zeros(self.shape), self._layer(other)
-            for block in self._blocks():
+            found, along = np.zeros_like(other), self._layer(other)
+            for block in self._blocks:
                 p = self._probabilities(self._scores(block.x, layer))
                 s = p if self.alpha == 1 else _power(p, 2 - self.alpha)
                 t = self._scores(block.x, along)
@@ -87,7 +94,7 @@ class Objective:
                 dz = s * (t - mean[:, None])
                 if block.weight is not None:
                     dz *= block.weight[:, None].astype(dz.dtype)
-                self._add(found, dz, block.x)
+                self._add(found, dz, block)
             return self._penalised(found, other)
 
         return product
@@ -113,7 +120,7 @@ class Objective:
         As in `curvature`, 1 / K replaces p (1 - p). The entry of the intercept is 1. Entries of 0 are replaced by 1.
         """
         found = np.append(np.zeros(self.features), 1.0)
-        for block in self._blocks():
+        for block in self._blocks:
             squares = block.x.power(2) if sparse.issparse(block.x) else np.square(block.x, dtype=np.float64)
             found[:-1] += squares.T @ (np.ones(len(block.target)) if block.weight is None else block.weight)
         found[:-1] = np.sqrt(found[:-1] / self.total / self.classes + self.l2)
@@ -132,12 +139,17 @@ class Objective:
         found[-1, -1] = weight.sum() if self.intercept else 1.0
         return found
 
-    def _blocks(self) -> Iterator[Block]:
+    @cached_property
+    def _blocks(self) -> list[Block]:
         rows = max(24, self._rows_to_a_block() // 24 * 24)
-        for start in range(0, len(self.target), rows):
-            part = slice(start, start + rows)
-            weight = None if self.weight is None else self.weight[part]
-            yield Block(_rows(self.X, part), self.target[part], weight)
+        return [self._rows_from(slice(start, start + rows)) for start in range(0, len(self.target), rows)]
+
+    def _rows_from(self, part: slice) -> Block:
+        weight = None if self.weight is None else self.weight[part]
+        if not sparse.issparse(self.X):
+            return Block(self.X[part], None, self.target[part], weight)
+        x = rows_of(self.X, part)
+        return Block(x, x.T.tocsr(), self.target[part], weight)
 
     def _rows_to_a_block(self) -> int:
         """Return the number of rows per block.
@@ -151,7 +163,7 @@ class Objective:
 
     def _layer(self, table: Array) -> tuple[Array, Array]:
         """Return W and b in the dtype of X."""
-        return table[:, :-1].astype(self.X.dtype), table[:, -1].astype(self.X.dtype)
+        return table[:, :-1].astype(self.X.dtype, copy=False), table[:, -1].astype(self.X.dtype)
 
     def _scores(self, x: Any, layer: tuple[Array, Array]) -> Array:
         """Return the scores of all classes for a block of rows."""
@@ -161,10 +173,13 @@ class Objective:
     def _probabilities(self, z: Array) -> Array:
         return np.asarray(softmax(z) if self.alpha == 1 else entmax(z, self.alpha))
 
-    def _add(self, gradient: Array, dz: Array, x: Any) -> None:
+    def _add(self, gradient: Array, dz: Array, block: Block) -> None:
         """Add the gradient of a block of rows to the total gradient."""
         dz = dz[:, self.classes - self.free :]
-        gradient[:, :-1] += _transposed_product(dz, x)
+        if block.transposed is None:
+            gradient[:, :-1] += _transposed_product(dz, block.x)
+        else:
+            add_product(block.transposed, dz, gradient[:, :-1].T)
         if self.intercept:
             gradient[:, -1] += dz.sum(axis=0)
 
@@ -190,21 +205,10 @@ def _power(p: Array, exponent: float) -> Array:
     return np.where(p > 0, np.where(p > 0, p, 1) ** exponent, 0).astype(p.dtype)
 
 
-def _rows(X: Any, part: slice) -> Any:
-    """Return a slice of the rows of X without copying values."""
-    if not sparse.issparse(X):
-        return X[part]
-    begin, end, _ = part.indices(X.shape[0])
-    first, last = X.indptr[begin], X.indptr[end]
-    data = X.data[first:last], X.indices[first:last], X.indptr[begin : end + 1] - first
-    return sparse.csr_array(data, shape=(end - begin, X.shape[1]), copy=False)
-
-
 def _transposed_product(a: Any, b: Any) -> Array:
-    """Return a^T b as a dense array."""
+    """Return a^T b as a dense array. Both are dense, or both are sparse."""
     if sparse.issparse(b):
-        found = b.T @ a
-        return np.asarray(found.todense() if sparse.issparse(found) else found).T
+        return np.asarray((a.T @ b).todense())
     found = np.empty((a.shape[1], b.shape[1]), a.dtype)
     _native.product(a.T, b, found)
     return found

@@ -82,7 +82,10 @@ class Whitened:
 
 
 class Scaled:
-    """Coordinates U = W R with a diagonal R, for many features."""
+    """Coordinates U = W R with a diagonal R, for many features.
+
+    Column follows column in the vectors and in W, since SciPy's products of sparse matrices copy other layouts.
+    """
 
     def __init__(self, objective: Objective) -> None:
         self.shape = objective.shape
@@ -90,15 +93,15 @@ class Scaled:
 
     def table(self, u: Array) -> Array:
         """Return W, given its coordinates U as a vector."""
-        return np.asarray(u.reshape(self.shape) / self.r)
+        return np.asarray(u.reshape(self.shape, order="F") / self.r)
 
     def gradient(self, of_table: Array) -> Array:
         """Convert the gradient with respect to W into the gradient with respect to U, a vector."""
-        return np.asarray((of_table / self.r).reshape(-1))
+        return np.asarray((of_table / self.r).reshape(-1, order="F"))
 
     def point(self, table: Array) -> Array:
         """Return the coordinates U of W, as a vector."""
-        return np.asarray((table * self.r).reshape(-1))
+        return np.asarray((table * self.r).reshape(-1, order="F"))
 
 
 def _times(matrices: Array, table: Array) -> Array:
