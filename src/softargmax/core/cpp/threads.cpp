@@ -62,6 +62,12 @@ std::unique_lock<std::mutex> locked(std::mutex& mutex) {
     return lock;
 }
 
+// Waits until done() is true. The wait of std::condition_variable is a new symbol of libstdc++ since GCC 12: wheels
+// that call it do not run where GCC is older.
+template <class Done> void wait(std::condition_variable& woken, std::unique_lock<std::mutex>& lock, const Done& done) {
+    while (!done()) pthread_cond_wait(woken.native_handle(), lock.mutex()->native_handle());
+}
+
 // Starts `count` threads by calls of start(), or fewer if the system refuses. The new threads block all signals
 // except those that report an error of the thread itself. So the program's own threads handle all other signals.
 template <class Start> void start_up_to(int count, const Start& start) {
@@ -121,7 +127,7 @@ class ThreadPool {
     void sleep() {
         std::unique_lock lock(mutex_);
         ++sleeping_;
-        posted_.wait(lock, [&] { return next_job(); });
+        wait(posted_, lock, [&] { return next_job(); });
         --sleeping_;
     }
 
@@ -141,7 +147,7 @@ class ThreadPool {
         const auto is_done = [&] { return job.running == 0; };
         if (spin(is_done)) return;
         lock.lock();
-        finished_.wait(lock, is_done);
+        wait(finished_, lock, is_done);
     }
 };
 
