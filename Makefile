@@ -19,7 +19,7 @@ SANITIZE_ENV = $(QUIET) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktra
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-quick lint format types build bench memory accuracy exp-check docs sanitize wheel dev clean
+.PHONY: help demo test check check-quick lint format types build bench memory accuracy exp-check docs sanitize wheels dev clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -125,8 +125,15 @@ sanitize: $(SANITIZE)/venv/.installed ## native tests under address and undefine
 	$(SANITIZE_ENV) $(SANITIZE)/venv/bin/python -m pytest -n auto --dist worksteal -q --capture=sys -p no:cacheprovider \
 		--ignore-glob='*torch*' --doctest-ignore-import-errors -m 'sanitize and not no_sanitize' tests $(PYTEST_ARGS)
 
-wheel: $(VENV)/.pip ## a wheel in dist/
-	$(PIP) wheel --quiet --no-deps --wheel-dir dist .
+# 3.11 has a wheel of its own; that of 3.12 is for the stable ABI, and serves later Pythons too. With pyenv:
+# PYENV_VERSION=3.11.7:3.12.1:3.13.0 make wheels
+WHEEL_PYTHONS ?= python3.11 python3.12
+TEST_PYTHONS ?= $(WHEEL_PYTHONS) python3.13
+wheels: $(VENV)/.group-release ## wheels in dist/, checked and tested with several Pythons
+	rm -rf dist build/wheels
+	for python in $(WHEEL_PYTHONS); do $$python -m pip wheel --quiet --no-deps --wheel-dir build/wheels . || exit; done
+	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist build/wheels/*.whl
+	$(BIN)/python tools/check_wheel.py dist/*.whl --python $(TEST_PYTHONS)
 
 clean: ## forget builds and stamps
 	rm -rf build dist docs/_build $(VENV)/.pip $(VENV)/.group-* $(VENV)/.editable $(VENV)/.native

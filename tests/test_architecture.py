@@ -182,6 +182,13 @@ def test_native_files_open_only_the_namespaces_of_their_room(path: Path) -> None
     assert set(opened) <= own, f"{name(path)} opens {sorted(set(opened) - own)}"
 
 
+@every(NATIVE)
+def test_native_files_use_no_macro_that_reads_objects(path: Path) -> None:
+    """The wheel for Python 3.12 and later uses the stable ABI, which hides the fields of Python's objects."""
+    found = re.findall(r"\b_?Py[A-Za-z]+_[A-Z]+(?:_[A-Z]+)*\b", path.read_text(encoding="utf-8"))
+    assert not found, f"{found}: use a function of the stable ABI, or a macro of nanobind, such as NB_TUPLE_GET_SIZE"
+
+
 @every([p for p in NATIVE if name(p).startswith("core/")])
 def test_native_core_names_no_room(path: Path) -> None:
     rooms = "|".join(room for room in ROOMS if room != "core")

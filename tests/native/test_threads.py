@@ -137,6 +137,27 @@ def test_a_process_without_torch_needs_no_openmp() -> None:
 
 
 @pytest.mark.no_sanitize
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+@pytest.mark.parametrize("order", [("torch", "softargmax"), ("softargmax", "torch")])
+def test_torchs_openmp_is_the_only_one(order: tuple[str, str]) -> None:
+    """Whether torch is imported first or last, one libgomp is mapped, and both libraries use its threads."""
+    pytest.importorskip("torch")
+    calls = {
+        "torch": "import torch; torch.softmax(torch.ones(64, 9000), -1)\n",
+        "softargmax": "softargmax.softmax(z)\n",
+    }
+    code = """
+softargmax.softmax(z)
+libraries = {line.split()[-1] for line in open("/proc/self/maps") if "libgomp" in line}
+before = len(os.listdir("/proc/self/task"))
+for _ in range(20):
+    softargmax.softmax(z), torch.softmax(torch.ones(64, 9000), -1)
+print(len(libraries), "torch" in libraries.pop(), len(os.listdir("/proc/self/task")) - before)
+"""
+    assert run(LARGE + calls[order[0]] + calls[order[1]] + code) == "1 True 0"
+
+
+@pytest.mark.no_sanitize
 def test_torch_sets_the_default_number_of_threads() -> None:
     """`torch.set_num_threads` changes our default, whether torch is imported before or after the first call."""
     pytest.importorskip("torch")
