@@ -13,6 +13,8 @@ from tests.normalize.test_sums import BOUND, ulps
 from tests.oracle.backends import Backend
 
 import softargmax as s
+from softargmax.core.scale import Scale
+from softargmax.normalize.entropy_operations import RenyiEntropy, renyi_entropy
 
 INF, NAN = math.inf, math.nan
 ORDERS = (0.0, 1e-3, 0.3, 0.5, 0.51, 0.75, 0.999999, 1 - 2**-53, 1.0, 1 + 2**-52, 1.0001, 1.3, 1.9, 2.0, 5.0, 1e19, INF)
@@ -191,6 +193,17 @@ def test_vmap_over_the_order() -> None:
     assert torch.equal(found, torch.stack([s.renyi_entropy(z, a) for a in orders]))
     slopes = torch.func.vmap(torch.func.grad(lambda a: s.renyi_entropy(z[0], a)))(orders)
     assert torch.equal(slopes, torch.stack([torch.func.grad(lambda a: s.renyi_entropy(z[0], a))(a) for a in orders]))
+
+
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_an_order_of_nan_gives_nan(backend: Any) -> None:
+    """Devices mark an invalid order by NaN. The result is NaN even if the row has no support."""
+    z = np.array([[0.0, 1.0], [-INF, -INF], [0.0, 1.0], [-INF, -INF]])
+    arguments = RenyiEntropy(z, None, Scale(1.0, 0.0), np.array([[NAN], [NAN], [2.0], [2.0]]), (1,), z.dtype)
+    with s.using(backend):
+        found = renyi_entropy.first(arguments)
+    assert np.isnan(found[:2]).all()
+    assert np.isfinite(found[2:]).all()
 
 
 def test_a_traced_order_below_zero_gives_nan() -> None:

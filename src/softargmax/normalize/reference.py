@@ -181,8 +181,10 @@ def renyi_entropy(z: Any, where: Any, beta: Scale, order: Any, axes: tuple[int, 
     rows, xp = Rows(z, axes), namespace(z)
     scale = raised(beta, order, z)
     a, b = measure(rows, z, beta, where), measure(rows, z, scale, where)
-    orders = xp.full((), order, dtype=rows.dtype, device=device_of(z)) if isinstance(order, float) else None
-    orders = rows.lay_kept(xp.astype(order, rows.dtype)) if orders is None else orders
+    if isinstance(order, float):
+        orders = xp.full((), order, dtype=rows.dtype, device=device_of(z))
+    else:
+        orders = rows.lay_kept(xp.astype(order, rows.dtype))
     log_p, log_q = (xp.log1p(safe(x.r, xp)) for x in (a, b))
 
     infinite = orders > 1e18

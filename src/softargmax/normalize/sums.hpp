@@ -188,9 +188,11 @@ template <int Size> Twofold block_part(const Group<double, Size>& group, std::in
 }
 
 template <int Size> void put_sum(const Group<double, Size>& group, int g, const States& s, Twofold sum) {
-    const bool nan = s.p.r != s.p.r || group.scale[g].undefined || (s.q.r != s.q.r && s.p.r > -1);
+    const bool has_order = group.args.sum == SumOf::renyi_entropy;
+    const double order = has_order ? order_of(group, g) : 1;
+    const bool nan = s.p.r != s.p.r || order != order || group.scale[g].undefined || (s.q.r != s.q.r && s.p.r > -1);
     double value = sum.hi + sum.lo;
-    if (group.args.sum == SumOf::renyi_entropy) value = renyi_entropy(s, order_of(group, g), value);
+    if (has_order) value = renyi_entropy(s, order, value);
     if (s.p.r == -1) value = 0;  // p has an empty support, so the sum has no terms, even if q has NaN
     put(group.args.out, group.args, group.first + g, nan ? kNaN : value);
 }
