@@ -19,7 +19,7 @@ SANITIZE_ENV = $(QUIET) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktra
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-quick lint format types build bench memory accuracy exp-check docs sanitize wheels dev clean
+.PHONY: help demo test check check-quick lint format types build bench memory accuracy exp-check docs sanitize wheels lint-release dev clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -134,6 +134,16 @@ wheels: $(VENV)/.group-release ## wheels in dist/, checked and tested with sever
 	for python in $(WHEEL_PYTHONS); do $$python -m pip wheel --quiet --no-deps --wheel-dir build/wheels . || exit; done
 	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist build/wheels/*.whl
 	$(BIN)/python tools/check_wheel.py dist/*.whl --python $(TEST_PYTHONS)
+
+SCHEMA := $(BIN)/check-jsonschema --builtin-schema
+lint-release: $(VENV)/.group-release ## workflows, issue forms, package metadata, citation: without the network
+	$(BIN)/zizmor --offline --quiet .github
+	$(SCHEMA) vendor.github-workflows .github/workflows/*.yml
+	$(SCHEMA) vendor.dependabot .github/dependabot.yml
+	$(SCHEMA) vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(SCHEMA) vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(SCHEMA) vendor.citation-file-format CITATION.cff
+	$(BIN)/validate-pyproject pyproject.toml
 
 clean: ## forget builds and stamps
 	rm -rf build dist docs/_build $(VENV)/.pip $(VENV)/.group-* $(VENV)/.editable $(VENV)/.native
