@@ -19,7 +19,7 @@ SANITIZE_ENV = $(QUIET) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktra
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-quick lint format types build bench memory accuracy exp-check docs sanitize wheels lint-release dev clean
+.PHONY: help demo test check check-quick lint format types build bench memory accuracy exp-check docs sanitize wheels compat lint-release dev clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -35,13 +35,19 @@ $(VENV)/.group-%: $(VENV)/.pip pyproject.toml
 	$(INSTALL) --group $*
 	@touch $@
 
+# A wheel of `make wheels` saves the build, as long as what it is compiled from has not changed since its commit.
+COMPILED := CMakeLists.txt cmake pyproject.toml ':(glob)src/**/*.cpp' ':(glob)src/**/*.hpp'
+WHEEL = $(abspath $(shell test -f dist/commit && git diff --quiet "$$(cat dist/commit)" -- $(COMPILED) && \
+	ls dist/*-"$$($(BIN)/python -c 'import sys; print("cp311-cp311" if sys.version_info < (3, 12) else "cp312-abi3")')"-*.whl))
+
 # Editable, without build isolation: build/dev stays, so that a rebuild compiles only what changed.
 $(VENV)/.editable: $(VENV)/.group-build $(PACKAGE)
 	@mkdir -p build
-	$(LOCK) $(INSTALL) --no-build-isolation --editable .
+	$(LOCK) $(INSTALL) --no-build-isolation --config-settings cmake.define.SOFTARGMAX_WHEEL="$(WHEEL)" --editable .
 	@touch $@
 
 $(VENV)/.native: $(VENV)/.editable $(NATIVE)
+	$(LOCK) $(BIN)/cmake --log-level=WARNING -DSOFTARGMAX_WHEEL="$(WHEEL)" build/dev > build/configure.log
 	$(LOCK) $(BIN)/cmake --build build/dev
 	$(LOCK) $(BIN)/cmake --install build/dev --prefix "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')" > build/install.log
 	@touch $@
@@ -133,7 +139,11 @@ wheels: $(VENV)/.group-release ## wheels in dist/, checked and tested with sever
 	rm -rf dist build/wheels
 	for python in $(WHEEL_PYTHONS); do $$python -m pip wheel --quiet --no-deps --wheel-dir build/wheels . || exit; done
 	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist build/wheels/*.whl
+	if git diff --quiet HEAD -- $(COMPILED); then git rev-parse HEAD > dist/commit; fi
 	$(BIN)/python tools/check_wheel.py dist/*.whl --python $(TEST_PYTHONS)
+
+compat: $(VENV)/.group-release ## the tests with the oldest and newest versions of dependencies and Pythons; needs make wheels
+	$(BIN)/python tools/compat.py dist/*.whl
 
 SCHEMA := $(BIN)/check-jsonschema --builtin-schema
 lint-release: $(VENV)/.group-release ## workflows, issue forms, package metadata, citation: without the network
