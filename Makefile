@@ -19,7 +19,7 @@ SANITIZE_ENV = $(QUIET) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktra
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-quick lint format types build bench memory accuracy exp-check docs sanitize wheels compat lint-release dev clean
+.PHONY: help demo test check check-quick lint format types build bench memory accuracy exp-check docs sanitize wheels lint-release dev clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -141,9 +141,6 @@ wheels: $(VENV)/.group-release ## wheels in dist/, checked and tested with sever
 	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist build/wheels/*.whl
 	if git diff --quiet HEAD -- $(COMPILED); then git rev-parse HEAD > dist/commit; fi
 	$(BIN)/python tools/check_wheel.py dist/*.whl --python $(TEST_PYTHONS)
-
-compat: $(VENV)/.group-release ## the tests with the oldest and newest versions of dependencies and Pythons; needs make wheels
-	$(BIN)/python tools/compat.py dist/*.whl
 
 SCHEMA := $(BIN)/check-jsonschema --builtin-schema
 lint-release: $(VENV)/.group-release ## workflows, issue forms, package metadata, citation: without the network

@@ -145,7 +145,7 @@ def test_equal_rows_finds_a_wrong_bit(tmp_path):
     p = softargmax.softmax(np.load(source))
     np.save(target, p)
     assert streamed.equal_rows(source, target)
-    p[0, 5] = np.nextafter(p[0, 5], 1)
+    p[0, 5] = np.nextafter(p[0, 5], np.float32(1))
     np.save(target, p)
     assert not streamed.equal_rows(source, target)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax.core.arrays import dtype_name, is_torch, namespace
+from softargmax.core.arrays import device_of, dtype_name, is_torch, namespace
 from softargmax.core.loss_reduction import total_weight
 from softargmax.core.products import biased, finite
 from softargmax.core.row_chunks import SIZE, cut
@@ -168,7 +168,7 @@ def _placed(whole: Any, found: Any, part: slice, rows: int) -> Any:
     if found.shape[0] == rows:
         return found
     if whole.shape == (0,):
-        whole = namespace(found).empty((rows, *found.shape[1:]), dtype=found.dtype, device=found.device)
+        whole = namespace(found).empty((rows, *found.shape[1:]), dtype=found.dtype, device=device_of(found))
     whole[part, ...] = found
     return whole
 
