@@ -35,9 +35,11 @@ $(VENV)/.group-%: $(VENV)/.pip pyproject.toml
 	$(INSTALL) --group $*
 	@touch $@
 
-# A wheel of `make wheels` saves the build, as long as what it is compiled from has not changed since its commit.
-COMPILED := CMakeLists.txt cmake pyproject.toml ':(glob)src/**/*.cpp' ':(glob)src/**/*.hpp'
-WHEEL = $(abspath $(shell test -f dist/commit && git diff --quiet "$$(cat dist/commit)" -- $(COMPILED) && \
+# If dist/ has a wheel, and nothing that its module is compiled from has changed since the wheel's commit, that module is
+# installed, and nothing is compiled.
+COMPILED := CMakeLists.txt cmake pyproject.toml src/softargmax/__init__.py ':(glob)src/**/*.cpp' ':(glob)src/**/*.hpp'
+UNCHANGED_SINCE = test -z "$$(git ls-files --others --exclude-standard -- $(COMPILED))" && git diff --quiet $(1) -- $(COMPILED)
+WHEEL = $(abspath $(shell test -f dist/commit && $(call UNCHANGED_SINCE,"$$(cat dist/commit)") && \
 	ls dist/*-"$$($(BIN)/python -c 'import sys; print("cp311-cp311" if sys.version_info < (3, 12) else "cp312-abi3")')"-*.whl))
 
 # Editable, without build isolation: build/dev stays, so that a rebuild compiles only what changed.
@@ -137,10 +139,13 @@ WHEEL_PYTHONS ?= python3.11 python3.12
 TEST_PYTHONS ?= $(WHEEL_PYTHONS) python3.13
 wheels: $(VENV)/.group-release ## wheels in dist/, checked and tested with several Pythons
 	rm -rf dist build/wheels
+	mkdir -p build/wheels
+	if $(call UNCHANGED_SINCE,HEAD); then git rev-parse HEAD > build/wheels/commit; fi
 	for python in $(WHEEL_PYTHONS); do $$python -m pip wheel --quiet --no-deps --wheel-dir build/wheels . || exit; done
 	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist build/wheels/*.whl
-	if git diff --quiet HEAD -- $(COMPILED); then git rev-parse HEAD > dist/commit; fi
 	$(BIN)/python tools/check_wheel.py dist/*.whl --python $(TEST_PYTHONS)
+	if test -f build/wheels/commit && $(call UNCHANGED_SINCE,"$$(cat build/wheels/commit)"); \
+		then mv build/wheels/commit dist/commit; fi
 
 SCHEMA := $(BIN)/check-jsonschema --builtin-schema
 lint-release: $(VENV)/.group-release ## workflows, issue forms, package metadata, citation: without the network

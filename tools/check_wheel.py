@@ -34,9 +34,9 @@ GLIBC = 34
 """Largest minor version of glibc 2 that a wheel may need."""
 MANYLINUX = r"manylinux_2_(\d+)_(\w+)"
 SECONDS = 20
-"""Longest time to install a wheel and NumPy in a fresh environment."""
+"""Longest time to install a wheel, NumPy and the extra `cli` in a fresh environment, with a quick package index."""
 TESTS = ("tests/native", "tests/normalize/test_edges.py", "tests/normalize/test_sums.py")
-"""The native tests: those of `test-command` in pyproject.toml, too."""
+"""The native tests. `test-command` in pyproject.toml lists the same paths."""
 
 
 def problems(wheel: Path) -> list[str]:

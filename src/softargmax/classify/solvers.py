@@ -84,7 +84,7 @@ class Whitened:
 class Scaled:
     """Coordinates U = W R with a diagonal R, for many features.
 
-    Column follows column in the vectors and in W, since SciPy's products of sparse matrices copy other layouts.
+    W and the vectors are in column-major order, because SciPy's products with sparse matrices copy a row-major W.
     """
 
     def __init__(self, objective: Objective) -> None:

@@ -1,9 +1,8 @@
-"""Products of sparse matrices in CSR format with dense matrices, by threads."""
+"""Multithreaded products of sparse matrices in CSR format and dense matrices."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PARTS = 4
-"""Number of parts per thread. A thread that has lost its core delays one part only."""
+"""Number of parts per thread. If the system interrupts a thread, only its current part is late."""
 SMALL = 1 << 20
 """Products with fewer multiplications than this use one thread, since starting threads takes 0.1 ms."""
 
@@ -24,7 +23,7 @@ SMALL = 1 << 20
 def add_product(x: Any, table: NDArray[Any], into: NDArray[Any]) -> None:
     """Add x times a dense matrix to `into`. The bits of a row do not depend on threads or other rows.
 
-    SciPy releases Python's lock while it multiplies. Parts have about the same number of stored entries.
+    SciPy releases the GIL during a product. The parts have about the same number of stored entries.
     """
     table, threads = np.ascontiguousarray(table), get_num_threads()
     if threads == 1 or x.nnz * table.shape[1] < SMALL:
@@ -33,11 +32,14 @@ def add_product(x: Any, table: NDArray[Any], into: NDArray[Any]) -> None:
     ends = np.searchsorted(x.indptr, np.linspace(0, x.nnz, PARTS * threads + 1))
     ends[0], ends[-1] = 0, x.shape[0]
 
-    def add(begin: int, end: int) -> None:
-        into[begin:end] += rows_of(x, slice(begin, end)) @ table
+    errors = np.geterr()
 
-    with ThreadPoolExecutor(threads) as pool:  # in the caller's context, which has NumPy's error state
-        sums = [pool.submit(copy_context().run, add, *part) for part in pairwise(ends.tolist())]
+    def add(begin: int, end: int) -> None:
+        with np.errstate(**errors):  # every thread has its own error state
+            into[begin:end] += rows_of(x, slice(begin, end)) @ table
+
+    with ThreadPoolExecutor(threads) as pool:
+        sums = [pool.submit(add, *part) for part in pairwise(ends.tolist())]
     for done in sums:
         done.result()
 

@@ -62,8 +62,8 @@ std::unique_lock<std::mutex> locked(std::mutex& mutex) {
     return lock;
 }
 
-// Waits until done() is true. The wait of std::condition_variable is a new symbol of libstdc++ since GCC 12: wheels
-// that call it do not run where GCC is older.
+// Waits until done() is true. std::condition_variable::wait has a new symbol version since GCC 12 (GLIBCXX_3.4.30): a
+// module that calls it does not load with an older libstdc++.
 template <class Done> void wait(std::condition_variable& woken, std::unique_lock<std::mutex>& lock, const Done& done) {
     while (!done()) pthread_cond_wait(woken.native_handle(), lock.mutex()->native_handle());
 }
