@@ -37,7 +37,7 @@ $(VENV)/.group-%: $(VENV)/.pip pyproject.toml
 
 # If dist/ has a wheel, and nothing that its module is compiled from has changed since the wheel's commit, that module is
 # installed, and nothing is compiled.
-COMPILED := CMakeLists.txt cmake pyproject.toml src/softargmax/__init__.py ':(glob)src/**/*.cpp' ':(glob)src/**/*.hpp'
+COMPILED := $(PACKAGE) src/softargmax/__init__.py ':(glob)src/**/*.cpp' ':(glob)src/**/*.hpp'
 UNCHANGED_SINCE = test -z "$$(git ls-files --others --exclude-standard -- $(COMPILED))" && git diff --quiet $(1) -- $(COMPILED)
 WHEEL = $(abspath $(shell test -f dist/commit && $(call UNCHANGED_SINCE,"$$(cat dist/commit)") && \
 	ls dist/*-"$$($(BIN)/python -c 'import sys; print("cp311-cp311" if sys.version_info < (3, 12) else "cp312-abi3")')"-*.whl))

@@ -74,7 +74,8 @@ def problems(wheel: Path) -> list[str]:
         found.append(f"platforms: expected {policy}, and none below, got {sorted(named)}")
     # No other compiled file: a bundled libgomp would be a second one beside torch's.
     expect("compiled files", {module(tag, glibc[2]) for tag in tags}, set(compiled))
-    if "-abi3-" in wheel.name and subprocess.run([tool("abi3audit"), "--strict", wheel], check=False).returncode:
+    audit = [Path(sys.executable).with_name("abi3audit"), "--strict", wheel]
+    if "-abi3-" in wheel.name and subprocess.run(audit, check=False).returncode:
         found.append("abi3audit: expected no symbol outside the stable ABI")
     return found
 
@@ -83,11 +84,6 @@ def module(tag: Tag, machine: str) -> str:
     """Return the path of the compiled module in a wheel with this tag."""
     abi = "abi3" if tag.abi == "abi3" else f"cpython-{tag.interpreter.removeprefix('cp')}-{machine}-linux-gnu"
     return f"softargmax/core/_native.{abi}.so"
-
-
-def tool(name: str) -> str:
-    """Return the path of a program in the environment of this Python."""
-    return str(Path(sys.executable).with_name(name))
 
 
 def test(python: str, wheels: list[Path]) -> None:
