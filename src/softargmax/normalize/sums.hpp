@@ -43,27 +43,27 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::normalize {
 struct States {
     State p, q;
 };
-// Returns the order a of a Renyi entropy. Its second distribution is q = p^a / sum p^a, which is the softmax of a times
-// the scores.
+// Returns the order a of a Renyi entropy, and 1 for sums without an order. The second distribution of the Renyi entropy
+// is q = p^a / sum p^a, which is the softmax of a times the scores.
 template <int Size> double order_of(const Group<double, Size>& group, int g) {
-    return at(group.args.parameter, group.args, group.first + g);
+    return group.args.parameter ? at(group.args.parameter, group.args, group.first + g) : 1;
 }
 // True if the Renyi entropy of this order needs q. Orders 1, inf and NaN do not need q. At a = 1 the entropy is
 // <p, -log p>, and at a = inf it is -log max p. Orders above 2^60 are treated as inf.
 inline bool has_q(double order) { return order != 1 && order <= 0x1p60; }
-// Returns the scale of the scores of q: beta, or the order times beta for the Renyi entropy. At T = 0 it is beta
-// for the Renyi entropy too, because its q is then equal to p.
+// Returns the scale of the scores of q: the order times beta. At T = 0 it is beta, because the q of the Renyi entropy
+// is then equal to p.
 template <int Size> Scale scale_of_q(const Group<double, Size>& group, int g) {
     const Scale beta = group.beta(g);
-    if (group.args.sum != SumOf::renyi_entropy || std::isinf(beta.hi)) return beta;
+    if (std::isinf(beta.hi)) return beta;
     const Twofold product = times(Twofold{beta.hi, beta.lo}, order_of(group, g));
     return {product.hi, product.lo};
 }
 template <int Size> States fold_both(const Group<double, Size>& group, std::int64_t block, int g) {
     const State p = group.fold_row(g, block);
-    const bool renyi = group.args.sum == SumOf::renyi_entropy && has_q(order_of(group, g));
-    if (group.args.sum != SumOf::kl_divergence && !renyi) return {p, {}};
-    const double* of_q = group.args.sum == SumOf::kl_divergence ? group.other : group.scores;
+    const bool other = group.args.sum == SumOf::kl_divergence;
+    if (!other && !has_q(order_of(group, g))) return {p, {}};
+    const double* of_q = other ? group.other : group.scores;
     return {p, fold(of_q + g * group.pitch, group.end(block) - group.begin(block), scale_of_q(group, g), of_q)};
 }
 template <int Size> States merge_both(const Group<double, Size>& group, int g, const States& a, const States& b) {
@@ -159,7 +159,7 @@ template <int Size> Twofold block_part(const Group<double, Size>& group, std::in
     const double *z = group.scores + g * group.pitch, *other = group.other ? group.other + g * group.pitch : nullptr;
     double *p = scratch(kTerms).get<double>(4 * kBlock), *q = p + kBlock, *log_p = q + kBlock, *log_q = log_p + kBlock;
     const Scale beta = group.beta(g);
-    const double order = group.args.sum == SumOf::renyi_entropy ? order_of(group, g) : 1;
+    const double order = order_of(group, g);
     if (order != 1 && logs_are_apart(s, order)) return {0, 0};
     apply<Log::no>(z, n, s.p, beta, {p, z, false});
     switch (group.args.sum) {
@@ -188,11 +188,10 @@ template <int Size> Twofold block_part(const Group<double, Size>& group, std::in
 }
 
 template <int Size> void put_sum(const Group<double, Size>& group, int g, const States& s, Twofold sum) {
-    const bool has_order = group.args.sum == SumOf::renyi_entropy;
-    const double order = has_order ? order_of(group, g) : 1;
+    const double order = order_of(group, g);
     const bool nan = s.p.r != s.p.r || order != order || group.scale[g].undefined || (s.q.r != s.q.r && s.p.r > -1);
     double value = sum.hi + sum.lo;
-    if (has_order) value = renyi_entropy(s, order, value);
+    if (group.args.sum == SumOf::renyi_entropy) value = renyi_entropy(s, order, value);
     if (s.p.r == -1) value = 0;  // p has an empty support, so the sum has no terms, even if q has NaN
     put(group.args.out, group.args, group.first + g, nan ? kNaN : value);
 }
