@@ -7,8 +7,9 @@ kernels for CPU memory.
 """
 
 from softargmax.normalize.boltzmann import boltzmann
-from softargmax.normalize.entropy import entropy, kl_divergence, renyi_entropy
+from softargmax.normalize.entropy import entropy, renyi_entropy
 from softargmax.normalize.hardmax import hardmax
+from softargmax.normalize.kl_divergence import kl_divergence
 from softargmax.normalize.log_softmax import log_softmax
 from softargmax.normalize.logsumexp import logcumsumexp, logsumexp, signed_logsumexp
 from softargmax.normalize.results import Boltzmann, SignedLog, SoftmaxWithLse

@@ -70,7 +70,7 @@ def softmin(
 
 
 def falling(z: Any, scale: Scale) -> tuple[Any, Scale]:
-    """Return scores and scale whose softmax is the softmin: z and -beta, or -z and beta if beta is 0."""
+    """Return scores and scale whose softmax is the softmin: z and -beta. If beta is 0, the scores are -z."""
     flipped = negated(scale)
     if isinstance(flipped.hi, float):
         return (-z if flipped.hi == 0.0 else z), flipped
