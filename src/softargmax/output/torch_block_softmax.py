@@ -20,7 +20,7 @@ from softargmax.core.native import fresh
 from softargmax.core.products import layer_scores, sound
 from softargmax.core.targets import IGNORE
 from softargmax.core.torch_memory import shared, view
-from softargmax.core.torch_readable import as_they_are, by_definition
+from softargmax.core.torch_readable import as_they_are
 from softargmax.loss import (
     cross_entropy,
     cross_entropy_and_gradient,
@@ -103,6 +103,25 @@ def _combined(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor
     return torch.where(unseen, more + torch.inf, loss + more)[:, 0]
 
 
+def _defined_gradients(
+    total: bool, inputs: Sequence[Any], wanted: Sequence[bool], g: Tensor, *, again: bool
+) -> list[Tensor | None]:
+    """The gradients of <g, _definition(inputs)> with respect to the wanted inputs, for use inside a backward.
+
+    With `again`, the gradients can be differentiated.
+
+    They are computed with respect to aliases of the inputs. Gradients with respect to the inputs themselves would run
+    the inputs' hooks twice. They would also count a part of the gradient twice if one input is computed from another
+    (tied weights).
+    """
+    with torch.enable_grad():
+        aliases = [x.view_as(x) if needed else x for x, needed in zip(inputs, wanted, strict=True)]
+        value = _definition(total, *aliases)
+    requested = [x for x, needed in zip(aliases, wanted, strict=True) if needed]
+    found = iter(torch.autograd.grad(value, requested, g, create_graph=again))
+    return [next(found) if needed else None for needed in wanted]
+
+
 class _Losses(torch.autograd.Function):
     """Autograd function of (total, wanted, y, h, bias, *weights): the losses of rows, or with `total` their sum.
 
@@ -129,11 +148,7 @@ class _Losses(torch.autograd.Function):
         wanted, again = ctx.needs_input_grad[2:], torch.is_grad_enabled()
         computed, ctx.gradients = ctx.gradients, None
         if again or not as_they_are(g):
-
-            def defined(*tensors: Any) -> Tensor:
-                return _definition(ctx.total, *tensors)
-
-            return None, None, *by_definition(defined, inputs, wanted, g, again=again)
+            return None, None, *_defined_gradients(ctx.total, inputs, wanted, g, again=again)
         if computed is None:
             _, computed = _losses_and_gradients(*inputs, wanted=wanted[1:], seed=None if ctx.total else g)
         if ctx.total and g != 1:
