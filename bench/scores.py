@@ -103,7 +103,7 @@ def many_small(rng: np.random.Generator, shape: tuple[int, int], _: str) -> NDAr
 
 
 def wide(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Draw uniform scores from -e to e, where exp(-e) is about the smallest subnormal number of the format."""
+    """Draw uniform scores from -end to end, where exp(-end) is about the smallest subnormal number of the format."""
     end = -SUBNORMAL[dtype][0]
     return rng.uniform(-end, end, shape)
 

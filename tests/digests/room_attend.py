@@ -1,4 +1,4 @@
-"""The cases of the room attend: every function, option and pair of options, gradients."""
+"""The digest cases of softargmax/attend: every function, option and pair of options, gradients."""
 
 from __future__ import annotations
 
@@ -202,6 +202,6 @@ def modules() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    """Yield all cases of the room."""
+    """Yield all digest cases of softargmax/attend."""
     for part in (dense, vjps, sequences, scales, modules):
         yield from part()

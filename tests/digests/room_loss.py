@@ -1,4 +1,4 @@
-"""The cases of the room loss: losses of scores, with every option and pair, and first and second derivatives."""
+"""The digest cases of softargmax/loss: losses of scores, with every option and pair, first and second derivatives."""
 
 from __future__ import annotations
 
@@ -233,6 +233,6 @@ def modules() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    """Yield all cases of the room."""
+    """Yield all digest cases of softargmax/loss."""
     for part in (of_scores, distilled, mapped, modules, room_loss_layers.cases):
         yield from part()

@@ -1,4 +1,4 @@
-"""More cases of the room loss: losses of the hidden vectors and weights of a last layer."""
+"""More digest cases of softargmax/loss: losses of the hidden vectors and weights of a last layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cases of the room normalize: every function, option and pair of options."""
+"""The digest cases of softargmax/normalize: every function, option and pair of options."""
 
 from __future__ import annotations
 
@@ -316,6 +316,6 @@ def state() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    """Yield all cases of the room."""
+    """Yield all digest cases of softargmax/normalize."""
     for part in (over_options, with_out, over_layouts, derivatives, others, definition, modules, state):
         yield from part()

@@ -1,4 +1,4 @@
-"""The cases of the room output: samplers, trees, cut-offs and word vectors.
+"""The digest cases of softargmax/output: samplers, trees, cut-offs and word vectors.
 
 The cases of the layers are in `room_output_layers`.
 """
@@ -152,6 +152,6 @@ def words() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    """Yield all cases of the room."""
+    """Yield all digest cases of softargmax/output."""
     for part in (samplers, trees, plans, words, room_output_layers.cases):
         yield from part()

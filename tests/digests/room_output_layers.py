@@ -1,4 +1,4 @@
-"""More cases of the room output: the layers for large vocabularies, their losses, gradients and other methods."""
+"""More digest cases of softargmax/output: layers for large vocabularies, their losses, gradients and other methods."""
 
 from __future__ import annotations
 

@@ -182,6 +182,6 @@ def modules() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    """Yield all cases of the room."""
+    """Yield all digest cases of softargmax/sample."""
     for part in (draws, filters, noise, policies, modules):
         yield from part()

@@ -1,4 +1,4 @@
-"""The cases of the room sparse: maps, thresholds, losses, every option and pair of options."""
+"""The digest cases of softargmax/sparse: maps, thresholds, losses, every option and pair of options."""
 
 from __future__ import annotations
 
@@ -256,6 +256,6 @@ def modules() -> Iterator[Case]:
 
 
 def cases() -> Iterator[Case]:
-    """Yield all cases of the room."""
+    """Yield all digest cases of softargmax/sparse."""
     for part in (maps, over_layouts, at_temperatures, topk, losses, losses_at_temperatures, modules):
         yield from part()

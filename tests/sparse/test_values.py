@@ -48,8 +48,8 @@ def digits(row: np.ndarray, alpha: float) -> int:
 def off_the_sum(row: Exact, implementation: str, dtype: str) -> float:
     """Return the allowed error of sum p in units of 2^-53.
 
-    Each p of the kernel has an error of one unit. The reference computes p as e^y with a rounded y, which adds |y|
-    units to the error of p.
+    A p of the kernel has an error of at most 2 units. The reference computes p as e^y, with an error of at most 4
+    units, and 2 |y| more because y is rounded.
     """
     p = np.ldexp(row.p.hi, -LIFT)
     y = np.abs(np.log(np.where(p > 0, p, 1)))

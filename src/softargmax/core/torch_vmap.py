@@ -1,4 +1,4 @@
-"""The three vmap rules of torch operators: one call with more rows, the operation's own rule, or its definition."""
+"""The three vmap rules of torch operators: one call with more rows, the operation's rule, or vmap of its definition."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ void put_gradient(const char* name, const HeldArray& x, const Layer& layer, Dims
         std::memset(x.data, 0, static_cast<std::size_t>(size_of(x) * kTypeBytes[static_cast<int>(x.type)]));
 }
 
-// The name of an argument that `bind_linear` handles itself, without one of its `fields`.
+// The name of an argument that `bind_linear` reads itself. Such an argument has no entry in `fields`.
 struct Named {
     const char* name;
 };

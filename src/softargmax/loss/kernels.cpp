@@ -1,5 +1,5 @@
-// The losses of a call: their sum or mean, and those of a last layer for a part of the rows at a time. This file is
-// compiled once for each instruction set.
+// The losses of all rows of a call, their sum or mean, and the losses of a last layer. This file is compiled once for
+// each instruction set.
 #include <memory>
 
 #include "loss/last_layer.hpp"

@@ -1,4 +1,4 @@
-// The loss of a last layer and its gradients, for a part of the rows at a time.
+// The loss of a last layer and its gradients, computed for a few rows (a part) at a time.
 //
 // The scores are z = h W^T + b. With dz, the gradient of the scores,
 //

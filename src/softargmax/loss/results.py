@@ -86,7 +86,10 @@ class Divergences(NamedTuple):
 
 
 class LinearLoss(NamedTuple):
-    """The loss, and its gradients in the dtype `sums`. Gradients that were not computed have shape (0,)."""
+    """The loss, and its gradients in the dtype in which they are summed.
+
+    Gradients that were not computed have shape (0,).
+    """
 
     loss: Any
     dh: Any
@@ -95,7 +98,7 @@ class LinearLoss(NamedTuple):
 
 
 class ToLayer(NamedTuple):
-    """The gradients with respect to the arrays of a layer, in the dtype `sums`."""
+    """The gradients with respect to the arrays of a layer, in the dtype in which they are summed."""
 
     dh: Any
     dw: Any

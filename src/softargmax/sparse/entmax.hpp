@@ -1,4 +1,4 @@
-// The sparse maps: p as a function of the scores and of one unknown per row. tau follows from the unknown.
+// The sparse maps: p as a function of the scores and of one number per row, from which tau follows.
 //
 //     p = e_a(beta (z - m) - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
 //
@@ -6,7 +6,7 @@
 // derivative of p with respect to x is p / v (`slope`). The second derivative is (1 - a) p / v^2, and `curve` is
 // p / v^2.
 //
-// The unknown of a map, `at`, is a pair of doubles that determines lambda. Each map uses the variable that is most
+// The number of a map, `at`, is a pair of doubles that determines lambda. Each map uses the variable that is most
 // accurate for it. For alpha <= 2, `shift` moves `at` by a step of lambda. Far from the root, `rough` computes p
 // approximately, in packs of T. In the last steps, `exact` computes p in double, and uses both numbers of `at`. Scores
 // up to `cut` have p = 0 now and after all further steps.
@@ -138,8 +138,8 @@ inline double cut_below(double x) { return next_below(std::max(x, std::numeric_l
 // of a.
 inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi, beta.lo}); }
 
-// Maps with alpha <= 2. The unknown is c = m + lambda / beta - b, with a number b that each map chooses. Each map below
-// also has two settings:
+// Maps with alpha <= 2. Their number is c = m + lambda / beta - b, with a number b that each map chooses. Each map
+// below also has two settings:
 //
 // kStepFraction: float32 results are accurate if the last step changes v by less than this fraction of the smallest
 // |v|, the distance of the nearest score to the threshold. The relative error of the step is the third power of this

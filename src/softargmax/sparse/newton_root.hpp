@@ -1,6 +1,6 @@
-// Finds the root of a row: the value of the unknown (entmax.hpp) for which the p of the row sum to 1. The candidates of
-// a row are the scores that may have p > 0. They are stored in a list, and every step of the search drops some of them.
-// Short rows are solved sixteen at a time.
+// Finds the root of a row, the number for which the p of the row sum to 1 (entmax.hpp). The candidates of a row are the
+// scores that may have p > 0. They are stored in a list, and every step of the search drops some of them. Short rows
+// are solved sixteen at a time.
 #pragma once
 
 #include "core/cpp/parallel_rows.hpp"
@@ -323,7 +323,7 @@ template <class From, class InSupport> double search_smallest_in_support(double 
         (in_support(half) ? high : low) = half;
     }
 }
-// Finds the threshold of a map with alpha > 2, and passes the map with this threshold to `then`. The unknown is q, the
+// Finds the threshold of a map with alpha > 2, and passes the map with this threshold to `then`. The root is q, the
 // smallest p above 0, and o is its score. For a known o the sum of p is convex in q, so Newton's method descends
 // monotonically. It starts at q = 1 / n, where n is the number of scores equal to o.
 template <class From, class Then> void solve(SteepEntmaxSearch search, From& from, Then then) {

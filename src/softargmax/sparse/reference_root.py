@@ -1,6 +1,6 @@
-"""Newton steps that make the root of a row, found by `reference_search.py`, differentiable.
+"""The root of each row, the number for which the p of the row sum to 1, as a differentiable function of the scores.
 
-The root is the number for which the p of the row sum to 1. For alpha <= 2 it is lambda in p = e_a(z - max z - lambda),
+For alpha <= 2 the root is lambda in p = e_a(z - max z - lambda),
 with e_a as in `reference.py`. For alpha > 2 it is q, the smallest p above 0. Let o be the score whose p is q. Then p =
 (q^a + a (z - o))^(1/a). In this form probabilities near the threshold keep their digits.
 

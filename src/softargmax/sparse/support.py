@@ -22,7 +22,7 @@ _MAX_LOG_S = 600.0  # larger values of log s are clipped
 class Support:
     """p, log p and s = p^(2 - alpha) in working precision.
 
-    Outside the support, the probability is 0. There the members are finite constants: `p` is 1, `log` is 0, `s` is 0.
+    Outside the support, where the probability is 0, the members are finite constants: `p` is 1, `log` and `s` are 0.
 
     `alpha` is a number for all rows, or an array with one order per row.
     """

@@ -15,7 +15,7 @@ int& requested_threads();
 int default_threads();
 // The largest number of threads of a call.
 int most_threads();
-// Uses the threads of GCC's OpenMP from now on, if another library has loaded it. Returns true if it has.
+// If another library has loaded GCC's OpenMP, uses its threads from now on, and returns true. Otherwise returns false.
 bool find_openmp();
 // Creates the pool, and arranges that every forked child creates its own. It is called once.
 void start_threads();
