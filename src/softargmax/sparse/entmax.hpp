@@ -1,4 +1,4 @@
-// The sparse maps: p as a function of the scores and of one number per row, from which tau follows.
+// The sparse maps: p as a function of the scores and of lambda, one number per row. tau follows from lambda.
 //
 //     p = e_a(beta (z - m) - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
 //
@@ -6,7 +6,7 @@
 // derivative of p with respect to x is p / v (`slope`). The second derivative is (1 - a) p / v^2, and `curve` is
 // p / v^2.
 //
-// The number of a map, `at`, is a pair of doubles that determines lambda. Each map uses the variable that is most
+// The variable of a map, `at`, is a pair of doubles that determines lambda. Each map uses the one that is most
 // accurate for it. For alpha <= 2, `shift` moves `at` by a step of lambda. Far from the root, `rough` computes p
 // approximately, in packs of T. In the last steps, `exact` computes p in double, and uses both numbers of `at`. Scores
 // up to `cut` have p = 0 now and after all further steps.
@@ -138,7 +138,7 @@ inline double cut_below(double x) { return next_below(std::max(x, std::numeric_l
 // of a.
 inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi, beta.lo}); }
 
-// Maps with alpha <= 2. Their number is c = m + lambda / beta - b, with a number b that each map chooses. Each map
+// Maps with alpha <= 2. Their variable is c = m + lambda / beta - b, with a number b that each map chooses. Each map
 // below also has two settings:
 //
 // kStepFraction: float32 results are accurate if the last step changes v by less than this fraction of the smallest

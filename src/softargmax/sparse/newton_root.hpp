@@ -323,7 +323,7 @@ template <class From, class InSupport> double search_smallest_in_support(double 
         (in_support(half) ? high : low) = half;
     }
 }
-// Finds the threshold of a map with alpha > 2, and passes the map with this threshold to `then`. The root is q, the
+// Finds the threshold of a map with alpha > 2, and passes the map with this threshold to `then`. The variable is q, the
 // smallest p above 0, and o is its score. For a known o the sum of p is convex in q, so Newton's method descends
 // monotonically. It starts at q = 1 / n, where n is the number of scores equal to o.
 template <class From, class Then> void solve(SteepEntmaxSearch search, From& from, Then then) {

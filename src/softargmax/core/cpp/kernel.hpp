@@ -18,15 +18,7 @@
 #include "core/cpp/threads.hpp"
 
 #ifndef SOFTARGMAX_ISA_NAME
-#include <cstdlib>
-#include <stdexcept>
-#include <string>
-#include <vector>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
-#include "compiled.hpp"
+#include "core/cpp/instruction_sets.hpp"
 #endif
 
 namespace softargmax {
@@ -81,77 +73,6 @@ struct RowArgs {
 #else
 
 // ---- dispatch by instruction set ------------------------------------------------------------------------------
-
-namespace softargmax {
-
-struct Isa {
-    const char* name;  // the name that SOFTARGMAX_ISA accepts
-    bool usable;
-};
-
-// The compiled instruction sets, starting with the best.
-inline const std::vector<Isa>& isas() {
-    static const std::vector<Isa> table = [] {
-        const auto isa = [](const std::string& compiled) -> Isa {
-#if defined(__x86_64__)
-            __builtin_cpu_init();
-            if (compiled == "v4") return {"x86-64-v4", __builtin_cpu_supports("x86-64-v4") != 0};
-            if (compiled == "v3") return {"x86-64-v3", __builtin_cpu_supports("x86-64-v3") != 0};
-#endif
-            return {compiled == "neon" ? "neon" : "baseline", true};
-        };
-#define SOFTARGMAX_NAMED(name, make) make(#name),
-        return std::vector<Isa>{SOFTARGMAX_EACH_ISA(SOFTARGMAX_NAMED, isa)};
-#undef SOFTARGMAX_NAMED
-    }();
-    return table;
-}
-
-// The index of the best usable instruction set, or of the one that SOFTARGMAX_ISA names. Throws std::invalid_argument
-// with a message for the user.
-inline std::size_t chosen_isa() {
-    static const std::size_t chosen = [] {
-        const char* requested = std::getenv("SOFTARGMAX_ISA");
-        const std::string name = requested ? requested : "";
-        std::string usable;
-        for (std::size_t i = 0; i < isas().size(); ++i) {
-            if (!isas()[i].usable) continue;
-            if (name.empty() || name == isas()[i].name) return i;
-            usable += (usable.empty() ? "" : ", ") + std::string(isas()[i].name);
-        }
-        if (usable.empty()) throw std::invalid_argument("this build has no instruction set of this processor");
-        throw std::invalid_argument("SOFTARGMAX_ISA: expected one of " + usable + " on this processor, got " + name);
-    }();
-    return chosen;
-}
-
-// ---- stores -----------------------------------------------------------------------------------------------------
-
-// The smallest result, in bytes, that should be written past the caches. This pays on Zen 5 (family 0x1A) and on Intel
-// processors with AVX512-FP16 (Sapphire Rapids and later), which have larger caches. For 512 x 32768 float32 on two
-// threads, plain stores take 3.2 ms on Zen 5, 5.6 ms on Sapphire Rapids and 5.1 ms on Zen 4. Stores past the caches
-// take 2.6 ms, 4.7 ms and 9.3 ms there. For 4096 x 1024 on Sapphire Rapids, plain stores take 1.0 ms, and stores past
-// the caches 1.4 ms. On Zen 5 both take equally long for this shape, but stores past the caches are faster if other
-// processes use the last-level cache.
-inline std::int64_t streaming_bytes() {
-    constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
-#if defined(__x86_64__)
-    static const std::int64_t bytes = [] {
-        unsigned a = 0, b = 0, c = 0, d = 0;
-        if (!__get_cpuid(0, &a, &b, &c, &d)) return never;
-        const bool amd = b == 0x68747541, intel = b == 0x756E6547;  // "Auth" of AuthenticAMD, "Genu" of GenuineIntel
-        __get_cpuid(1, &a, &b, &c, &d);
-        if (amd && ((a >> 8) & 0xF) + ((a >> 20) & 0xFF) == 0x1A) return std::int64_t{16} << 20;
-        const bool fp16 = intel && __get_cpuid_count(7, 0, &a, &b, &c, &d) && ((d >> 23) & 1) != 0;
-        return fp16 ? std::int64_t{32} << 20 : never;
-    }();
-    return bytes;
-#else
-    return never;
-#endif
-}
-
-}  // namespace softargmax
 
 #define SOFTARGMAX_DECLARE(isa, room, name, Args) \
     namespace softargmax::isa::room {             \
