@@ -152,7 +152,7 @@ def _suggestion(wrong: str, positional: Sequence[str], named: Sequence[str]) -> 
     if wrong in positional:
         return f"pass {wrong} by position"
     every = {*positional, *named}
-    near = difflib.get_close_matches(wrong, sorted(every), 1)
+    near = difflib.get_close_matches(wrong, sorted(every), 1, cutoff=0.7)
     found = next((x for x in (*_OUR_NAMES.get(wrong, ()), *near) if x in every), None)
     if found is None:
         return f"it takes {', '.join((*positional, *(x for x in named if x not in positional)))}"
