@@ -137,7 +137,7 @@ def test_sparsemax_is_the_exact_fraction_rounded(dtype: str) -> None:
 def test_powers_over_the_range_of_v(alpha: float) -> None:
     """The lower of two scores has p = v^(1 / (alpha - 1)). It is accurate for these v, up to 1.
 
-    They use the whole table of logarithms.
+    The powers of these v use every entry of the kernel's table of logarithms.
     """
     for v in np.linspace(max(0.02, 1 - 60 * (alpha - 1)), 1, 97):
         row = np.array([0.0, (v - 1) / (alpha - 1)])

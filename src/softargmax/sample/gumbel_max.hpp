@@ -102,8 +102,8 @@ class Top {
     }
 };
 
-// Returns a lower bound of `need` in float, with a margin for distances in float, whose relative error is 2^-22. For
-// `need` below -1e37 the bound is -inf, so that every score is examined.
+// Returns a float below `need`, to be compared with distances that have a relative error of 2^-22. It is so far below
+// that no score is missed because of this error. For `need` below -1e37 it is -inf, so that every score is examined.
 SOFTARGMAX_INLINE float safely(double need) {
     return need < -1e37 ? -std::numeric_limits<float>::infinity()
                         : static_cast<float>(need - (1e-3 + 1e-6 * std::fabs(need)));

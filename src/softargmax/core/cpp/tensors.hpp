@@ -37,7 +37,7 @@ struct Tensors {
         static Tensors all;
         return all;
     }
-    // Registers torch's types. Returns false if tensors cannot be described in this way (torch before 2.10).
+    // Registers torch's types. Returns false if torch has no exchange API (before 2.10).
     static bool know(nb::handle its_type, nb::handle parameter, nb::handle is_wrapped, nb::handle grad_mode) {
         struct Table {  // DLPackExchangeAPI of dlpack.h
             std::uint32_t major, minor;
