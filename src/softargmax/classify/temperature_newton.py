@@ -95,8 +95,8 @@ def _log_beta(z: Any, margins: Any, w: Any, size: Any) -> Any:
     """Return log beta by Newton's method for beta.
 
     The root stays in an interval of log beta, which shrinks with every step. A Newton step that would end outside this
-    interval is replaced by a step to its middle. `size` is the largest abs(z - z_y). `margins` are (z - z_y) / size, and
-    beta is the factor of z / size.
+    interval is replaced by a step to its middle. `size` is the largest abs(z - z_y). `margins` are (z - z_y) / size,
+    and beta is the factor of z / size.
     """
     xp = namespace(z)
     zero = xp.zeros_like(size)
