@@ -10,7 +10,7 @@ import pytest
 
 import softargmax
 from softargmax import measure
-from softargmax.cli import bench, cases, demo, info, streamed
+from softargmax.cli import bench, cases, demo, file_conversion, info
 from softargmax.cli.errors import FailedRunError
 from softargmax.cli.tour import STOPS, Stop
 from softargmax.core import native
@@ -125,7 +125,7 @@ def test_bench_stream(run):
 
 
 def test_bench_fails_if_bits_differ(run, monkeypatch):
-    monkeypatch.setattr(bench.streamed, "equal_rows", lambda *_: False)
+    monkeypatch.setattr(bench.file_conversion, "equal_rows", lambda *_: False)
     done = run("bench", "stream", "--size", "1M", "--memory", "1M")
     assert done.code == 1
     assert "differ" in done.err
@@ -141,18 +141,18 @@ def test_every_case_runs(make, monkeypatch):
 
 def test_equal_rows_finds_a_wrong_bit(tmp_path):
     source, target = tmp_path / "z.npy", tmp_path / "p.npy"
-    streamed.write_scores(source, 1 << 20)
+    file_conversion.write_scores(source, 1 << 20)
     p = softargmax.softmax(np.load(source))
     np.save(target, p)
-    assert streamed.equal_rows(source, target)
+    assert file_conversion.equal_rows(source, target)
     p[0, 5] = np.nextafter(p[0, 5], np.float32(1))
     np.save(target, p)
-    assert not streamed.equal_rows(source, target)
+    assert not file_conversion.equal_rows(source, target)
 
 
 def test_conversion_process_reports_its_failure(tmp_path):
     with pytest.raises(FailedRunError, match="No such file"):
-        streamed.convert_in_subprocess(tmp_path / "none.npy", tmp_path / "p.npy", 1 << 20)
+        file_conversion.convert_in_subprocess(tmp_path / "none.npy", tmp_path / "p.npy", 1 << 20)
 
 
 @pytest.mark.parametrize("stop", [stop.name for stop in STOPS if stop.name != "bench"])

@@ -7,7 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-streamed = pytest.importorskip("softargmax.cli.streamed", reason="the command is not installed", exc_type=ImportError)
+file_conversion = pytest.importorskip(
+    "softargmax.cli.file_conversion", reason="the command is not installed", exc_type=ImportError
+)
 
 MIB = 1 << 20
 
@@ -16,7 +18,7 @@ import json, sys
 import numpy as np
 import softargmax
 from softargmax import stream
-from softargmax.cli.streamed import peak_memory
+from softargmax.cli.file_conversion import peak_memory
 
 name, axis, memory, source = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 if sys.argv[5] == "map":
@@ -37,13 +39,13 @@ def growth(name, axis, memory, source, target, how="path"):
 @pytest.mark.slow
 def test_a_quarter_gibibyte_under_a_proportional_cap(tmp_path):
     source, target = tmp_path / "z.npy", tmp_path / "p.npy"
-    streamed.write_scores(source, 256 * MIB)
-    found = streamed.convert_in_subprocess(source, target, 24 * MIB)
+    file_conversion.write_scores(source, 256 * MIB)
+    found = file_conversion.convert_in_subprocess(source, target, 24 * MIB)
     # This limit, 32 MiB for a file of 256 MiB, corresponds to 512 MiB for 4 GiB. The interpreter and NumPy take another
     # 30 MiB for any file.
     assert found["peak"] - found["before"] <= 32 * MIB
     assert found["peak"] <= 80 * MIB
-    assert streamed.equal_rows(source, target)
+    assert file_conversion.equal_rows(source, target)
 
 
 @pytest.mark.parametrize(

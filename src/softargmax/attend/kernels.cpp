@@ -3,6 +3,7 @@
 // The queries of a head are divided into units of at most kQueries. Each unit reads the keys and values in blocks, in
 // order. With several units, the blocks are packed once. With one unit, for example in decoding, `block_once` packs
 // only what it must, and each block is used while it is in a cache.
+#include <atomic>
 #include <vector>
 
 #include "attend/backward.hpp"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from softargmax import measure, stream
-from softargmax.cli import cases, parse, render, streamed
+from softargmax.cli import cases, file_conversion, parse, render
 from softargmax.cli.errors import FailedRunError, WrongUseError
 
 if TYPE_CHECKING:
@@ -124,10 +124,10 @@ def stream_row(out: Console | None, size: int, memory: int) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="softargmax-") as name:
         source, target = Path(name) / "scores.npy", Path(name) / "probabilities.npy"
-        shape = streamed.write_scores(source, size)
-        found = streamed.convert_in_subprocess(source, target, memory)
+        shape = file_conversion.write_scores(source, size)
+        found = file_conversion.convert_in_subprocess(source, target, memory)
         found |= {"bytes": source.stat().st_size, "shape": shape, "memory": memory}
-        found["rows_equal"] = streamed.equal_rows(source, target)
+        found["rows_equal"] = file_conversion.equal_rows(source, target)
     if out is not None:
         shown = render.table(STREAM, "file", "windows", "peak", "speed", "rows")
         mib = {key: f"{found[key] / 2**20:,.0f} MiB" for key in ("bytes", "memory", "peak")}

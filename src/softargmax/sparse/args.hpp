@@ -1,7 +1,7 @@
 // Arguments of the kernels of the sparse maps, as plain data: no Python objects and no SIMD types.
 #pragma once
 
-#include "core/cpp/kernel.hpp"
+#include "core/cpp/args.hpp"
 
 namespace softargmax::sparse {
 

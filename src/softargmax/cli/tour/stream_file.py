@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from softargmax.cli import render, streamed
+from softargmax.cli import file_conversion, render
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,9 +20,9 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:
     """Write a file, convert it in a process that measures its peak memory, compare rows, and remove both files."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         source, target = Path(name) / "scores.npy", Path(name) / "probabilities.npy"
-        shape = streamed.write_scores(source, SIZE)
-        found = streamed.convert_in_subprocess(source, target, MEMORY)
-        equal = streamed.equal_rows(source, target)
+        shape = file_conversion.write_scores(source, SIZE)
+        found = file_conversion.convert_in_subprocess(source, target, MEMORY)
+        equal = file_conversion.equal_rows(source, target)
         size = source.stat().st_size
     if out is not None:
         shown = render.table("", "MiB")

@@ -18,7 +18,7 @@ import torch
 
 from softargmax.cli.app import RUN_ERRORS, sentence
 from softargmax.cli.errors import FailedRunError
-from softargmax.cli.streamed import peak_memory
+from softargmax.cli.file_conversion import peak_memory
 from softargmax.cli.words import launch_worker, torch_checkpoint
 from softargmax.cli.words.progress import bar
 from softargmax.cli.words.torch_text import continued

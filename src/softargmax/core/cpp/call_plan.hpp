@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernel.hpp"
+#include "args.hpp"
 
 namespace softargmax {
 

@@ -1,6 +1,22 @@
-// The compiled instruction sets, and what is known of this processor: which of them it has, and whether stores past its
-// caches are fast.
+// The instruction sets: which of them are compiled, which of them this processor has, and which one is in use. Kernels
+// are functions that are compiled once for each.
+//
+//     SOFTARGMAX_KERNEL(room, run, const Args)
+//
+// declares softargmax::v4::room::run(const softargmax::room::Args&) and the same function for every other instruction
+// set. It defines softargmax::room::run, which calls the function of the instruction set in use. A kernel's source file
+// is compiled for one instruction set at a time and contains no dispatch.
 #pragma once
+
+#ifdef SOFTARGMAX_ISA_NAME
+
+#define SOFTARGMAX_KERNEL(room, name, Args)           \
+    namespace softargmax::SOFTARGMAX_ISA_NAME::room { \
+    using namespace softargmax::room;                 \
+    void name(Args& args);                            \
+    }
+
+#else
 
 #include <cstdint>
 #include <cstdlib>
@@ -84,3 +100,20 @@ inline std::int64_t streaming_bytes() {
 }
 
 }  // namespace softargmax
+
+#define SOFTARGMAX_DECLARE(isa, room, name, Args) \
+    namespace softargmax::isa::room {             \
+    using namespace softargmax::room;             \
+    void name(Args& args);                        \
+    }
+#define SOFTARGMAX_ENTRY(isa, room, name) softargmax::isa::room::name,
+#define SOFTARGMAX_KERNEL(room, name, Args)                                                              \
+    SOFTARGMAX_EACH_ISA(SOFTARGMAX_DECLARE, room, name, Args)                                            \
+    namespace softargmax::room {                                                                         \
+    inline void name(Args& args) {                                                                       \
+        static constexpr void (*kernels[])(Args&) = {SOFTARGMAX_EACH_ISA(SOFTARGMAX_ENTRY, room, name)}; \
+        kernels[chosen_isa()](args);                                                                     \
+    }                                                                                                    \
+    }
+
+#endif

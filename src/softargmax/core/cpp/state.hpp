@@ -13,7 +13,7 @@
 
 #include <type_traits>
 
-#include "kernel.hpp"
+#include "args.hpp"
 #include "math.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {

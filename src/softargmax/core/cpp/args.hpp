@@ -1,29 +1,14 @@
-// Kernels: functions that are compiled once per instruction set, and their arguments (plain data without Python objects
-// and vector types).
-//
-//     SOFTARGMAX_KERNEL(room, run, const Args)
-//
-// declares softargmax::v4::room::run(const softargmax::room::Args&) and the same function for every other instruction
-// set. It defines softargmax::room::run, which calls the function of the instruction set in use. A kernel's source file
-// is compiled for one instruction set at a time and contains no dispatch.
+// Arguments of kernels, as plain data: no Python objects and no SIMD types.
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <exception>
 #include <limits>
-#include <memory>
 
+#include "core/cpp/instruction_sets.hpp"
 #include "core/cpp/threads.hpp"
 
-#ifndef SOFTARGMAX_ISA_NAME
-#include "core/cpp/instruction_sets.hpp"
-#endif
-
 namespace softargmax {
-
-// ---- arguments ------------------------------------------------------------------------------------------------
 
 enum class Type : std::uint8_t { f16, bf16, f32, f64, boolean, i64 };
 constexpr int kTypeBytes[] = {2, 2, 4, 8, 1, 8};
@@ -61,35 +46,6 @@ struct RowArgs {
 };
 
 }  // namespace softargmax
-
-#ifdef SOFTARGMAX_ISA_NAME
-
-#define SOFTARGMAX_KERNEL(room, name, Args)           \
-    namespace softargmax::SOFTARGMAX_ISA_NAME::room { \
-    using namespace softargmax::room;                 \
-    void name(Args& args);                            \
-    }
-
-#else
-
-// ---- dispatch by instruction set ------------------------------------------------------------------------------
-
-#define SOFTARGMAX_DECLARE(isa, room, name, Args) \
-    namespace softargmax::isa::room {             \
-    using namespace softargmax::room;             \
-    void name(Args& args);                        \
-    }
-#define SOFTARGMAX_ENTRY(isa, room, name) softargmax::isa::room::name,
-#define SOFTARGMAX_KERNEL(room, name, Args)                                                              \
-    SOFTARGMAX_EACH_ISA(SOFTARGMAX_DECLARE, room, name, Args)                                            \
-    namespace softargmax::room {                                                                         \
-    inline void name(Args& args) {                                                                       \
-        static constexpr void (*kernels[])(Args&) = {SOFTARGMAX_EACH_ISA(SOFTARGMAX_ENTRY, room, name)}; \
-        kernels[chosen_isa()](args);                                                                     \
-    }                                                                                                    \
-    }
-
-#endif
 
 // ---- kernels of core ------------------------------------------------------------------------------------------
 

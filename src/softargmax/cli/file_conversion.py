@@ -1,7 +1,7 @@
 """Convert a file larger than memory in a separate process, and measure its peak memory.
 
 The tour, ``softargmax bench stream`` and the tests use this module. The separate process is ``python -m
-softargmax.cli.streamed SOURCE TARGET MEMORY``, which converts the file and prints its peak memory as JSON.
+softargmax.cli.file_conversion SOURCE TARGET MEMORY``, which converts the file and prints its peak memory as JSON.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def write_scores(path: Path, size: int, *, seed: int = 0) -> tuple[int, int]:
 
 def convert_in_subprocess(source: Path, target: Path, memory: int) -> dict[str, Any]:
     """Convert a file in a separate process. Return the seconds, and the peak memory before and after the conversion."""
-    words = [sys.executable, "-m", "softargmax.cli.streamed", str(source), str(target), str(memory)]
+    words = [sys.executable, "-m", "softargmax.cli.file_conversion", str(source), str(target), str(memory)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603  our own module
     if done.returncode:
         raise FailedRunError(f"the conversion process failed: {done.stderr.strip().splitlines()[-1:]}")
