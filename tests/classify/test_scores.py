@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn
+from packaging.version import Version
 from scipy import sparse
 from sklearn import discriminant_analysis as theirs
 from sklearn import naive_bayes
@@ -40,6 +42,9 @@ PAIRS: list[tuple[Any, Any]] = [
 
 
 def same(ours: Any, peer: Any, X: Any, y: Any, new: Any, **options: Any) -> None:
+    unbiased = Version(sklearn.__version__) < Version("1.9.1") and getattr(peer, "solver", None) == "svd"
+    if unbiased:
+        pytest.skip("scikit-learn before 1.9.1 divides covariances by another number")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
