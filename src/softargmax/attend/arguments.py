@@ -49,17 +49,6 @@ class Options(NamedTuple):
         """Return the options with `change` applied to every array."""
         return self._replace(**{name: change(x) for name, x in self._asdict().items() if hasattr(x, "shape")})
 
-    def in_window(self, place: Any, key: Any) -> Any:
-        """Return True where the position `key` is in the window of a query at position `place`."""
-        visible = key >= place - self.left if self.left is not None else key == key  # noqa: PLR0124 all True
-        return visible if self.right is None else visible & (key <= place + self.right)
-
-    def range(self, start: int, stop: int, keys: int) -> slice:
-        """Return the slice of keys that are in the window of any query at a position from start to stop - 1."""
-        first = 0 if self.left is None else max(0, start - self.left)
-        last = keys if self.right is None else min(keys, stop + self.right)
-        return slice(min(first, keys), max(last, min(first, keys)))
-
 
 @of_arrays
 class AttentionGradients(NamedTuple):

@@ -23,7 +23,7 @@ from softargmax.core.scale import UNIT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from softargmax.attend.arguments import Attention
+    from softargmax.attend.arguments import Attention, Options
 
 Array = np.ndarray[Any, Any]
 SCORES = 1 << 19
@@ -153,7 +153,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
         for start in range(0, length, step):
             at = (*entry, head, slice(start, min(start + step, length)))
             places = start + count - length, at[-1].stop + count - length
-            window = options.range(*places, count)
+            window = _keys_in_window(options, *places, count)
             candidates = slice(window.start // BLOCK * BLOCK, window.stop)  # keys start at a block boundary
             group = (*entry, head // each, candidates)
             n = candidates.stop - candidates.start
@@ -162,7 +162,7 @@ def _parts(i: Attention) -> Iterator[_Part]:
             scaled = widened(q[at], kind) * scale[at]
             _native.product(scaled, k[group].T, z[:, :n])
             positions = Places(np.arange(*places)[:, None], np.arange(candidates.start, candidates.stop), count)
-            visible = options.in_window(positions.place, positions.key)
+            visible = positions.in_window(options)
             if mask is not None:
                 visible = visible & mask[(*at, candidates)]
             added = positions.terms(options)
@@ -224,6 +224,13 @@ def _put(found: Array, output: Array, at: tuple[Any, ...]) -> None:
 def _finite(x: Array) -> Array:
     """Return the array with 0 in place of numbers that are not finite. A uint16 array holds bfloat16 bits."""
     return x if _all_finite((x,)) else np.where(np.isfinite(widened(x, _kind(x))), x, x.dtype.type(0))
+
+
+def _keys_in_window(options: Options, start: int, stop: int, keys: int) -> slice:
+    """Return the slice of keys that are in the window of any query at a position from start to stop - 1."""
+    first = 0 if options.left is None else max(0, start - options.left)
+    last = keys if options.right is None else min(keys, stop + options.right)
+    return slice(min(first, keys), max(last, min(first, keys)))
 
 
 def _all_finite(arrays: tuple[Array, ...]) -> bool:

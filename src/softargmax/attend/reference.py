@@ -119,8 +119,14 @@ class Places(NamedTuple):
 
     def visible(self, options: Options) -> Any:
         """Return the mask of the keys that lengths, window and mask allow. `_scores` also hides keys with bias -inf."""
-        visible = (self.key < self.count) & options.in_window(self.place, self.key)
+        visible = (self.key < self.count) & self.in_window(options)
         return visible if options.mask is None else visible & options.mask
+
+    def in_window(self, options: Options) -> Any:
+        """Return True for the keys in the window of a query."""
+        left, right, key = options.left, options.right, self.key
+        visible = key == key if left is None else key >= self.place - left  # noqa: PLR0124 all True
+        return visible if right is None else visible & (key <= self.place + right)
 
     def terms(self, options: Options) -> dict[str, tuple[Any, Any]]:
         """Return the terms that are added to the scores: for each option name, the option and its factor (None: 1)."""

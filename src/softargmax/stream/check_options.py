@@ -16,7 +16,7 @@ from softargmax.core.arrays import axes_of
 from softargmax.stream.dtypes import check_readable, numpy_of, returned, working
 from softargmax.stream.npy import open_npy
 from softargmax.stream.passes import Job
-from softargmax.stream.reblock import checked_pieces
+from softargmax.stream.piece_fold import checked_pieces
 from softargmax.stream.stores import ArrayStore, ListStore
 
 if TYPE_CHECKING:

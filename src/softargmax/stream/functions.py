@@ -22,7 +22,7 @@ from softargmax.stream.check_options import (
 )
 from softargmax.stream.npy import new_npy
 from softargmax.stream.passes import normalise, reduce
-from softargmax.stream.reblock import of_pieces
+from softargmax.stream.piece_fold import of_pieces
 from softargmax.stream.stores import ArrayStore
 
 if TYPE_CHECKING:

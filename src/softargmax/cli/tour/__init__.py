@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softargmax.cli.tour.attention import run as attention
 from softargmax.cli.tour.classifiers import run as classifiers
-from softargmax.cli.tour.digits import run as digits
+from softargmax.cli.tour.digit_scores import run as digits
 from softargmax.cli.tour.regression import run as regression
 from softargmax.cli.tour.sampling import run as sampling
 from softargmax.cli.tour.short_bench import run as short_bench

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 import softargmax
 from softargmax.cli import plot, render
-from softargmax.cli.tour.digits import split_digits
+from softargmax.cli.tour.digit_scores import split_digits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from softargmax.cli import plot, render
-from softargmax.cli.tour.digits import split_digits
+from softargmax.cli.tour.digit_scores import split_digits
 
 if TYPE_CHECKING:
     from pathlib import Path

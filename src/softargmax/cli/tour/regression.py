@@ -9,7 +9,7 @@ import numpy as np
 
 import softargmax
 from softargmax.cli import render
-from softargmax.cli.tour.digits import split_digits
+from softargmax.cli.tour.digit_scores import split_digits
 
 if TYPE_CHECKING:
     from pathlib import Path
