@@ -5,13 +5,18 @@ These programs are run by hand, so no other test would find a failure.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,3 +34,18 @@ def test_the_check_of_exp_compiles() -> None:
 
 def test_the_tables_agree_with_the_measurements() -> None:
     subprocess.run([sys.executable, str(ROOT / "tools" / "tables.py"), "--check"], check=True, capture_output=True)
+
+
+def test_every_claimed_version_was_tested() -> None:
+    """The lower bounds in pyproject.toml are versions of the column "oldest" of `make compat`, and its tests passed."""
+    found = json.loads((ROOT / "bench" / "results" / "compat.json").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    texts = [*project["dependencies"], *(text for extra in project["optional-dependencies"].values() for text in extra)]
+    claims = {r.name: bound.version for r in map(Requirement, texts) for bound in r.specifier if bound.operator == ">="}
+    oldest = found["oldest"]["packages"]
+    assert {name: Version(bound) for name, bound in claims.items()} == {
+        name: Version(Version(version).public) for name, version in oldest.items()
+    }
+    pythons = {line.rsplit(" ", 1)[1] for line in project["classifiers"] if re.search(r"3\.\d+$", line)}
+    assert pythons == {run["python"].rsplit(".", 1)[0] for run in found.values()}
+    assert all(run["passed"] > 1000 and not run.keys() & {"failed", "error", "errors"} for run in found.values())

@@ -298,7 +298,7 @@ def summary() -> str:
         ours = seconds(result["seconds"]["softargmax"]["median"])
         limited = next((one["ratios"][peer] for one in avx2_results(name) if one["name"] == line), None)
         rows.append([label, ours, PEERS.get(peer, peer), f"{ratio:.3g}", "" if limited is None else f"{limited:.3g}"])
-    head = ["float32, two threads", "softargmax", "peer", "peer's time / ours", "the same, both with AVX2 only"]
+    head = ["float32, two threads", "softargmax", "peer", "peer's time / ours", "peer's time / ours, AVX2 only"]
     text = table(head, rows)
     machine = loaded(RESULTS / "normalize.json")["machine"]
     return f"Median times on {machine['cpu']} with AVX-512, {machine['cores']} cores.\n\n{text}"
@@ -365,7 +365,6 @@ below them. What we know of the reasons:
   arithmetic instructions for 16 scores, and the second pass of a softmax 4 to 13. The processor executes two of them
   per cycle. For 4096 x 1024 a prefetch of the result and storing the expensive part of each exponential were adopted;
   stores past the caches take 1.4 ms in place of 1.0. With AVX-512 this softmax takes 1.5 times as long as a copy.
-- **Wide sparse fit.** SciPy's L-BFGS takes half of the time of both, and SciPy's sparse products a sixth.
 
 Not yet examined: segments with AVX2.
 
@@ -416,6 +415,16 @@ def contention() -> str:
     )
 
 
+def compat() -> str:
+    """Return the versions that were tested together, and the number of tests that passed."""
+    found = loaded(RESULTS / "compat.json")
+    names = list(dict.fromkeys(name for run in found.values() for name in run["packages"]))
+    rows = [["Python", *(run["python"] for run in found.values())]]
+    rows += [[name, *(run["packages"].get(name, "") for run in found.values())] for name in names]
+    rows += [["tests passed", *(f"{run['passed']:,}" for run in found.values())]]
+    return table(["", *found], rows)
+
+
 def speed_page() -> str:
     """Return docs/speed.md."""
     parts = [SPEED]
@@ -463,6 +472,7 @@ def pages() -> dict[Path, str]:
         ("output", "output bias", output_bias),
         ("words", "words", words),
         ("losses", "small layers", small_layers),
+        ("installation", "compat", compat),
     ]
     filled += [(f"tasks/{page}", name, partial(task, name)) for page, names in TASK_PAGES.items() for name in names]
     for page, name, fill in filled:

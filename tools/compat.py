@@ -1,0 +1,110 @@
+"""Test what pyproject.toml claims: each Python, with the oldest and the newest version of every dependency.
+
+    python tools/compat.py dist/*.whl                 every environment, about 25 minutes on 2 cores
+    python tools/compat.py dist/*.whl --only oldest   one of them; its results replace its earlier ones
+
+A wheel is installed in a fresh environment, with the oldest or the newest versions that satisfy pyproject.toml. There
+a sample of all tests runs (`pytest --quick`). The versions and the number of tests go to bench/results/compat.json, and
+`tools/tables.py` writes the table of docs/installation.md. tests/test_tools.py compares the claims with the file.
+`make compat` calls this program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results" / "compat.json"
+
+
+class Environment(NamedTuple):
+    """A Python, the extras to install, and constraints of versions for pip. `options` are those of pytest."""
+
+    python: str
+    extras: str
+    group: str
+    constraints: list[str]
+    options: tuple[str, ...] = ()
+
+
+def claims() -> dict[str, str]:
+    """Return the lower bound of each dependency and of each extra's packages in pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    texts = [*project["dependencies"], *(t for extra in project["optional-dependencies"].values() for t in extra)]
+    found = [Requirement(text) for text in texts]
+    return {r.name: bound.version for r in found for bound in r.specifier if bound.operator == ">="}
+
+
+def environments() -> dict[str, Environment]:
+    """Return the environments by name.
+
+    Only torch 2.13.0 for Python 3.11 has a wheel here that needs no gigabytes of CUDA libraries. So the other Pythons
+    are tested without torch, and the oldest torch is the newest.
+    """
+    torch_user = "tests/test_types.py::test_the_programs_of_users_run[torch_user]"
+    without_torch = ("--ignore-glob=*torch*", "--doctest-ignore-import-errors", f"--deselect={torch_user}")
+    floors = [f"{name}=={version}" for name, version in claims().items()] + [f"jaxlib=={claims()['jax']}"]
+    # Old packages use what newer ones deprecate.
+    old = ("-W", "default::DeprecationWarning")
+    others = "sklearn,jax,cli,plot,csv"
+    return {
+        "oldest": Environment("python3.11", "all", "test", floors, old),
+        "newest, 3.11": Environment("python3.11", "all", "test", ["torch==2.13.0"]),
+        "newest, 3.12": Environment("python3.12", others, "sanitize", [], without_torch),
+        "newest, 3.13": Environment("python3.13", others, "sanitize", [], without_torch),
+    }
+
+
+def tested(environment: Environment, wheels: list[Path]) -> dict[str, Any]:
+    """Run the sample of tests in a fresh environment, and return its versions and the number of tests by outcome."""
+    variables = {**os.environ, "PYTHONPATH": "", "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        inside = str(Path(folder) / "venv" / "bin" / "python")
+        pip = [inside, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+        constraints = Path(folder) / "constraints.txt"
+        constraints.write_text("\n".join(environment.constraints), encoding="utf-8")
+        name = f"softargmax[{environment.extras}]"
+        links = ["--find-links", str(wheels[0].resolve().parent), "--constraint", str(constraints)]
+        group = ["--group", f"{ROOT / 'pyproject.toml'}:{environment.group}"]
+        subprocess.run([environment.python, "-m", "venv", Path(folder) / "venv"], check=True)
+        subprocess.run([*pip, "--upgrade", "pip"], check=True)
+        subprocess.run([*pip, "--only-binary", "softargmax", *links, name, *group], check=True)
+        tests = [inside, "-m", "pytest", "--quick", "-q", "-n", "auto", "-p", "no:cacheprovider", *environment.options]
+        tests += ["--ignore=tests/test_tools.py", "tests"]  # its tests compare pages with this program's results
+        done = subprocess.run(tests, cwd=ROOT, env=variables, text=True, stdout=subprocess.PIPE, check=False)
+        listed = subprocess.run([inside, "-m", "pip", "list", "--format", "json"], stdout=subprocess.PIPE, check=True)
+        python = subprocess.run([inside, "-V"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[1]
+    print(done.stdout[-3000:])
+    versions = {package["name"].lower().replace("_", "-"): package["version"] for package in json.loads(listed.stdout)}
+    counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|errors?)\b", done.stdout.splitlines()[-1])}
+    packages = {name: versions[name] for name in claims() if name in versions}
+    return {"python": python, "packages": packages, "passed": 0, **counts}
+
+
+def main() -> int:
+    """Test the environments, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheels", nargs="+", type=Path)
+    parser.add_argument("--only", choices=environments(), nargs="*", default=list(environments()))
+    options = parser.parse_args()
+    found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    for name in options.only:
+        print(name, flush=True)
+        found[name] = tested(environments()[name], options.wheels)
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return int(any(set(found[name]) - {"python", "packages", "passed"} for name in options.only))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
