@@ -11,7 +11,7 @@ import sys
 
 from softargmax._names import HOME, MODULES
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["__version__", *HOME]  # noqa: PLE0604 the names are strings
 
 
