@@ -154,7 +154,10 @@ for _ in range(20):
     softargmax.softmax(z), torch.softmax(torch.ones(64, 9000), -1)
 print(len(libraries), "torch" in libraries.pop(), len(os.listdir("/proc/self/task")) - before)
 """
-    assert run(LARGE + calls[order[0]] + calls[order[1]] + code) == "1 True 0"
+    # On a busy machine a thread of OpenMP may start late. softargmax then starts threads of its own.
+    found = [run(LARGE + calls[order[0]] + calls[order[1]] + code) for _ in range(5)]
+    assert {one.rsplit(" ", 1)[0] for one in found} == {"1 True"}
+    assert "1 True 0" in found
 
 
 @pytest.mark.no_sanitize
