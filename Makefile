@@ -19,7 +19,7 @@ SANITIZE_ENV = $(QUIET) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktra
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-quick lint format types build bench memory accuracy exp-check docs sanitize wheels compat lint-release dev clean
+.PHONY: help demo test check check-quick lint format types build bench memory accuracy exp-check docs sanitize wheels wheel-aarch64 compat lint-release dev clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -146,6 +146,9 @@ wheels: $(VENV)/.group-release ## wheels in dist/, checked and tested with sever
 	$(BIN)/python tools/check_wheel.py dist/*.whl --python $(TEST_PYTHONS)
 	if test -f build/wheels/commit && $(call UNCHANGED_SINCE,"$$(cat build/wheels/commit)"); \
 		then mv build/wheels/commit dist/commit; fi
+
+wheel-aarch64: $(VENV)/.native $(VENV)/.group-release ## a wheel for aarch64 in dist/, cross-compiled, tested under qemu
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tools.aarch64_wheel
 
 compat: $(VENV)/.group-release ## what pyproject.toml claims: oldest and newest packages, each Python; uses the wheels in dist/
 	$(BIN)/python tools/compat.py dist/*.whl

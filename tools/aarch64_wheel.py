@@ -1,0 +1,109 @@
+"""Cross-compile a wheel for aarch64, and run its native tests under an emulator.
+
+    python -m tools.aarch64_wheel            about 15 minutes on 2 cores
+    python -m tools.aarch64_wheel --quick    a sample of the tests
+
+This needs x86-64, Debian 12, and its packages `g++-aarch64-linux-gnu` and `qemu-user`. Debian's Python 3.11 for arm64
+is unpacked in build/aarch64, and not installed. The wheel goes to dist/. There is none for the stable ABI, because
+Debian 12 has no later Python to test it. `make wheel-aarch64` calls this program.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tools.check_wheel import TESTS, problems
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "aarch64"
+SYSTEM = BUILD / "root"
+"""Where Debian's packages are unpacked."""
+PYTHON = "python3.11"
+PACKAGES = [
+    *("python3.11", "python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib", "libpython3.11-dev"),
+    *("libc6", "libstdc++6", "libgcc-s1", "libexpat1", "zlib1g", "libssl3", "libffi8", "libbz2-1.0", "liblzma5"),
+    *("libsqlite3-0", "libuuid1", "libcrypt1"),
+]
+"""Debian's packages of Python, and of the libraries that it needs."""
+TOOLCHAIN = f"""
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_CXX_FLAGS_INIT "-isystem {SYSTEM}/usr/include")
+set(Python_INCLUDE_DIR {SYSTEM}/usr/include/{PYTHON})
+"""
+
+
+def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> None:
+    """Run a command with additional environment variables. It must succeed."""
+    subprocess.run([str(word) for word in command], check=True, cwd=cwd, env={**os.environ, **environment})
+
+
+def unpack_python() -> None:
+    """Download Debian's packages for arm64, and unpack them."""
+    debs, lists = BUILD / "debs", BUILD / "apt" / "lists"
+    for folder in (debs, lists / "partial", BUILD / "apt" / "archives" / "partial"):
+        folder.mkdir(parents=True, exist_ok=True)
+    # State of its own, so that the machine's list of architectures stays as it is.
+    places = {"State": BUILD / "apt", "State::lists": lists, "State::status": "/dev/null", "Cache": BUILD / "apt"}
+    options = [f"-oDir::{name}={place}" for name, place in places.items()]
+    apt = ["apt-get", "-qq", "-oAPT::Architecture=arm64", "-oAPT::Architectures=arm64", "-oAPT::Sandbox::User=root"]
+    run(*apt, *options, "update")
+    run(*apt, *options, "download", *PACKAGES, cwd=debs)
+    for package in debs.glob("*.deb"):
+        run("dpkg-deb", "-x", package, SYSTEM)
+
+
+def cross_compile() -> Path:
+    """Build the wheel, and return its path in dist/."""
+    toolchain, config, raw = BUILD / "toolchain.cmake", BUILD / "sysconfig", BUILD / "raw"
+    toolchain.write_text(TOOLCHAIN, encoding="utf-8")
+    config.mkdir(exist_ok=True)
+    names = "_sysconfigdata__aarch64-linux-gnu"  # Python's build variables, which name the module and the wheel
+    shutil.copy(SYSTEM / "usr" / "lib" / PYTHON / f"{names}.py", config)
+    shutil.rmtree(raw, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", raw]
+    run(
+        *(*pip, "."),
+        _PYTHON_HOST_PLATFORM="linux-aarch64",
+        _PYTHON_SYSCONFIGDATA_NAME=names,
+        PYTHONPATH=str(config),
+        CMAKE_ARGS=f"-DCMAKE_TOOLCHAIN_FILE={toolchain}",
+    )
+    repaired = BUILD / "repaired"
+    shutil.rmtree(repaired, ignore_errors=True)
+    run("auditwheel", "repair", "--wheel-dir", repaired, *raw.glob("*.whl"))
+    (wheel,) = repaired.glob("*.whl")
+    return Path(shutil.copy(wheel, ROOT / "dist"))
+
+
+def test(wheel: Path, *options: str) -> None:
+    """Install the wheel, NumPy and the packages of the tests for aarch64, and run the native tests."""
+    site = BUILD / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    platforms = [f"--platform=manylinux_2_{minor}_aarch64" for minor in (17, 28, 34, 36)]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", site, *platforms, "--only-binary=:all:"]
+    run(*pip, "--python-version=3.11", wheel, "--group", f"{ROOT / 'pyproject.toml'}:sanitize")
+    tests = ("-q", "-p", "no:cacheprovider", "-m", "not slow", "--doctest-ignore-import-errors", *options, *TESTS)
+    emulated = ("qemu-aarch64", "-L", SYSTEM, SYSTEM / "usr" / "bin" / PYTHON)
+    run(*emulated, "-m", "pytest", *tests, PYTHONPATH=str(site))
+
+
+def main() -> int:
+    """Build, check and test the wheel."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    (ROOT / "dist").mkdir(exist_ok=True)
+    unpack_python()
+    wheel = cross_compile()
+    found = problems(wheel)
+    print(*found, sep="\n", file=sys.stderr)
+    test(wheel, *sys.argv[1:])
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
