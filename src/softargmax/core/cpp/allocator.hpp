@@ -17,10 +17,12 @@
 namespace softargmax {
 
 // Advises the system to use huge pages for all pages that lie entirely in a range. The system may ignore this.
-inline void want_huge_pages(void* data, std::size_t bytes) {
+inline void want_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes) {
+#ifdef MADV_HUGEPAGE
     const std::uintptr_t page = 4096, first = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
     const std::uintptr_t last = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
     if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
 }
 
 class Allocator {

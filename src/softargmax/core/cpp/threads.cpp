@@ -158,8 +158,10 @@ bool is_forked = false;
 
 // The number of processors that this process may run on.
 int processors() {
+#ifdef __linux__
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
     return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // more than 1024 processors
 }
 
