@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packaging.requirements import Requirement
+from packaging.utils import parse_wheel_filename
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results" / "compat.json"
@@ -74,7 +75,7 @@ def tested(environment: Environment, wheels: list[Path]) -> dict[str, Any]:
         pip = [inside, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text("\n".join(environment.constraints), encoding="utf-8")
-        name = f"softargmax[{environment.extras}]"
+        name = f"softargmax[{environment.extras}]=={parse_wheel_filename(wheels[0].name)[1]}"
         links = ["--find-links", str(wheels[0].resolve().parent), "--constraint", str(constraints)]
         group = ["--group", f"{ROOT / 'pyproject.toml'}:{environment.group}"]
         subprocess.run([environment.python, "-m", "venv", Path(folder) / "venv"], check=True)
@@ -83,6 +84,8 @@ def tested(environment: Environment, wheels: list[Path]) -> dict[str, Any]:
         tests = [inside, "-m", "pytest", "--quick", "-q", "-n", "auto", "-p", "no:cacheprovider", *environment.options]
         tests += ["--ignore=tests/test_tools.py", "tests"]  # its tests compare pages with this program's results
         done = subprocess.run(tests, cwd=ROOT, env=variables, text=True, stdout=subprocess.PIPE, check=False)
+        if done.returncode not in (0, 1):  # 1: tests failed
+            raise SystemExit(f"pytest: expected exit code 0 or 1, got {done.returncode}\n{done.stdout}")
         listed = subprocess.run([inside, "-m", "pip", "list", "--format", "json"], stdout=subprocess.PIPE, check=True)
         python = subprocess.run([inside, "-V"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[1]
     print(done.stdout[-3000:])

@@ -306,7 +306,7 @@ def test_scores_beyond_the_dtype_raise() -> None:
 def test_stalled_fit_warns() -> None:
     """A descent that stalls far above tol warns.
 
-    On float32 rows far from 0 with an l1 penalty, most descents stall. Which ones do depends on the last bits of
+    On float32 rows far from 0 with an l1 penalty, some descents stall. Which ones do depends on the last bits of
     NumPy's sums, which differ between instruction sets.
     """
     X, y = SMALL["breast_cancer"]

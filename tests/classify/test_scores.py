@@ -42,9 +42,8 @@ PAIRS: list[tuple[Any, Any]] = [
 
 
 def same(ours: Any, peer: Any, X: Any, y: Any, new: Any, **options: Any) -> None:
-    unbiased = Version(sklearn.__version__) < Version("1.9.1") and getattr(peer, "solver", None) == "svd"
-    if unbiased:
-        pytest.skip("scikit-learn before 1.9.1 divides covariances by another number")
+    if Version(sklearn.__version__) < Version("1.9.1") and getattr(peer, "solver", None) == "svd":
+        pytest.skip("scikit-learn before 1.9.1 divides covariances by n - K or n - 1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -188,7 +188,7 @@ class Objective:
             gradient[:, -1] += dz.sum(axis=0)
 
     def _of_penalty(self, table: Array) -> Array:
-        """Return the gradient of the penalty times the number of rows. The intercepts have no penalty."""
+        """Return the number of rows times the gradient of the penalty. The intercepts have no penalty."""
         gradient = table * (self.l2 * self.total)
         gradient[:, -1] = 0
         return gradient
@@ -206,7 +206,7 @@ def _loss_and_gradient(z: Array, target: Array, alpha: float) -> tuple[Array, Ar
 
 
 def _squares(w: Array) -> float:
-    """Return the sum of squares, by pieces that fit the cache: a third of the time of the squares of a wide layer."""
+    """Return the sum of squares. Pieces that fit the cache take a third of the time of one `np.square`."""
     return sum(float(np.square(w[:, i : i + PIECE]).sum()) for i in range(0, w.shape[1], PIECE))
 
 

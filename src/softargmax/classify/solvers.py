@@ -146,8 +146,10 @@ class _Watch:
     def __init__(self, objective: Objective, coordinates: Whitened | Scaled, tol: float) -> None:
         self.objective, self.coordinates, self.tol = objective, coordinates, tol
         self.value, self.largest, self.gain = np.inf, np.inf, np.inf
+        self.at: Array | None = None
 
     def evaluate(self, u: Array) -> tuple[float, Array]:
+        self.at = u
         self.value, gradient = self.objective.value_and_gradient(self.coordinates.table(u))
         g = self.coordinates.gradient(gradient)
         # In these coordinates a step of -g lowers the objective by about |g|^2 / 2. `gain` is this decrease divided by
@@ -155,13 +157,10 @@ class _Watch:
         self.largest, self.gain = _largest(gradient), 0.5 * float(g @ g) / max(abs(self.value), 1e-300)
         return self.value, g
 
-    def arrive(self, result: Any) -> None:
-        """Evaluate the objective at a point of the minimiser, unless it is the point of the last evaluation."""
-        if result.fun != self.value:  # comparing the points would take 4 ms for 2 million numbers
-            self.evaluate(result.x)
-
     def stop(self, intermediate_result: Any) -> None:
-        self.arrive(intermediate_result)
+        # An equal value means the point of the last evaluation. Comparing points would take 4 ms for 2 million numbers.
+        if intermediate_result.fun != self.value:
+            self.evaluate(intermediate_result.x)
         if self.largest <= self.tol:
             raise StopIteration
 
@@ -179,7 +178,8 @@ def lbfgs(objective: Objective, start: Array, *, tol: float, steps: int) -> Foun
             watch.evaluate, coordinates.point(table), jac=True, method="L-BFGS-B", callback=watch.stop, options=options
         )
         stuck = found.nit < now and found.nit < 2
-        watch.arrive(found)
+        if watch.at is None or not np.array_equal(watch.at, found.x):
+            watch.evaluate(found.x)
         table, taken, patience = coordinates.table(found.x), taken + found.nit, 2 * patience
         if watch.largest <= tol or taken >= steps or stuck or not again:
             enough = watch.largest <= tol or watch.gain <= LOST * np.finfo(objective.X.dtype).eps

@@ -162,7 +162,7 @@ int processors() {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
 #endif
-    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // more than 1024 processors
+    return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // not Linux, or over 1024 processors
 }
 
 // Two functions of GCC's OpenMP. The pointer is null until `find_openmp` has found them.
