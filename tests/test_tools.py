@@ -15,8 +15,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 from packaging.version import Version
+from tools.compat import claims
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -40,10 +40,8 @@ def test_every_claimed_version_was_tested() -> None:
     """The lower bounds in pyproject.toml are versions of the column "oldest" of `make compat`, and its tests passed."""
     found = json.loads((ROOT / "bench" / "results" / "compat.json").read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    texts = [*project["dependencies"], *(text for extra in project["optional-dependencies"].values() for text in extra)]
-    claims = {r.name: bound.version for r in map(Requirement, texts) for bound in r.specifier if bound.operator == ">="}
     oldest = found["oldest"]["packages"]
-    assert {name: Version(bound) for name, bound in claims.items()} == {
+    assert {name: Version(bound) for name, bound in claims().items()} == {
         name: Version(Version(version).public) for name, version in oldest.items()
     }
     pythons = {line.rsplit(" ", 1)[1] for line in project["classifiers"] if re.search(r"3\.\d+$", line)}
