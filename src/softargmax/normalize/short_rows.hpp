@@ -46,7 +46,7 @@ template <bool Unit> class Lanes {
     using W = Pack<double>;
     static constexpr int kRows = kSide;
     Scale beta_;
-    int columns_;  // length of the longest row, rounded up to a multiple of 16
+    int columns_, padded_;  // a bound on the lengths of the rows, and this bound rounded up to a multiple of 16
     alignas(64) float row_[kRows][kShort];  // the scores, padded with -inf
     alignas(64) float lane_[kShort][kRows];
     alignas(64) float t_[kShort][kRows], power_[kShort][kRows], y_[kShort][kRows];
@@ -62,7 +62,7 @@ template <bool Unit> class Lanes {
             else turn(from + i * kSide, from_pitch, to + i * kSide * to_pitch, to_pitch);
     }
     void transpose_back() {
-        transpose_all(lane_[0], kRows, y_[0], kShort, columns_ / kSide, true);
+        transpose_all(lane_[0], kRows, y_[0], kShort, padded_ / kSide, true);
     }  // y_ then contains rows
 
     // Finds the peak of every row, with the formulas of Peak<float> (core/cpp/state.hpp).
@@ -106,8 +106,9 @@ template <bool Unit> class Lanes {
             keep(unless(in, tie), e.value()).store(y_[i]);
             ties = ties + keep(tie, one);
         }
+        for (int i = columns_; i < padded_; ++i) V::all(0).store(y_[i]);
         ties.store(ties_);
-        sum_up(rest_);
+        sum_up(y_, rest_);
         for (int g = 0; g < kRows; ++g) r_[g] = sum_of_terms(g, rest_[g]);
     }
     // Returns the state's r: the number of maxima minus 1, plus `rest`, the sum of the other terms. `rest` is scaled so
@@ -122,50 +123,46 @@ template <bool Unit> class Lanes {
         for (int g = 0; g < kRows; ++g) any = any || looks_confident(r_[g]);
         if (!any) return;
         const V top = V::load(top_), low = V::load(low_);
-        const auto add = [&](bool whole, double* sum) SOFTARGMAX_LAMBDA {
-            for (int i = 0; i < columns_; ++i) {
-                const V v = V::load(lane_[i]), power = V::load(power_[i]);
-                keep(unless(above(v, low), equal(v, top)), whole ? power : V::load(t_[i]) * power).store(y_[i]);
-            }
-            sum_up(sum);
-        };
+        alignas(64) float products[kShort][kRows];
+        for (int i = 0; i < columns_; ++i) {
+            const V v = V::load(lane_[i]), power = V::load(power_[i]);
+            const auto kept = unless(above(v, low), equal(v, top));
+            keep(kept, power).store(y_[i]);
+            keep(kept, V::load(t_[i]) * power).store(products[i]);
+        }
+        for (int i = columns_; i < padded_; ++i) V::all(0).store(products[i]);
         alignas(64) double powers[kRows];
-        add(true, powers);
-        add(false, rest_);
+        sum_up(y_, powers);
+        sum_up(products, rest_);
         for (int g = 0; g < kRows; ++g)
             if (looks_confident(r_[g])) r_[g] = sum_of_terms(g, powers[g] + rest_[g]);
     }
-    // Sums the terms y_ of each row, in the order in which Sum<float> would add them. Terms whose positions in the row
+    // Sums the terms of each row, in the order in which Sum<float> would add them. Terms whose positions in the row
     // differ by a multiple of 16 are added first. The 16 results are then added as in sum_of (simd.hpp): first those
     // that are 8 apart, then 4, 2 and 1 apart.
-    void sum_up(double* sum) const {
+    void sum_up(const float (*terms)[kRows], double* sum) const {
         const auto lane = [&](int j) SOFTARGMAX_LAMBDA {
-            const V y = V::load(y_[j]);
-            if (columns_ == 16) return widen(y);
-            const V second = y + V::load(y_[j + 16]);
-            if (columns_ == 32) return widen(second);
-            const V third = V::load(y_[j + 32]);
-            return widen(second + (columns_ == 48 ? third : third + V::load(y_[j + 48])));
+            const V first = V::load(terms[j]);
+            if (padded_ == 16) return widen(first);
+            const V second = first + V::load(terms[j + 16]);
+            if (padded_ == 32) return widen(second);
+            const V third = V::load(terms[j + 32]);
+            return widen(second + (padded_ == 48 ? third : third + V::load(terms[j + 48])));
         };
-        Wide x[8] = {};
-        for (int j = 0; j < 8; ++j) {
-            const Wide a = lane(j), b = lane(j + 8);
-            x[j] = {a.low + b.low, a.high + b.high};
-        }
-        const auto tree = [&](W Wide::* half) SOFTARGMAX_LAMBDA {
-            return ((x[0].*half + x[4].*half) + (x[2].*half + x[6].*half)) +
-                   ((x[1].*half + x[5].*half) + (x[3].*half + x[7].*half));
-        };
-        tree(&Wide::low).store(sum);
-        tree(&Wide::high).store(sum + 8);
+        const auto pair = [&](int j) SOFTARGMAX_LAMBDA { return lane(j) + lane(j + 8); };
+        const Wide all = ((pair(0) + pair(4)) + (pair(2) + pair(6))) + ((pair(1) + pair(5)) + (pair(3) + pair(7)));
+        all.low.store(sum);
+        all.high.store(sum + 8);
     }
 
   public:
-    // For rows of at most `columns` scores, where `columns` is a multiple of 16.
-    Lanes(Scale beta, int columns) : beta_(beta), columns_(columns) {}
+    // For rows of at most `columns` scores.
+    Lanes(Scale beta, int columns) : beta_(beta), columns_(columns), padded_((columns + kSide - 1) / kSide * kSide) {}
 
     void load_row(int g, const float* z, std::int64_t n) {
-        for (int i = 0; i < columns_; i += V::kLanes) V::load_part(z + i, n - i, -INFINITY).store(row_[g] + i);
+        int i = 0;
+        for (; i < n; i += One<float>::kLanes) One<float>::load_part(z + i, n - i, -INFINITY).store(row_[g] + i);
+        for (; i < padded_; i += One<float>::kLanes) One<float>::all(-INFINITY).store(row_[g] + i);
         length_[g] = n;
     }
     const float* row(int g) const { return row_[g]; }
@@ -176,7 +173,7 @@ template <bool Unit> class Lanes {
     State state(int g) const { return {static_cast<double>(top_[g]), r_[g]}; }
 
     void fold(Lookahead& ahead) {
-        transpose_all(row_[0], kShort, lane_[0], kRows, columns_ / kSide, false);
+        transpose_all(row_[0], kShort, lane_[0], kRows, padded_ / kSide, false);
         find_peaks();
         add_terms(ahead);
         refine_confident();
@@ -205,8 +202,8 @@ template <bool Unit> class Lanes {
         transpose_back();
     }
     void store_row(int g, float* out) const {
-        for (int i = 0; i < length_[g]; i += V::kLanes)
-            V::load(y_[0] + g * kShort + i).store_part(out + i, length_[g] - i);
+        for (int i = 0; i < length_[g]; i += One<float>::kLanes)
+            One<float>::load(y_[0] + g * kShort + i).store_part(out + i, length_[g] - i);
     }
 };
 
@@ -231,16 +228,20 @@ template <class T> void bare_rows(const Frame<T>& frame, std::int64_t begin, std
     }
 }
 
+struct ShortRow {
+    std::int64_t index, length;
+};
+
 // Computes up to sixteen rows of at most `columns` scores, one row per lane.
-template <bool Unit> void rows_in_lanes(const Frame<float>& frame, const std::int64_t* rows, int count, int columns,
+template <bool Unit> void rows_in_lanes(const Frame<float>& frame, const ShortRow* rows, int count, int columns,
                                         Lookahead& ahead) {
     const Args& args = frame.args;
     const bool read_there = frame.z_direct && !frame.changed, written_there = frame.out_direct && !args.lse;
     Lanes<Unit> lanes(frame.scale.beta, columns);
     for (int g = 0; g < kSide; ++g) {
-        const RowOf row{args, rows[g < count ? g : 0]};
+        const ShortRow row = rows[g < count ? g : 0];
         if (read_there) {
-            lanes.load_row(g, reinterpret_cast<const float*>(row.start(args.z)), row.length());
+            lanes.load_row(g, reinterpret_cast<const float*>(RowOf{args, row.index}.start(args.z)), row.length);
             continue;
         }
         Group<float, 1> group(frame, row.index);
@@ -252,10 +253,10 @@ template <bool Unit> void rows_in_lanes(const Frame<float>& frame, const std::in
     else if (args.op == Op::log_softmax) lanes.log_softmax();
     for (int g = 0; g < count; ++g) {
         if (written_there && args.op != Op::logsumexp && lanes.plain(g)) {
-            lanes.store_row(g, reinterpret_cast<float*>(RowOf{args, rows[g]}.start(args.out)));
+            lanes.store_row(g, reinterpret_cast<float*>(RowOf{args, rows[g].index}.start(args.out)));
             continue;
         }
-        Group<float, 1> group(frame, rows[g]);
+        Group<float, 1> group(frame, rows[g].index);
         if (!lanes.plain(g)) {
             whole_group(group);
             continue;
@@ -278,12 +279,13 @@ inline Lookahead ahead_of(const Frame<float>& frame, std::int64_t begin, std::in
     return {first.start(args.z), last.start(args.z), first.start(args.out)};
 }
 
-// Computes rows [begin, end). Rows whose lengths round up to the same multiple of 16 are computed together in lanes.
-// Empty rows and rows that are too long for a lane are computed one by one.
+// Computes rows [begin, end). Rows whose lengths round up to the same multiple of 4 are computed together in lanes, and
+// at the end the remaining rows of all lengths. Empty rows and rows that are too long for a lane are computed one by
+// one.
 template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
-    constexpr int kSizes = kShort / kSide + 1;
+    constexpr int kStep = 4, kSizes = kShort / kStep + 1;
     Lookahead ahead = ahead_of(frame, begin, end);
-    std::int64_t pending[kSizes][kSide];
+    ShortRow pending[kSizes][kSide];
     int count[kSizes] = {};
     for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t n = RowOf{frame.args, row}.length();
@@ -292,15 +294,24 @@ template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t beg
             whole_group(group);
             continue;
         }
-        const int size = static_cast<int>((n + kSide - 1) / kSide);
-        pending[size][count[size]++] = row;
+        const int size = static_cast<int>((n + kStep - 1) / kStep);
+        pending[size][count[size]++] = {row, n};
         if (count[size] < kSide) continue;
         ahead.advance(RowOf{frame.args, row}.start(frame.args.z));
-        rows_in_lanes<Unit>(frame, pending[size], kSide, size * kSide, ahead);
+        rows_in_lanes<Unit>(frame, pending[size], kSide, size * kStep, ahead);
         count[size] = 0;
     }
+    ShortRow rest[kSide];  // rows of several sizes, from short to long
+    int rows = 0, columns = 0;
     for (int size = 1; size < kSizes; ++size)
-        if (count[size] > 0) rows_in_lanes<Unit>(frame, pending[size], count[size], size * kSide, ahead);
+        for (int i = 0; i < count[size]; ++i) {
+            rest[rows++] = pending[size][i];
+            columns = size * kStep;
+            if (rows < kSide) continue;
+            rows_in_lanes<Unit>(frame, rest, rows, columns, ahead);
+            rows = 0;
+        }
+    if (rows > 0) rows_in_lanes<Unit>(frame, rest, rows, columns, ahead);
 }
 
 // True if the call has so many short rows that computing them in lanes is faster.

@@ -452,6 +452,7 @@ SOFTARGMAX_INLINE double sum_of(Pack<double> v) {
 struct Wide {
     Pack<double> low, high;
 };
+SOFTARGMAX_INLINE Wide operator+(Wide a, Wide b) { return {a.low + b.low, a.high + b.high}; }
 SOFTARGMAX_INLINE Wide widen(Pack<float> v) {
 #if defined(__AVX512F__)
     return {{_mm512_cvtps_pd(_mm512_castps512_ps256(v.r))}, {_mm512_cvtps_pd(_mm512_extractf32x8_ps(v.r, 1))}};
