@@ -199,6 +199,11 @@ def with_new(found: dict[str, Digests]) -> dict[str, Digests]:
     return every
 
 
+def _count(digests: dict[str, Digests]) -> int:
+    """Return the number of digests of all rooms."""
+    return sum(len(cases) for room in digests.values() for cases in room.values())
+
+
 def main() -> int:
     """Compare the digests, or record them. Return 1 if some differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -220,8 +225,7 @@ def main() -> int:
     for room in options.rooms or ROOMS:
         begin = time.process_time()
         found[room] = computed(room, kernels=options.kernels)
-        count = sum(map(len, found[room].values()))
-        print(f"{room}: {count} digests, {time.process_time() - begin:.1f} s", file=sys.stderr)
+        print(f"{room}: {_count({room: found[room]})} digests, {time.process_time() - begin:.1f} s", file=sys.stderr)
         if not (options.write or options.add):
             there = read(options.against or FILE)[room] if options.against or options.old else expected(room)
             there = of_kernels(there) if options.kernels else there
@@ -231,7 +235,9 @@ def main() -> int:
                 what, _, variant = name.rpartition(" | ")
                 print(f"{room}: {name}\t{found[room].get(what, {}).get(variant, 'missing')}")
     if options.add:
-        FILE.write_text(text(with_new(marked(found))))
+        old, new = read(), with_new(marked(found))
+        FILE.write_text(text(new))
+        print(f"{_count(new) - _count(old)} added", file=sys.stderr)
     elif options.write:
         options.write.write_text(text(found if options.free else marked(found)))
     else:

@@ -161,8 +161,18 @@ def over_layouts() -> Iterator[Case]:
 
 def derivatives() -> Iterator[Case]:
     """Yield cases of second derivatives, forward mode and vmap, for the options that affect derivatives."""
-    for name in ("softmax", "log_softmax", "softmin", "softmax_with_lse", "logsumexp", "entropy", "soft_argmax",
-                 "logcumsumexp", "renyi_entropy 0.7", "renyi_entropy 2"):  # fmt: skip
+    for name in (
+        "softmax",
+        "log_softmax",
+        "softmin",
+        "softmax_with_lse",
+        "logsumexp",
+        "entropy",
+        "soft_argmax",
+        "logcumsumexp",
+        "renyi_entropy 0.7",
+        "renyi_entropy 2",
+    ):
         function, labels = FUNCTIONS[name]
         for w in TORCH[:3]:
             z = w.array(scores(ROWS, COLUMNS))
