@@ -143,7 +143,7 @@ wheels: $(VENV)/.group-release ## wheels in dist/, checked and tested with sever
 	if $(call UNCHANGED_SINCE,HEAD); then git rev-parse HEAD > build/wheels/commit; fi
 	for python in $(WHEEL_PYTHONS); do $$python -m pip wheel --quiet --no-deps --wheel-dir build/wheels . || exit; done
 	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --wheel-dir dist build/wheels/*.whl
-	$(BIN)/python tools/check_wheel.py dist/*.whl --python $(TEST_PYTHONS)
+	$(BIN)/python -m tools.check_wheel dist/*.whl --python $(TEST_PYTHONS)
 	if test -f build/wheels/commit && $(call UNCHANGED_SINCE,"$$(cat build/wheels/commit)"); \
 		then mv build/wheels/commit dist/commit; fi
 
@@ -151,7 +151,7 @@ wheel-aarch64: $(VENV)/.native $(VENV)/.group-release ## a wheel for aarch64 in 
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tools.aarch64_wheel
 
 compat: $(VENV)/.group-release ## what pyproject.toml claims: oldest and newest packages, each Python; uses the wheels in dist/
-	$(BIN)/python tools/compat.py dist/*.whl
+	$(BIN)/python -m tools.compat dist/*.whl
 
 SCHEMA := $(BIN)/check-jsonschema --builtin-schema
 lint-release: $(VENV)/.group-release ## workflows, issue forms, package metadata, citation: without the network

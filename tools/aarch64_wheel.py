@@ -4,8 +4,8 @@
     python -m tools.aarch64_wheel --quick    a sample of the tests
 
 This needs x86-64, Debian 12, and its packages `g++-aarch64-linux-gnu` and `qemu-user`. Debian's Python 3.11 for arm64
-is unpacked in build/aarch64, and not installed. The wheel goes to dist/. There is none for the stable ABI, because
-Debian 12 has no later Python to test it. `make wheel-aarch64` calls this program.
+is unpacked in build/aarch64, and not installed. If the tests pass, the wheel goes to dist/. There is none for the
+stable ABI, because Debian 12 has no later Python to test it. `make wheel-aarch64` calls this program.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tools.check_wheel import TESTS, problems
+from tools.fresh_environment import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
+if TYPE_CHECKING:
+    from pathlib import Path
+
 BUILD = ROOT / "build" / "aarch64"
 SYSTEM = BUILD / "root"
 """Where Debian's packages are unpacked."""
@@ -61,7 +64,7 @@ def unpack_python() -> None:
 
 
 def cross_compile() -> Path:
-    """Build the wheel, and return its path in dist/."""
+    """Build the wheel, and return its path."""
     toolchain, config, raw = BUILD / "toolchain.cmake", BUILD / "sysconfig", BUILD / "raw"
     toolchain.write_text(TOOLCHAIN, encoding="utf-8")
     config.mkdir(exist_ok=True)
@@ -80,7 +83,7 @@ def cross_compile() -> Path:
     shutil.rmtree(repaired, ignore_errors=True)
     run("auditwheel", "repair", "--wheel-dir", repaired, *raw.glob("*.whl"))
     (wheel,) = repaired.glob("*.whl")
-    return Path(shutil.copy(wheel, ROOT / "dist"))
+    return wheel
 
 
 def test(wheel: Path, *options: str) -> None:
@@ -104,13 +107,16 @@ def test(wheel: Path, *options: str) -> None:
 def main() -> int:
     """Build, check and test the wheel."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    (ROOT / "dist").mkdir(exist_ok=True)
     unpack_python()
     wheel = cross_compile()
     found = problems(wheel)
     print(*found, sep="\n", file=sys.stderr)
     test(wheel, *sys.argv[1:])
-    return int(bool(found))
+    if found:
+        return 1
+    (ROOT / "dist").mkdir(exist_ok=True)
+    shutil.copy(wheel, ROOT / "dist")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Check wheels: tags, contents and size, and the native tests in a fresh environment of each Python.
 
-    python tools/check_wheel.py dist/*.whl                                  the native tests of this Python
-    python tools/check_wheel.py dist/*.whl --python python3.12 python3.13   the native tests of these Pythons
+    python -m tools.check_wheel dist/*.whl                                  the native tests of this Python
+    python -m tools.check_wheel dist/*.whl --python python3.12 python3.13   the native tests of these Pythons
 
 For each Python, pip chooses one of the wheels. The exit code is 1 if a check fails. `make wheels` calls this program.
 """
@@ -9,7 +9,6 @@ For each Python, pip chooses one of the wheels. The exit code is 1 if a check fa
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import subprocess
 import sys
@@ -23,11 +22,11 @@ from typing import TYPE_CHECKING
 from auditwheel.wheel_abi import analyze_wheel_abi
 from installer.sources import WheelFile
 from packaging.utils import parse_wheel_filename
+from tools.fresh_environment import ROOT, FreshEnvironment
 
 if TYPE_CHECKING:
     from packaging.tags import Tag
 
-ROOT = Path(__file__).resolve().parent.parent
 BYTES = 6_000_000
 """Largest size of the compiled module."""
 GLIBC = 34
@@ -89,25 +88,16 @@ def module(tag: Tag, machine: str) -> str:
 def test(python: str, wheels: list[Path]) -> None:
     """Install a wheel in a fresh environment, and run its command and the native tests."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "PYTHONPATH": "", "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
-
-        def run(*command: str, cwd: str = folder) -> None:
-            subprocess.run(command, check=True, cwd=cwd, env=environment)
-
-        run(python, "-m", "venv", "venv")
-        inside = str(Path(folder) / "venv" / "bin" / "python")
-        run(inside, "-m", "pip", "install", "--quiet", "--upgrade", "pip")
+        environment = FreshEnvironment(python, Path(folder) / "venv")
         start = time.perf_counter()
-        links = ["--find-links", str(wheels[0].resolve().parent)]
-        version = parse_wheel_filename(wheels[0].name)[1]
-        run(inside, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", *links, f"softargmax[cli]=={version}")
+        environment.install_wheel(wheels, "cli", "--only-binary", ":all:")
         seconds = time.perf_counter() - start
         print(f"{python}: installed in {seconds:.1f} s")
-        run(inside, "-W", "error", "-c", "import softargmax; print(softargmax.softmax([1.0, 2.0, 3.0]))")
-        run(str(Path(inside).with_name("softargmax")), "1", "2", "3")
-        run(inside, "-m", "pip", "install", "--quiet", "--group", f"{ROOT / 'pyproject.toml'}:sanitize")
+        environment.run("python", "-W", "error", "-c", "import softargmax; print(softargmax.softmax([1.0, 2.0, 3.0]))")
+        environment.run("softargmax", "1", "2", "3")
+        environment.install_group("sanitize")
         options = ("-q", "-n", "auto", "-p", "no:cacheprovider", "-m", "not slow", "--doctest-ignore-import-errors")
-        run(inside, "-m", "pytest", *options, *TESTS, cwd=str(ROOT))
+        environment.run("python", "-m", "pytest", *options, *TESTS, cwd=ROOT)
         if seconds > SECONDS:
             raise SystemExit(f"{python}: expected an installation within {SECONDS} s, got {seconds:.1f} s")
 

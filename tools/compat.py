@@ -1,7 +1,7 @@
 """Test what pyproject.toml claims: each Python, with the oldest and the newest version of every dependency.
 
-    python tools/compat.py dist/*.whl                 every environment, about 25 minutes on 2 cores
-    python tools/compat.py dist/*.whl --only oldest   one of them; its results replace its earlier ones
+    python -m tools.compat dist/*.whl                 every environment, about 25 minutes on 2 cores
+    python -m tools.compat dist/*.whl --only oldest   one of them; its results replace its earlier ones
 
 A wheel is installed in a fresh environment, with the oldest or the newest versions that satisfy pyproject.toml. There
 a sample of all tests runs (`pytest --quick`). The versions and the number of tests go to bench/results/compat.json, and
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -23,9 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packaging.requirements import Requirement
-from packaging.utils import parse_wheel_filename
+from tools.fresh_environment import ROOT, FreshEnvironment
 
-ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results" / "compat.json"
 
 
@@ -55,12 +53,12 @@ def environments() -> dict[str, Environment]:
     """
     torch_user = "tests/test_types.py::test_the_programs_of_users_run[torch_user]"
     without_torch = ("--ignore-glob=*torch*", "--doctest-ignore-import-errors", f"--deselect={torch_user}")
-    floors = [f"{name}=={version}" for name, version in claims().items()] + [f"jaxlib=={claims()['jax']}"]
+    lowest = [f"{name}=={version}" for name, version in claims().items()] + [f"jaxlib=={claims()['jax']}"]
     # Old packages use what newer ones deprecate.
     old = ("-W", "default::DeprecationWarning")
     others = "sklearn,jax,cli,plot,csv"
     return {
-        "oldest": Environment("python3.11", "all", "test", floors, old),
+        "oldest": Environment("python3.11", "all", "test", lowest, old),
         "newest, 3.11": Environment("python3.11", "all", "test", ["torch==2.13.0"]),
         "newest, 3.12": Environment("python3.12", others, "sanitize", [], without_torch),
         "newest, 3.13": Environment("python3.13", others, "sanitize", [], without_torch),
@@ -69,27 +67,21 @@ def environments() -> dict[str, Environment]:
 
 def tested(environment: Environment, wheels: list[Path]) -> dict[str, Any]:
     """Run the sample of tests in a fresh environment, and return its versions and the number of tests by outcome."""
-    variables = {**os.environ, "PYTHONPATH": "", "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        inside = str(Path(folder) / "venv" / "bin" / "python")
-        pip = [inside, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text("\n".join(environment.constraints), encoding="utf-8")
-        name = f"softargmax[{environment.extras}]=={parse_wheel_filename(wheels[0].name)[1]}"
-        links = ["--find-links", str(wheels[0].resolve().parent), "--constraint", str(constraints)]
-        group = ["--group", f"{ROOT / 'pyproject.toml'}:{environment.group}"]
-        subprocess.run([environment.python, "-m", "venv", Path(folder) / "venv"], check=True)
-        subprocess.run([*pip, "--upgrade", "pip"], check=True)
-        subprocess.run([*pip, "--only-binary", "softargmax", *links, name, *group], check=True)
-        tests = [inside, "-m", "pytest", "--quick", "-q", "-n", "auto", "-p", "no:cacheprovider", *environment.options]
-        tests += ["--ignore=tests/test_tools.py", "tests"]  # its tests compare pages with this program's results
-        done = subprocess.run(tests, cwd=ROOT, env=variables, text=True, stdout=subprocess.PIPE, check=False)
+        fresh = FreshEnvironment(environment.python, Path(folder) / "venv")
+        fresh.install_wheel(wheels, environment.extras, "--constraint", constraints)
+        fresh.install_group(environment.group, "--constraint", constraints)
+        options = ("--quick", "-q", "-n", "auto", "-p", "no:cacheprovider", *environment.options)
+        tests = ("--ignore=tests/test_tools.py", "tests")  # test_tools.py compares pages with this program's results
+        done = fresh.run("python", "-m", "pytest", *options, *tests, cwd=ROOT, stdout=subprocess.PIPE, check=False)
         if done.returncode not in (0, 1):  # 1: tests failed
             raise SystemExit(f"pytest: expected exit code 0 or 1, got {done.returncode}\n{done.stdout}")
-        listed = subprocess.run([inside, "-m", "pip", "list", "--format", "json"], stdout=subprocess.PIPE, check=True)
-        python = subprocess.run([inside, "-V"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[1]
+        listed = fresh.run("python", "-m", "pip", "list", "--format", "json", stdout=subprocess.PIPE).stdout
+        python = fresh.run("python", "-V", stdout=subprocess.PIPE).stdout.split()[1]
     print(done.stdout[-3000:])
-    versions = {package["name"].lower().replace("_", "-"): package["version"] for package in json.loads(listed.stdout)}
+    versions = {package["name"].lower().replace("_", "-"): package["version"] for package in json.loads(listed)}
     counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|errors?)\b", done.stdout.splitlines()[-1])}
     packages = {name: versions[name] for name in claims() if name in versions}
     return {"python": python, "packages": packages, "passed": 0, **counts}

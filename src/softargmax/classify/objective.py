@@ -68,7 +68,7 @@ class Objective:
 
     def value_and_gradient(self, table: Array) -> tuple[float, Array]:
         """Return f and its gradient, which has the table's shape and layout."""
-        value, gradient, layer = 0.0, self._of_penalty(table), self._layer(table)
+        value, gradient, layer = 0.0, self._penalty_gradient(table), self._layer(table)
         for block in self._blocks:
             rows, dz = _loss_and_gradient(self._scores(block.x, layer), block.target, self.alpha)
             if block.weight is not None:
@@ -88,7 +88,7 @@ class Objective:
         layer = self._layer(table)
 
         def product(other: Array) -> Array:
-            found, along = self._of_penalty(other), self._layer(other)
+            found, along = self._penalty_gradient(other), self._layer(other)
             for block in self._blocks:
                 p = self._probabilities(self._scores(block.x, layer))
                 s = p if self.alpha == 1 else _power(p, 2 - self.alpha)
@@ -187,7 +187,7 @@ class Objective:
         if self.intercept:
             gradient[:, -1] += dz.sum(axis=0)
 
-    def _of_penalty(self, table: Array) -> Array:
+    def _penalty_gradient(self, table: Array) -> Array:
         """Return the number of rows times the gradient of the penalty. The intercepts have no penalty."""
         gradient = table * (self.l2 * self.total)
         gradient[:, -1] = 0

@@ -61,9 +61,9 @@ template <int Size> Scale scale_of_q(const Group<double, Size>& group, int g) {
 }
 template <int Size> States fold_both(const Group<double, Size>& group, std::int64_t block, int g) {
     const State p = group.fold_row(g, block);
-    const bool other = group.args.sum == SumOf::kl_divergence;
-    if (!other && !has_q(order_of(group, g))) return {p, {}};
-    const double* of_q = other ? group.other : group.scores;
+    const bool two_arrays = group.args.sum == SumOf::kl_divergence;
+    if (!two_arrays && !has_q(order_of(group, g))) return {p, {}};
+    const double* of_q = two_arrays ? group.other : group.scores;
     return {p, fold(of_q + g * group.pitch, group.end(block) - group.begin(block), scale_of_q(group, g), of_q)};
 }
 template <int Size> States merge_both(const Group<double, Size>& group, int g, const States& a, const States& b) {

@@ -1,0 +1,43 @@
+"""A fresh virtual environment in which tools install and test a wheel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import parse_wheel_filename
+
+ROOT = Path(__file__).resolve().parent.parent
+VARIABLES = {"PYTHONPATH": "", "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
+"""Environment variables: only installed packages are found, and test processes do not disturb one another."""
+
+
+class FreshEnvironment:
+    """A virtual environment in `folder`, made by the command `python`, with the newest pip."""
+
+    def __init__(self, python: str, folder: Path) -> None:
+        self._folder = folder
+        subprocess.run([python, "-m", "venv", folder], check=True)
+        self.install("--upgrade", "pip")
+
+    def run(self, program: str, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment, by default in its folder. `options` are those of `subprocess.run`."""
+        options = {"check": True, "cwd": self._folder, "text": True, **options}
+        command = [self._folder / "bin" / program, *arguments]
+        return subprocess.run(command, env={**os.environ, **VARIABLES}, **options)  # noqa: PLW1510 (in `options`)
+
+    def install(self, *what: str | Path) -> None:
+        """Install packages with pip."""
+        self.run("python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *what)
+
+    def install_wheel(self, wheels: list[Path], extras: str, *options: str | Path) -> None:
+        """Install the wheel that pip chooses of `wheels`, which are in one folder, with these extras."""
+        version = parse_wheel_filename(wheels[0].name)[1]
+        links = ("--find-links", wheels[0].resolve().parent)
+        self.install(*links, "--only-binary", "softargmax", *options, f"softargmax[{extras}]=={version}")
+
+    def install_group(self, name: str, *options: str | Path) -> None:
+        """Install a dependency group of pyproject.toml."""
+        self.install(*options, "--group", f"{ROOT / 'pyproject.toml'}:{name}")
