@@ -41,6 +41,27 @@ struct Lookahead {
     }
 };
 
+// Sums the terms of each of sixteen rows, in the order in which Sum<float> would add them. Row g has term i at
+// terms[i][g]. Its length `n` is a multiple of 16. Terms whose positions in the row differ by a multiple of 16 are
+// added first. The 16 results are then added as in sum_of (simd.hpp): first those that are 8 apart, then 4, 2 and 1
+// apart.
+SOFTARGMAX_CALLED inline void sum_lanes(const float (*terms)[kSide], int n, double* sum) {
+    using V = Pack<float>;
+    alignas(64) float sums[kSide][kSide];
+#pragma GCC unroll 1
+    for (int j = 0; j < kSide; ++j) {
+        V x = V::load(terms[j]);
+        if (n > 16) x = x + V::load(terms[j + 16]);
+        if (n == 48) x = x + V::load(terms[j + 32]);
+        if (n == 64) x = x + (V::load(terms[j + 32]) + V::load(terms[j + 48]));
+        x.store(sums[j]);
+    }
+    const auto pair = [&](int j) SOFTARGMAX_LAMBDA { return widen(V::load(sums[j])) + widen(V::load(sums[j + 8])); };
+    const Wide all = ((pair(0) + pair(4)) + (pair(2) + pair(6))) + ((pair(1) + pair(5)) + (pair(3) + pair(7)));
+    all.low.store(sum);
+    all.high.store(sum + 8);
+}
+
 template <bool Unit> class Lanes {
     using V = Pack<float>;
     using W = Pack<double>;
@@ -108,7 +129,7 @@ template <bool Unit> class Lanes {
         }
         for (int i = columns_; i < padded_; ++i) V::all(0).store(y_[i]);
         ties.store(ties_);
-        sum_up(y_, rest_);
+        sum_lanes(y_, padded_, rest_);
         for (int g = 0; g < kRows; ++g) r_[g] = sum_of_terms(g, rest_[g]);
     }
     // Returns the state's r: the number of maxima minus 1, plus `rest`, the sum of the other terms. `rest` is scaled so
@@ -132,27 +153,10 @@ template <bool Unit> class Lanes {
         }
         for (int i = columns_; i < padded_; ++i) V::all(0).store(products[i]);
         alignas(64) double powers[kRows];
-        sum_up(y_, powers);
-        sum_up(products, rest_);
+        sum_lanes(y_, padded_, powers);
+        sum_lanes(products, padded_, rest_);
         for (int g = 0; g < kRows; ++g)
             if (looks_confident(r_[g])) r_[g] = sum_of_terms(g, powers[g] + rest_[g]);
-    }
-    // Sums the terms of each row, in the order in which Sum<float> would add them. Terms whose positions in the row
-    // differ by a multiple of 16 are added first. The 16 results are then added as in sum_of (simd.hpp): first those
-    // that are 8 apart, then 4, 2 and 1 apart.
-    void sum_up(const float (*terms)[kRows], double* sum) const {
-        const auto lane = [&](int j) SOFTARGMAX_LAMBDA {
-            const V first = V::load(terms[j]);
-            if (padded_ == 16) return widen(first);
-            const V second = first + V::load(terms[j + 16]);
-            if (padded_ == 32) return widen(second);
-            const V third = V::load(terms[j + 32]);
-            return widen(second + (padded_ == 48 ? third : third + V::load(terms[j + 48])));
-        };
-        const auto pair = [&](int j) SOFTARGMAX_LAMBDA { return lane(j) + lane(j + 8); };
-        const Wide all = ((pair(0) + pair(4)) + (pair(2) + pair(6))) + ((pair(1) + pair(5)) + (pair(3) + pair(7)));
-        all.low.store(sum);
-        all.high.store(sum + 8);
     }
 
   public:
@@ -233,8 +237,8 @@ struct ShortRow {
 };
 
 // Computes up to sixteen rows of at most `columns` scores, one row per lane.
-template <bool Unit> void rows_in_lanes(const Frame<float>& frame, const ShortRow* rows, int count, int columns,
-                                        Lookahead& ahead) {
+template <bool Unit> SOFTARGMAX_CALLED void rows_in_lanes(const Frame<float>& frame, const ShortRow* rows, int count,
+                                                          int columns, Lookahead& ahead) {
     const Args& args = frame.args;
     const bool read_there = frame.z_direct && !frame.changed, written_there = frame.out_direct && !args.lse;
     Lanes<Unit> lanes(frame.scale.beta, columns);
@@ -298,11 +302,12 @@ template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t beg
         pending[size][count[size]++] = {row, n};
         if (count[size] < kSide) continue;
         ahead.advance(RowOf{frame.args, row}.start(frame.args.z));
-        rows_in_lanes<Unit>(frame, pending[size], kSide, size * kStep, ahead);
+        rows_in_lanes<Unit>(frame, pending[size], count[size], size * kStep, ahead);
         count[size] = 0;
     }
     ShortRow rest[kSide];  // rows of several sizes, from short to long
     int rows = 0, columns = 0;
+#pragma GCC unroll 1
     for (int size = 1; size < kSizes; ++size)
         for (int i = 0; i < count[size]; ++i) {
             rest[rows++] = pending[size][i];
