@@ -4,8 +4,8 @@
     python -m tools.aarch64_wheel --quick    a sample of the tests
 
 This needs x86-64, Debian 12, and its packages `g++-aarch64-linux-gnu` and `qemu-user`. Debian's Python 3.11 for arm64
-is unpacked in build/aarch64, and not installed. If the tests pass, the wheel goes to dist/. There is none for the
-stable ABI, because Debian 12 has no later Python to test it. `make wheel-aarch64` calls this program.
+is unpacked in build/aarch64, and not installed. If the checks and tests pass, the wheel goes to dist/. There is none
+for the stable ABI, because Debian 12 has no later Python to test it. `make wheel-aarch64` calls this program.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def test(wheel: Path, *options: str) -> None:
     python.write_text(f'#!/bin/sh\nexec qemu-aarch64 -L {SYSTEM} {SYSTEM}/usr/bin/{PYTHON} "$@"\n', encoding="utf-8")
     python.chmod(0o755)
     (site / "sitecustomize.py").write_text(f"import sys\n\nsys.executable = '{python}'\n", encoding="utf-8")
-    # In a forked child with threads, qemu 7.2 fails an assertion of its own. It ignores limits of memory, and has a
-    # thread of its own, which a test of the number of threads would count.
+    # In a forked child with threads, qemu 7.2 fails an assertion of its own. It ignores memory limits. It runs a thread
+    # of its own, which `test_small_inputs_stay_on_the_calling_thread` would count.
     chosen = ("-m", "not slow", "-k", "not fork and not failed_call and not calling_thread")
     tests = ("-q", "-p", "no:cacheprovider", *chosen, "--doctest-ignore-import-errors")
     run(python, "-m", "pytest", *tests, *options, *TESTS, PYTHONPATH=str(site))
@@ -111,10 +111,10 @@ def main() -> int:
     unpack_python()
     wheel = cross_compile()
     found = problems(wheel)
-    print(*found, sep="\n", file=sys.stderr)
-    test(wheel, *sys.argv[1:])
     if found:
+        print(*found, sep="\n", file=sys.stderr)
         return 1
+    test(wheel, *sys.argv[1:])
     (ROOT / "dist").mkdir(exist_ok=True)
     shutil.copy(wheel, ROOT / "dist")
     return 0

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from auditwheel.wheel_abi import analyze_wheel_abi
 from installer.sources import WheelFile
 from packaging.utils import parse_wheel_filename
-from tools.fresh_environment import ROOT, FreshEnvironment
+from tools.fresh_environment import ROOT, FreshEnvironment, group
 
 if TYPE_CHECKING:
     from packaging.tags import Tag
@@ -95,7 +95,7 @@ def test(python: str, wheels: list[Path]) -> None:
         print(f"{python}: installed in {seconds:.1f} s")
         environment.run("python", "-W", "error", "-c", "import softargmax; print(softargmax.softmax([1.0, 2.0, 3.0]))")
         environment.run("softargmax", "1", "2", "3")
-        environment.install_group("sanitize")
+        environment.install(*group("sanitize"))
         options = ("-q", "-n", "auto", "-p", "no:cacheprovider", "-m", "not slow", "--doctest-ignore-import-errors")
         environment.run("python", "-m", "pytest", *options, *TESTS, cwd=ROOT)
         if seconds > SECONDS:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from packaging.requirements import Requirement
-from tools.fresh_environment import ROOT, FreshEnvironment
+from tools.fresh_environment import ROOT, FreshEnvironment, group
 
 RESULTS = ROOT / "bench" / "results" / "compat.json"
 
@@ -71,8 +71,7 @@ def tested(environment: Environment, wheels: list[Path]) -> dict[str, Any]:
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text("\n".join(environment.constraints), encoding="utf-8")
         fresh = FreshEnvironment(environment.python, Path(folder) / "venv")
-        fresh.install_wheel(wheels, environment.extras, "--constraint", constraints)
-        fresh.install_group(environment.group, "--constraint", constraints)
+        fresh.install_wheel(wheels, environment.extras, "--constraint", constraints, *group(environment.group))
         options = ("--quick", "-q", "-n", "auto", "-p", "no:cacheprovider", *environment.options)
         tests = ("--ignore=tests/test_tools.py", "tests")  # test_tools.py compares pages with this program's results
         done = fresh.run("python", "-m", "pytest", *options, *tests, cwd=ROOT, stdout=subprocess.PIPE, check=False)

@@ -14,6 +14,11 @@ VARIABLES = {"PYTHONPATH": "", "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREA
 """Environment variables: only installed packages are found, and test processes do not disturb one another."""
 
 
+def group(name: str) -> tuple[str, str]:
+    """Return pip's options for a dependency group of pyproject.toml."""
+    return "--group", f"{ROOT / 'pyproject.toml'}:{name}"
+
+
 class FreshEnvironment:
     """A virtual environment in `folder`, made by the command `python`, with the newest pip."""
 
@@ -37,7 +42,3 @@ class FreshEnvironment:
         version = parse_wheel_filename(wheels[0].name)[1]
         links = ("--find-links", wheels[0].resolve().parent)
         self.install(*links, "--only-binary", "softargmax", *options, f"softargmax[{extras}]=={version}")
-
-    def install_group(self, name: str, *options: str | Path) -> None:
-        """Install a dependency group of pyproject.toml."""
-        self.install(*options, "--group", f"{ROOT / 'pyproject.toml'}:{name}")

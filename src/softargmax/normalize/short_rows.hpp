@@ -41,10 +41,12 @@ struct Lookahead {
     }
 };
 
-// Sums the terms of each of sixteen rows, in the order in which Sum<float> would add them. Row g has term i at
-// terms[i][g]. Its length `n` is a multiple of 16. Terms whose positions in the row differ by a multiple of 16 are
-// added first. The 16 results are then added as in sum_of (simd.hpp): first those that are 8 apart, then 4, 2 and 1
-// apart.
+// Sums the first `n` terms of each of sixteen rows, in the order in which Sum<float> would add them. Row g has term i
+// at terms[i][g]. Terms beyond its end are 0, so rows of different lengths are summed together. `n` is 16, 32, 48
+// or 64. Terms whose positions in the row differ by a multiple of 16 are added first. The 16 results are then added as
+// in sum_of (simd.hpp): first those that are 8 apart, then 4, 2 and 1 apart. The function is not inlined and its loop
+// not unrolled, which saves 20 kB of the module.
+static_assert(kShort == 64);
 SOFTARGMAX_CALLED inline void sum_lanes(const float (*terms)[kSide], int n, double* sum) {
     using V = Pack<float>;
     alignas(64) float sums[kSide][kSide];
@@ -111,6 +113,10 @@ template <bool Unit> class Lanes {
         for (int g = 0; g < kRows; ++g) magic_[g] = static_cast<float>(magic - k[g]);
     }
 
+    // Sets the terms from columns_ to padded_ to 0.
+    void pad(float (*terms)[kRows]) const {
+        for (int i = columns_; i < padded_; ++i) V::all(0).store(terms[i]);
+    }
     // Computes the terms of every row, and sums all terms except those of the row's maxima.
     void add_terms(Lookahead& ahead) {
         const ScaleIn<float> scale(beta_);
@@ -127,7 +133,7 @@ template <bool Unit> class Lanes {
             keep(unless(in, tie), e.value()).store(y_[i]);
             ties = ties + keep(tie, one);
         }
-        for (int i = columns_; i < padded_; ++i) V::all(0).store(y_[i]);
+        pad(y_);
         ties.store(ties_);
         sum_lanes(y_, padded_, rest_);
         for (int g = 0; g < kRows; ++g) r_[g] = sum_of_terms(g, rest_[g]);
@@ -151,9 +157,9 @@ template <bool Unit> class Lanes {
             keep(kept, power).store(y_[i]);
             keep(kept, V::load(t_[i]) * power).store(products[i]);
         }
-        for (int i = columns_; i < padded_; ++i) V::all(0).store(products[i]);
+        pad(products);
         alignas(64) double powers[kRows];
-        sum_lanes(y_, padded_, powers);
+        sum_lanes(y_, padded_, powers);  // y_ still has its padding from add_terms
         sum_lanes(products, padded_, rest_);
         for (int g = 0; g < kRows; ++g)
             if (looks_confident(r_[g])) r_[g] = sum_of_terms(g, powers[g] + rest_[g]);
@@ -163,6 +169,7 @@ template <bool Unit> class Lanes {
     // For rows of at most `columns` scores.
     Lanes(Scale beta, int columns) : beta_(beta), columns_(columns), padded_((columns + kSide - 1) / kSide * kSide) {}
 
+    // Rows are copied by registers, not by packs. With AVX2 a pack has two registers, and one of them may be empty.
     void load_row(int g, const float* z, std::int64_t n) {
         int i = 0;
         for (; i < n; i += One<float>::kLanes) One<float>::load_part(z + i, n - i, -INFINITY).store(row_[g] + i);
@@ -236,7 +243,7 @@ struct ShortRow {
     std::int64_t index, length;
 };
 
-// Computes up to sixteen rows of at most `columns` scores, one row per lane.
+// Computes up to sixteen rows of at most `columns` scores, one row per lane. It is not inlined, which saves 10 kB.
 template <bool Unit> SOFTARGMAX_CALLED void rows_in_lanes(const Frame<float>& frame, const ShortRow* rows, int count,
                                                           int columns, Lookahead& ahead) {
     const Args& args = frame.args;
@@ -283,9 +290,10 @@ inline Lookahead ahead_of(const Frame<float>& frame, std::int64_t begin, std::in
     return {first.start(args.z), last.start(args.z), first.start(args.out)};
 }
 
-// Computes rows [begin, end). Rows whose lengths round up to the same multiple of 4 are computed together in lanes, and
-// at the end the remaining rows of all lengths. Empty rows and rows that are too long for a lane are computed one by
-// one.
+// Computes rows [begin, end). Rows whose lengths round up to the same multiple of kStep are computed together in lanes,
+// and at the end the remaining rows of all lengths. Empty rows and rows that are too long for a lane are computed one
+// by one. Lanes of similar lengths compute fewer padded scores. 50,000 segments of 20 scores on average take 1.72 ms
+// with steps of 4 or 8, and 1.89 ms with steps of 16 (AVX2).
 template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
     constexpr int kStep = 4, kSizes = kShort / kStep + 1;
     Lookahead ahead = ahead_of(frame, begin, end);
@@ -302,7 +310,7 @@ template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t beg
         pending[size][count[size]++] = {row, n};
         if (count[size] < kSide) continue;
         ahead.advance(RowOf{frame.args, row}.start(frame.args.z));
-        rows_in_lanes<Unit>(frame, pending[size], count[size], size * kStep, ahead);
+        rows_in_lanes<Unit>(frame, pending[size], count[size], size * kStep, ahead);  // kSide would be compiled twice
         count[size] = 0;
     }
     ShortRow rest[kSide];  // rows of several sizes, from short to long
