@@ -369,6 +369,9 @@ below them. What we know of the reasons:
   arithmetic instructions for 16 scores, and the second pass of a softmax 4 to 13. The processor executes two of them
   per cycle. For 4096 x 1024 a prefetch of the result and storing the expensive part of each exponential were adopted;
   stores past the caches take 1.4 ms in place of 1.0. With AVX-512 this softmax takes 1.5 times as long as a copy.
+- **Segments with AVX2.** Limited by instructions: 560 for a segment of 20 scores, in place of 670 before. What was
+  tried: lanes of similar lengths (28 padded scores became 22), sums that stay in registers, and one pass in place of
+  two for confident rows. All were adopted, and the segments take 0.82 of their time.
 - **Sparse maps of equal scores.** The whole row is in the support, so every step sums all of its scores, at the end in
   float64. Sparsemax takes 1.5 times as long as with normal scores with AVX-512, and 2.1 times with AVX2. Other orders
   take up to 8 times as long. For sparsemax and entmax 1.5 the peer sorts, and sorting equal scores takes 0.4 of the
