@@ -45,11 +45,6 @@ HABITS = [
         "adaptive_cutoffs() takes 1 by position (counts), got 2; give the others by name: dim=,",
     ),
     (s.output.Tree, "Tree() needs children"),
-    # No argument resembles random_state enough to suggest it.
-    (
-        lambda: s.classify.SoftmaxRegression(random_state=0),
-        "SoftmaxRegression() has no argument random_state; it takes C,",
-    ),
     (
         lambda: s.softmax(Z, 1),
         "softmax() takes 1 by position (z), got 2; give the others by name: axis=, temperature=, base=, where=,",
