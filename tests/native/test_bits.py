@@ -37,8 +37,9 @@ def threads() -> Iterator[None]:
 def test_batch_size_and_position(name: str, dtype: str) -> None:
     """A row has the same bits alone, in batches of 7, 1100 or 2100 rows, and in a batch with another order.
 
-    Kernels process 16 rows of up to 64 scores at a time, one row per lane. Batches with rows of 16 scores or more have
-    just over 2^15 scores, so that kernels use threads. More rows would take 25 s longer under the sanitizers.
+    Kernels process 16 rows of up to 64 scores at a time, one row per lane. If the rows have 16
+    scores or more, the batches have more than 2^15 scores, so kernels use threads. More rows would take 25 s longer
+    under the sanitizers.
     """
     operation = OPERATIONS[name]
     for n in (1, 7, 16, 20, 33, 49, 64, 65, 200) if dtype == "float32" else (1, 7, 33, 200):

@@ -310,7 +310,8 @@ template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t beg
         pending[size][count[size]++] = {row, n};
         if (count[size] < kSide) continue;
         ahead.advance(RowOf{frame.args, row}.start(frame.args.z));
-        rows_in_lanes<Unit>(frame, pending[size], count[size], size * kStep, ahead);  // kSide would be compiled twice
+        // count[size] is kSide here. For a constant the compiler would make a second copy of rows_in_lanes.
+        rows_in_lanes<Unit>(frame, pending[size], count[size], size * kStep, ahead);
         count[size] = 0;
     }
     ShortRow rest[kSide];  // rows of several sizes, from short to long

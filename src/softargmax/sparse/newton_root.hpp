@@ -391,7 +391,7 @@ class Lanes {
         auto active = equal(map.m, map.m);
         for (int i = 0; i < kMaxSteps && any(active); ++i) {
             Sum<double> p;
-            Doubles slope = zero, curve = zero, nearest = Doubles::all(-kInf);  // negated
+            Doubles slope = zero, curve = zero, nearest = Doubles::all(-kInf);  // nearest is negated
             for (int j = 0; j < columns_; ++j) {
                 const Exact x = map.template exact<float>(Doubles::load(z[j]));
                 p.add({x.p.hi});

@@ -199,8 +199,8 @@ template <class T> SOFTARGMAX_INLINE One<T> max(One<T> z, One<T> acc) { return {
 
 // Masks: above(a, b) is !(a <= b), so it is true if a or b is NaN. keep(m, a) equals a where m is true, and 0
 // elsewhere. unless(a, b) is a && !b. `compress` writes the lanes for which the mask is true contiguously, and returns
-// the address after the last of them. From this address on, `compress` may overwrite the length of a vector plus one
-// element.
+// the address after the last of them. It may also overwrite as many elements from this address on as a vector has, and
+// one more.
 #if defined(__AVX512F__)
 template <class T> struct OneMask {
     std::uint32_t bits;
