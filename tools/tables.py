@@ -420,9 +420,9 @@ def contention() -> str:
     shares = " and ".join(f"{rounds['2'][side] / rounds['1'][side]:.2f} ({side})" for side in sides)
     head = ["two threads", "slowdown of softargmax", "slowdown of torch", "torch's time / ours"]
     return (
-        "A slowdown is the time beside other processes, divided by the time alone. The slowdown of cross-entropy is up to\n"
-        "1.7 times torch's, more than the 1.3 times that we aim at. Alone it is 9 times as fast as torch, and beside other\n"
-        "processes 5 to 6 times.\n\n"
+        "A slowdown is the time beside other processes, divided by the time alone. The slowdown of cross-entropy is\n"
+        "up to 1.7 times torch's, more than the 1.3 times that we aim at. Alone it is 9 times as fast as torch, and\n"
+        "beside other processes 5 to 6 times.\n\n"
         f"{table(head, rows)}\n\n"
         "Eight processes with two threads each, on two cores, finish this share of the calls that they finish with one "
         f"thread each: {shares}.\n\n{measured_on(record)}"
