@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 from packaging.utils import parse_wheel_filename
 
@@ -27,11 +26,17 @@ class FreshEnvironment:
         subprocess.run([python, "-m", "venv", folder], check=True)
         self.install("--upgrade", "pip")
 
-    def run(self, program: str, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Run a program of the environment, by default in its folder. `options` are those of `subprocess.run`."""
-        options = {"check": True, "cwd": self._folder, "text": True, **options}
-        command = [self._folder / "bin" / program, *arguments]
-        return subprocess.run(command, env={**os.environ, **VARIABLES}, **options)  # noqa: PLW1510 (in `options`)
+    def run(
+        self,
+        program: str,
+        *arguments: str | Path,
+        check: bool = True,
+        cwd: Path | None = None,
+        stdout: int | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment, by default in its folder. The options are those of `subprocess.run`."""
+        command, variables = [self._folder / "bin" / program, *arguments], {**os.environ, **VARIABLES}
+        return subprocess.run(command, check=check, cwd=cwd or self._folder, stdout=stdout, env=variables, text=True)
 
     def install(self, *what: str | Path) -> None:
         """Install packages with pip."""
