@@ -316,7 +316,6 @@ template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t beg
     }
     ShortRow rest[kSide];  // rows of several sizes, from short to long
     int rows = 0, columns = 0;
-#pragma GCC unroll 1
     for (int size = 1; size < kSizes; ++size)
         for (int i = 0; i < count[size]; ++i) {
             rest[rows++] = pending[size][i];
