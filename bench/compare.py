@@ -7,9 +7,10 @@ A line is a timed call, listed in bench/compare_lines.py. Each revision is check
 there in its own environment. Long-lived processes run the lines. Each line is run first by two processes of A, by
 turns. The relative difference of their medians is the margin. Then a process of A and a process of B run the line by
 turns. A ratio is A's median of 15 runs divided by B's. If it is above 1, B is faster. Lines with a ratio below 0.97 are
-measured twice more, each time in new processes, and the middle one of the three results counts. Where the memory of a
-process lies changes the speed of some lines by more than their margin. A line passes if its ratio is at least 0.97, or
-below 1 by at most the margin. A room passes if the geometric mean of its ratios is at least 0.98.
+measured four times more, each time in new processes, and the middle one of the five results counts: two processes of
+the same install differ by up to 15 percent on some lines, depending on where their memory lies. A line passes if its
+ratio is at least 0.97, or below 1 by at most the margin. A room passes if the geometric mean of its ratios is at least
+0.98.
 
 The results are written to build/compare/result.json. The exit code is 1 if a line or a room fails. Run this program on
 a quiet machine. It takes a few minutes.
@@ -38,6 +39,8 @@ BUILD = ROOT / "build" / "compare"
 LINE, ROOM = 0.97, 0.98
 """The smallest ratio that passes, for a line and for the mean of a room."""
 RUNS = 15
+PROCESSES = 5
+"""How many pairs of processes time a line that is slow at first."""
 
 
 @dataclass(frozen=True)
@@ -147,12 +150,13 @@ def measured(a: str, b: str, chosen: Callable[[int, str], bool]) -> dict[int, Ra
 
 
 def confirmed(a: str, b: str, found: dict[int, Ratio]) -> list[Ratio]:
-    """Measure the lines below LINE twice more, and return all lines with the middle one of three results."""
+    """Measure the lines below LINE in more processes, and return all lines with the middle result."""
     slow = {line for line, ratio in found.items() if ratio.ratio < LINE}
     if not slow:
         return list(found.values())
-    more = [measured(a, b, lambda line, _: line in slow) for _ in range(2)]
-    middle = {line: sorted((r[line] for r in (found, *more)), key=attrgetter("ratio"))[1] for line in slow}
+    more = [measured(a, b, lambda line, _: line in slow) for _ in range(PROCESSES - 1)]
+    results = {line: sorted((r[line] for r in (found, *more)), key=attrgetter("ratio")) for line in slow}
+    middle = {line: of_line[PROCESSES // 2] for line, of_line in results.items()}
     return [middle.get(line, ratio) for line, ratio in found.items()]
 
 
