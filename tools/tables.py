@@ -298,7 +298,8 @@ def summary() -> str:
         ours = seconds(result["seconds"]["softargmax"]["median"])
         limited = next((one["ratios"][peer] for one in avx2_results(name) if one["name"] == line), None)
         rows.append([label, ours, PEERS.get(peer, peer), f"{ratio:.3g}", "" if limited is None else f"{limited:.3g}"])
-    head = ["float32, two threads", "softargmax", "peer", "peer's time / ours", "peer's time / ours, AVX2 only"]
+    head = ["float32, two threads", "softargmax", "peer"]
+    head += ["peer's time / ours", "peer's time / ours, both with AVX2 only"]
     text = table(head, rows)
     machine = loaded(RESULTS / "normalize.json")["machine"]
     return f"Median times on {machine['cpu']} with AVX-512, {machine['cores']} cores.\n\n{text}"

@@ -1,4 +1,4 @@
-"""The options of a stream, and their checks, which return the source as a `Store` and the options as a `Job`."""
+"""The options of a stream, and their checks."""
 
 from __future__ import annotations
 
