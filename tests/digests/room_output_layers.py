@@ -137,7 +137,11 @@ def second(layer: nn.OutputLayer, hidden: Any, target: Any) -> Any:
 
 
 def layers() -> Iterator[Case]:
-    """Yield all cases of all layers. In dtypes other than float32, yield only the main cases."""
+    """Yield the cases of all layers.
+
+    These are training steps: in float64 and float16 one for each layer, in bfloat16 also one for each reduction and one
+    with ignored rows, in float32 also the other cases.
+    """
     for w in TORCH:
         hidden, target = w.array(scores(ROWS, DIM, size=1.5)), w.plain(below(CLASSES, ROWS))
         some = target.clone()

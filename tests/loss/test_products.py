@@ -18,7 +18,7 @@ from softargmax.core.scale import UNIT
 from softargmax.loss.arguments import CrossEntropy, LossOptions
 from softargmax.loss.operations import cross_entropy
 
-pytestmark = pytest.mark.no_sanitize  # takes minutes with sanitizers, and other tests access the same memory
+pytestmark = pytest.mark.no_sanitize  # takes minutes with sanitizers, which check the same code in other tests
 INF = math.inf
 
 

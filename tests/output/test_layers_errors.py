@@ -73,7 +73,7 @@ def test_nan_rows(name: str) -> None:
     assert found.index[1].tolist() == [-1, -1]
     assert found.values[1].isnan().all()
     assert torch.equal(found.index[[0, 2]], layer.topk(hidden[[0, 2]], 2).index)
-    with pytest.raises(ValueError, match="hidden: expected probabilities without NaN, got NaN in row 1"):
+    with pytest.raises(ValueError, match="hidden: expected vectors without NaN probabilities, got NaN in row 1"):
         layer.sample(hidden, 0)
 
 

@@ -105,7 +105,7 @@ def test_second_derivatives_to_alpha_do_not_blow_up_towards_1() -> None:
     z = cases.draw(4)
     f = lambda a: (s.entmax(z, a) ** 2).sum()  # noqa: E731
     wanted = [torch.func.hessian(f)(cases.number(1 + a)).item() for a in (1e-3, 1e-4)]
-    limit = wanted[1] + (wanted[1] - wanted[0]) / 9  # linear in a
+    limit = wanted[1] + (wanted[1] - wanted[0]) / 9  # extrapolates linearly to a = 0
     for a in (1e-6, 1e-9, 0.0):
         assert torch.func.hessian(f)(cases.number(1 + a)).item() == pytest.approx(limit, rel=1e-5), a
 

@@ -41,7 +41,7 @@ template <class T> struct Packing {
     }
     // Returns a block that only a few queries use. Values with contiguous numbers are read in place, or copied row by
     // row (`rows_of`). So are whole panels of float32 keys, for at most kMostByColumns queries. float64 keys are
-    // packed, because few models use them, and the code for them would be large.
+    // always packed: few models use them, and reading them in place would need much code.
     Block<T> block_once(const Shared& head, std::int64_t begin) const {
         const Args& args = head.args;
         const std::int64_t count = std::min(kKeys, head.keys - begin);

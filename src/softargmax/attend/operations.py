@@ -94,7 +94,7 @@ attention: Operation[Attention, AttentionWithLse] = Operation(
 )
 
 
-# --- the gradients of attention. output and lse count as constants: they are functions of the other arguments ---------
+# --- the gradients of attention. output and lse have no gradient of their own: it is part of those of q, k and others -
 
 
 def _attention_vjp_vjp(i: AttentionVjp, _r: AttentionGradients, h: AttentionGradients, wanted: Wanted) -> Gradients:

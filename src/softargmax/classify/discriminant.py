@@ -29,9 +29,9 @@ class LinearDiscriminant(ScoreClassifier):
     Parameters
     ----------
     shrinkage : {"auto"} or float, optional
-        Shrinkage of the covariance of each class towards a multiple of the identity: from 0 to 1, or "auto" for the
-        estimate of Ledoit and Wolf on standardised features. By default there is no shrinkage, and :math:`\Sigma` is
-        the covariance around the class means.
+        Shrinkage towards a multiple of the identity: from 0 to 1, or "auto" for the estimate of Ledoit and Wolf on
+        standardised features. It shrinks the covariance of each class, and :math:`\Sigma` is their mean, weighted by
+        the priors. By default there is no shrinkage, and :math:`\Sigma` is the covariance around the class means.
     priors : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     tol : float

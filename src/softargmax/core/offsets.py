@@ -24,7 +24,7 @@ def offsets_of(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> An
     if dtype_name(offsets.dtype) not in INTEGERS - {"bool"} and shape != (0,):  # an empty list becomes a float array
         raise TypeError(f"{name}: expected an integer type, got dtype {offsets.dtype}")
     if len(shape) != 1 or shape[0] < 1:
-        raise ValueError(f"{name}: expected shape (S + 1,) for S segments, [0] for no segments, got {shape}")
+        raise ValueError(f"{name}: expected shape (S + 1,) for S segments (for no segments the array [0]), got {shape}")
     return _signed(offsets, z, name, of) if dtype_name(offsets.dtype).startswith("uint") else offsets
 
 

@@ -86,8 +86,8 @@ SOFTARGMAX_INLINE Pack<double> beyond_linear(Pack<double> r) {
 }
 
 // Returns sum (p delta - p + q), where delta = beta (x - y - top) - log_ratio = log p - log q. All terms are at
-// least 0. Because p and q both sum to 1, an error e in `top` or `log_ratio` changes the sum by only about e^2. The
-// small divergence of close distributions is therefore accurate.
+// least 0. For close distributions a term is computed as p h(-delta), with the h of `beyond_linear`. So an error e in
+// `top` or `log_ratio` changes the sum only by about e (sum p - sum q) + e^2 / 2, and p and q both sum to 1.
 inline Twofold divergence(const double* x, const double* y, double beta, Twofold top, double log_ratio, const double* p,
                           const double* q, std::int64_t n) {
     using V = Pack<double>;

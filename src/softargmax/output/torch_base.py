@@ -210,7 +210,7 @@ class OutputLayer(nn.Module, ABC):
         drawn = self._drawn(h, seeds.source(hidden, rows, seed, stream, generator))
         if readable(h) and bool((drawn < 0).any()):
             row = int((drawn < 0).nonzero()[0])
-            raise ValueError(f"hidden: expected probabilities without NaN, got NaN in row {row}")
+            raise ValueError(f"hidden: expected vectors without NaN probabilities, got NaN in row {row}")
         return drawn.reshape(rows)
 
     # --- default methods, computed from the log-probabilities of all classes ------------------------------------------

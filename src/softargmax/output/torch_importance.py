@@ -1,4 +1,4 @@
-"""Importance-sampled softmax: log Z is estimated from random draws of classes."""
+"""Importance-sampled softmax: the loss, with log Z estimated from random draws of any classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampled softmax: the sum over all classes is estimated from a sample of the classes."""
+"""Sampled softmax: the loss of the target among random negatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// The sparse maps: p as a function of the scores and of a number per row, lambda, which determines tau.
+// The sparse maps: p as a function of the scores and of the root of the row (lambda), from which tau follows.
 //
 //     p = e_a(beta (z - m) - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
 //
