@@ -292,9 +292,9 @@ def cpu_name() -> str:
 def processor() -> dict[str, Any]:
     """Describe the processor: family, model, stepping, caches, and those of its instruction sets that kernels use.
 
-    Virtual machines often hide the model's name.
+    The numbers identify the processor even if a virtual machine hides the model's name.
     """
-    from softargmax.core import _native  # not at the top, as in `arithmetic_rate`
+    from softargmax.core import _native  # here for the same reason as in `arithmetic_rate`
 
     fields = cpu_fields()
     caches = {}

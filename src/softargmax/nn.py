@@ -1,4 +1,4 @@
-"""The torch modules of all rooms, each loaded at its first use. Requires the extra `torch`."""
+"""The torch modules of all subpackages, each loaded at its first use. Requires the extra `torch`."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ def is_strict(z: Any) -> bool:
 
 
 def readable(array: Any) -> bool:
-    """True if the values are in CPU memory and may be read now, that is, torch is not tracing."""
+    """True if the values are in CPU memory and may be read now: no trace, transform or mode of torch is active."""
     kind = kind_of(array)
     if kind != "torch":
         return kind == "numpy"

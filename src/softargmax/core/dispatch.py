@@ -1,9 +1,9 @@
 """The choice of an implementation for a kind of array (arrays.py).
 
-An *implementation* is "native", the kernels of the compiled core, or "reference", the definitions. By default a call
-runs a kernel if one exists for the array's kind, and the definition otherwise. `using(name)` or the environment
-variable SOFTARGMAX_IMPLEMENTATION requests an implementation by name. A call with an array that the requested
-implementation does not support raises an error.
+An *implementation* is "native", the kernels of the compiled core, or "reference", the definitions in array-API Python
+(operation.py). By default a call runs a kernel if one exists for the array's kind, and the definition otherwise.
+`using(name)` or the environment variable SOFTARGMAX_IMPLEMENTATION requests an implementation by name. A call with an
+array that the requested implementation does not support raises an error.
 """
 
 from __future__ import annotations

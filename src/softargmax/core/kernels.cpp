@@ -49,9 +49,10 @@ namespace {
 template <class T> constexpr std::int64_t kBlockSize = (std::int64_t{512} << 10) / sizeof(T);
 constexpr std::int64_t kRowsAtOnce = kFewPanels * kPanelRows;
 
-// The depth of panels. With two chunks in a panel, a tile of C is loaded from memory once for both. In sparse products
-// the panels are smaller, because zeros are skipped by whole panels. With few rows there may be no panels, and pieces
-// of C for deep panels would be so narrow that the rows of B are read in parts.
+// The depth of panels: two chunks of kDepth, so that a tile of C is loaded from memory once for both. In sparse
+// products a panel has one chunk, because zeros are skipped by whole panels. With few rows the depth is one chunk, too:
+// B may be read without panels, and the deeper a panel, the narrower a piece of C. A narrow piece reads the rows of B
+// in parts.
 constexpr std::int64_t kPanelDepth = 2 * kDepth;
 inline std::int64_t panel_depth(const ProductArgs& args) {
     return args.sparse || args.rows <= kMostByRows ? kDepth : kPanelDepth;
@@ -158,8 +159,8 @@ template <class T> struct Piece {
             multiply(rows(row, count, d, depth, a), block, corner(row, count, d), args.sparse);
         }
     }
-    // True if the product can be computed without packing B, and faster. This is compiled only for float, because few
-    // last layers have float64 scores, and the code for them would take 0.1 MB.
+    // True if reading B where it is, without packing, is possible and faster. The code for it is compiled only for
+    // float: for double it would take 0.1 MB, and few output layers have float64 scores.
     bool reads_in_place() const {
         return std::is_same_v<T, float> && args.b.type == Type::f32 && args.depth > 0 &&
                ((args.b.col == 1 && m <= kMostByRows) || (args.b.row == 1 && m <= kMostByColumns));

@@ -52,7 +52,7 @@ def reduced(rows: Any, count: Any, dtype: Any, *, kept: int, mean: bool) -> Any:
 
 
 def _sum(rows: Any, dtype: Any, kept: int) -> Any:
-    """The sum of one number per row. It is a compensated sum if the result is float64.
+    """Sum the rows' numbers over all but the `kept` leading dimensions: a compensated sum if the result is float64.
 
     For a narrower result a plain sum suffices, because the numbers have more digits than the result.
     """

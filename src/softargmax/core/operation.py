@@ -28,7 +28,7 @@
 - A *kernel* has names of arguments and results as its parameters, in any order: `def kernel(z, axes, p)`. It writes the
   results into memory that it receives. `serve` adds the kernel of another device by its name, "module:function".
 - A kernel written in Python may have two special parameters: `i`, the record of all arguments, and `r`, the tuple of
-  all results. With `i`, it receives results as arrays or tensors, and calls native kernels through `Native`.
+  all results. A kernel with `i` receives results as arrays or tensors, and calls native kernels through `Native`.
 - The derivative rules are functions of records in array-API Python. They return gradients by the names of arguments, or
   tangents by the names of results:
 
@@ -198,7 +198,7 @@ class Operation(Generic[A, R]):
 
     @property
     def torch(self) -> TorchOperation:
-        """The `TorchOperation` of this operation. The first use derives those of the whole room."""
+        """The `TorchOperation` of this operation. The first use derives those of the whole subpackage."""
         if self._torch is None:
             from softargmax.core.torch_operation import register
 

@@ -110,7 +110,7 @@ def _distinct(target: Any) -> bool:
 
 
 def _memory(array: Any) -> Any:
-    """A NumPy view of an array in CPU memory, with the same element size. bfloat16 is viewed as integers."""
+    """A NumPy view of an array in CPU memory, with the same element size. Tensors are viewed as integers."""
     if not is_torch(array):
         return array
     import torch

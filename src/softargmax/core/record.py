@@ -203,7 +203,7 @@ def gradient(of: str, when: str = "True", dtype: str = "") -> Result:
 
 
 OPERATIONS: list[Any] = []
-"""All operations of the loaded rooms."""
+"""All operations of the subpackages that are loaded."""
 
 
 # --- generated code ---------------------------------------------------------------------------------------------------

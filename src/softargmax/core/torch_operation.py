@@ -53,7 +53,7 @@ _registering = threading.RLock()
 
 
 def register(room: str) -> None:
-    """Register a room with torch: its operators, and its public functions as single nodes of compiled graphs.
+    """Register a subpackage with torch: its operators, and its public functions as single nodes of compiled graphs.
 
     A lock is held: if two threads pass their first tensors at the same time, the second waits for the first.
     """
@@ -79,7 +79,7 @@ class TorchOperation:
         if "cpu" in operation.kernels:
             kernel = operation.kernel("cpu")
             self.launch["cpu"] = operation.launcher(kernel, CPU)
-            # The common call has its own function, because choosing the path in `run` would take 0.6 us of 8 us.
+            # The common call has its own function, because choosing the path in `run` would take 0.6 us of its 8 us.
             guard = "if _out is not None or not _at_once(_i): return _run(_i, _first, _out)"
             self.serve_eager = operation.launcher(kernel, CPU, guard, _run=self.run, _at_once=_native.at_once)
         self._wanted = cache(lambda needed: frozenset(itertools.compress(self.slots.varying, needed)))
@@ -268,7 +268,7 @@ class TorchOperation:
             ctx.mark_non_differentiable(*itertools.compress(output if self.many else (output,), self.constant))
 
     def _forward_recorded(self, ctx: Any, i: Any, first: bool, *_varying: Any) -> Any:
-        """Run the kernel for a call on plain tensors that only autograd records. The record is passed as one argument.
+        """Run the kernel for an eager call that autograd records. The record of the arguments is passed as one object.
 
         The general Function receives the 22 arguments of a loss one by one, which doubles the time of forward and
         backward.
@@ -332,7 +332,7 @@ class TorchOperation:
     def _jvp(self, ctx: Any, *tangents: Any) -> Any:
         if not transformed():
             return self._run_jvp(ctx, ctx.saved_tensors, tangents)
-        # torch switches forward mode off while it runs `jvp`, also for the other levels. Without this context
+        # torch switches forward mode off for all transform levels while it runs `jvp`. Without this context
         # `jacfwd(jacfwd(f))` silently drops terms (torch 2.13, for every Function).
         with forward_mode():
             return self._run_jvp(ctx, [x if x is None else primal(x) for x in ctx.saved_tensors], tangents)

@@ -21,9 +21,9 @@ def direct(tensor: Tensor) -> bool:
 
 
 def as_they_are(*tensors: Tensor | None) -> bool:
-    """True if kernels may run on the tensors: no compiler, transform or mode is active, nor "reference" requested.
+    """True if kernels may run on the tensors: no compiler, transform or mode is active.
 
-    Autograd may be active.
+    Autograd may be active. The result is False if the implementation "reference" is requested.
     """
     if torch.compiler.is_compiling() or requested_name() == "reference":
         return False

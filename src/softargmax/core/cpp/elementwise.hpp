@@ -63,16 +63,17 @@ template <class T> struct Split {
 
 // ---- softmax: p = exp(beta z - lse) -----------------------------------------------------------------------------
 
-// 2^-lift / (E l), the factor that converts the terms of a row to probabilities. E is the sum of the peak's e and
-// e_low. For float32 one double is exact enough.
+// 2^-lift / (E l), the factor that converts the terms of a row to probabilities, with E = peak.e + peak.e_low. For
+// float32 one double is exact enough. For float64 the factor is a pair of doubles.
 template <class T> SOFTARGMAX_INLINE double inverse_of(double r, double e) { return Reach<T>::lower / (e * (1.0 + r)); }
 template <class T> SOFTARGMAX_INLINE Twofold inverse_of(const State& s, const Peak<T>& peak) {
     if constexpr (sizeof(T) == 4) return {inverse_of<T>(s.r, peak.e), 0};
     const Twofold q = inverse(times(Twofold{peak.e, peak.e_low}, sum_l(s))), both = two_sum(q.hi, q.lo);
     return {both.hi * Reach<T>::lower, both.lo * Reach<T>::lower};
 }
-// If gain / l is below Small::gain, its product with 2^-lift may be subnormal. In this case the terms are not scaled up
-// by 2^lift. Terms below e^-Small::reach times the maximum's term may then be subnormal, and are omitted.
+// `softmax_finite` multiplies a softmax by a gain. If gain / l is below Small::gain, its product with 2^-lift may be
+// subnormal. In this case the terms are not scaled up by 2^lift. Terms below e^-Small::reach times the maximum's term
+// may then be subnormal, and are omitted.
 // The omitted results would be less than e^-86 2^-30 in float and e^-700 2^-300 in double, which round to 0.
 template <class T> struct Small {
     static constexpr double gain = sizeof(T) == 4 ? 0x1p-30 : 0x1p-300, reach = sizeof(T) == 4 ? 86 : 700;
@@ -101,9 +102,9 @@ template <class T> void softmax_finite(const T* z, std::int64_t n, const State& 
     });
 }
 
-// Computes p from the t of each term, which the fold has stored. If the row has several blocks, its peak must be plain.
-// Then t does not depend on the maximum of a block: the rounding of z log2 e to an integer k depends on it only at a
-// tie, and log2 e has too many digits for a tie in the range of exp.
+// Computes p from the t of each term, which the fold has stored. If the row has several blocks, Peak::plain must be
+// true. Then t does not depend on the maximum of a block: the maximum affects the rounding of z log2 e to an integer k
+// only at a tie, and log2 e has too many digits for a tie in the range of exp.
 template <class T> void softmax_stored(const T* z, const T* t, std::int64_t n, const State& s, const Peak<T>& peak,
                                        Scale beta, const Target<T>& to) {
     const Factor<T> factor(s, peak);

@@ -1,5 +1,5 @@
 // The instruction sets: which of them are compiled, which of them this processor has, and which one is in use. Kernels
-// are functions that are compiled once for each.
+// are functions that are compiled once for each instruction set.
 //
 //     SOFTARGMAX_KERNEL(room, run, const Args)
 //

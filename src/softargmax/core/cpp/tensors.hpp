@@ -67,7 +67,7 @@ struct Tensors {
         const PyTypeObject* const own = Py_TYPE(x.ptr());
         return type && (own == type || own == parameter);
     }
-    // Describes an ordinary tensor. Returns false for functorch's wrappers and for tensors without elements in memory.
+    // Describes an ordinary tensor. Returns false for functorch's wrappers and for tensors that DLPack cannot describe.
     bool described(nb::handle x, nb::dlpack::dltensor& memory) const {
         return is_false(is_wrapped, x) && described_outside_transforms(x, memory);
     }

@@ -55,15 +55,16 @@ template <class Done> bool spin(const Done& done) {
     return done();
 }
 
-// Locks a mutex that no thread holds for long. std::mutex::lock would put this thread to sleep if the mutex is held.
+// Locks a mutex that no thread holds for long. It spins first, because std::mutex::lock would put this thread to sleep
+// if the mutex is held.
 std::unique_lock<std::mutex> locked(std::mutex& mutex) {
     std::unique_lock lock(mutex, std::defer_lock);
     if (!spin([&] { return lock.try_lock(); })) lock.lock();
     return lock;
 }
 
-// Waits until done() is true. std::condition_variable::wait has a new symbol version since GCC 12 (GLIBCXX_3.4.30): a
-// module that calls it does not load with an older libstdc++.
+// Waits until done() is true. It calls pthread_cond_wait, because std::condition_variable::wait has a new symbol
+// version since GCC 12 (GLIBCXX_3.4.30): a module that calls the new version does not load with an older libstdc++.
 template <class Done> void wait(std::condition_variable& woken, std::unique_lock<std::mutex>& lock, const Done& done) {
     while (!done()) pthread_cond_wait(woken.native_handle(), lock.mutex()->native_handle());
 }
