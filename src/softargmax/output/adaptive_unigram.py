@@ -118,7 +118,7 @@ class Learned(Sampler):
         Parameters
         ----------
         state : mapping
-            A result of `state_dict`. Its array can also be a tensor in CPU memory.
+            A result of `state_dict`. Its array can also be a tensor on any device.
 
         Raises
         ------

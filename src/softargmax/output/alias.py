@@ -31,9 +31,9 @@ def alias_table(probabilities: Floats) -> AliasTable:
     Let q be the probability of a class. If K q < 1, the class's bucket is light, with the deficit 1 - K q. If K q > 1,
     the bucket is heavy, with the excess K q - 1. Vose's construction fills the light buckets in order from the excess
     of one heavy bucket j. The last light bucket that bucket j fills, i(j), can take more than the excess that is left.
-    The next heavy bucket then fills the deficit of bucket j and continues with the next light bucket. :math:`D_i` is
-    the sum of the deficits of the light buckets up to bucket i. :math:`E_j` is the sum of the excesses of the heavy
-    buckets up to bucket j:
+    Bucket j then has a deficit itself. The next heavy bucket fills this deficit first, and then the next light buckets.
+    :math:`D_i` is the sum of the deficits of the light buckets up to bucket i. :math:`E_j` is the sum of the excesses
+    of the heavy buckets up to bucket j:
 
     .. math:: \mathrm{alias}(i) = \min\{j : E_j > D_{i-1}\}, \qquad \mathrm{threshold}(j) = 1 - (D_{i(j)} - E_j),
         \quad i(j) = \min\{i : D_i \ge E_j\}

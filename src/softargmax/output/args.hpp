@@ -69,8 +69,8 @@ struct StepsArgs {
 };
 
 // Random words (32 bits each) of the positions from `first` on (philox_stream.py). With an alias table, `out` receives
-// one class per position, which `AliasTable.pick` returns for the position's words. Without one, `out` receives the
-// words as four rows, with one column per position.
+// one class per position: the class that `AliasTable.pick` (alias.py) chooses by the position's words. Without an alias
+// table, `out` receives the words themselves, as four rows with one column per position.
 struct DrawsArgs {
     std::uint64_t seed = 0, stream = 0;
     std::uint32_t purpose = 0;

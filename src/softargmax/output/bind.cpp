@@ -1,5 +1,5 @@
-// Python bindings of the kernels of the output layers. Each argument is passed by name. A field object, similar to
-// those of core/cpp/bind.hpp, reads it and stores it in the struct of the kernel's arguments. Some arguments have one
+// Python bindings of the kernels of the output layers. Each argument is passed by name. A field object, as in
+// core/cpp/bind.hpp, reads the argument and stores it in the struct of the kernel's arguments. Some arguments have one
 // entry per item, for example per pair. The first of these arguments sets the number of items, and the others must have
 // the same length.
 #include "core/cpp/bind.hpp"
@@ -14,7 +14,7 @@ namespace {
 
 template <class T> using Vector = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// The arguments of `places_by_row` (radix_sort.hpp).
+// The arguments of `places_by_row`, the binding of `sort_places` (radix_sort.hpp).
 struct PlacesArgs {
     const std::int64_t* index = nullptr;
     std::int64_t *order = nullptr, *rows = nullptr, *starts = nullptr;
@@ -106,8 +106,8 @@ NumbersField<J, T> numbers(const char* name, T* J::* to, std::int64_t J::* count
 }
 
 // A vector of `count` + `more` numbers, integers or float64. A vector that the kernel writes must be contiguous. An
-// array that the kernel only reads is copied if it is not contiguous. A tuple (address, type, shape, strides) must
-// describe contiguous numbers.
+// array that the kernel only reads is copied if it is not contiguous. The argument can also be a tuple (address, type,
+// shape, strides), which must describe contiguous numbers.
 template <class J, class T> struct VectorField {
     struct Value {
         T* data = nullptr;
@@ -303,8 +303,8 @@ void bind(nb::module_& module) {
                            numbers("x", &DotsArgs::out, &DotsArgs::pairs, &DotsArgs::h));
 
     bind_vectors<SumsArgs>(module, "sums",
-                           "Write the sum of factors times rows of the table over each segment to sums. Write the sum "
-                           "of its factors to totals.",
+                           "For each segment, write the sum of factors times rows of the table to sums, and the sum of "
+                           "the factors to totals.",
                            run, vectors_result("sums", &SumsArgs::out), vectors("table", &SumsArgs::table),
                            vector("index", &SumsArgs::index, &SumsArgs::places),
                            numbers("factors", &SumsArgs::factors, &SumsArgs::places, &SumsArgs::out),
@@ -347,11 +347,11 @@ void bind(nb::module_& module) {
     const auto purpose = number("purpose", &DrawsArgs::purpose);
     const auto first = number("first", &DrawsArgs::first);
     bind_vectors<DrawsArgs>(module, "random_blocks",
-                            "Write the four random words of each position, from first on, to the rows of words.", run,
+                            "Write four random words per position, from first on, to the columns of words.", run,
                             WordsField{"words"}, seed, stream, purpose, first);
     bind_vectors<DrawsArgs>(
         module, "alias_draws",
-        "Write draws from an alias table to index, by the random words of the positions from first on.", run,
+        "Draw one class per position, from position first on, with an alias table. Write the classes to index.", run,
         vector("threshold", &DrawsArgs::threshold, &DrawsArgs::classes),
         vector("alias", &DrawsArgs::alias, &DrawsArgs::classes), vector("index", &DrawsArgs::out, &DrawsArgs::draws),
         seed, stream, purpose, first);

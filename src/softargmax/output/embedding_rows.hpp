@@ -2,8 +2,8 @@
 //
 //     <a, b>        Pack i of the products is added to partial sum i mod kChains by fma. Then the partial sums
 //                   and their lanes are added.
-//     sum f_p x_p   Each kSummands adjacent terms are added in order by fma, starting from 0. Then the sums of
-//                   kSummands terms are added in order.
+//     sum f_p x_p   The terms are split into groups of kSummands adjacent terms. The terms of a group are added in
+//                   order by fma, starting from 0. Then the sums of the groups are added in order.
 //
 // The bits of a result depend only on the vectors and on the order of the terms.
 #pragma once

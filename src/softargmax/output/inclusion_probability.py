@@ -225,7 +225,7 @@ def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, 
     shrink = -2.0 * variances * versine  # |factor|^2 - 1
     size = np.exp(0.5 * np.log1p(shrink) @ nodes.weight) / (2.0 * half * np.sin(angle[:, 0] / 2.0))
     phase = np.arctan2(imaginary, real) @ nodes.weight - (n - 0.5) * angle[:, 0]
-    a, b = -size * np.sin(phase), size * np.cos(phase)  # real and imaginary part of i G e^{...}
+    a, b = -size * np.sin(phase), size * np.cos(phase)  # real and imaginary part of i G e^{..} / (M sin(theta/2))
     without = 0.5 + np.sum((a[:, None] * real + b[:, None] * imaginary) / (1.0 + shrink), axis=0)
     without[without < _NOISE] = 0.0  # errors would add up, since t spans up to 100 orders of magnitude
     return without, 0.5 - float(a.sum()), 0.5 - float(size @ np.sin(phase - angle[:, 0]))

@@ -105,9 +105,9 @@ template <class T, class S> void coins(const CoinsArgs& args, Vectors<S> weight)
 }
 
 // Calls f(zero, vectors) with the vectors of a table. The type of `zero` is T, the type of the computation. Vectors of
-// T and of the next smaller type are read where they are. The tables that remain, half precision with double and double
-// with float, are converted as a whole in each call, on one thread. They are rare, and kernels of their own would add
-// 0.15 MB to the module.
+// type T or of the next smaller type are read where they are. Other tables (of half precision if T is double, of double
+// if T is float) are converted as a whole in each call, on one thread. They are rare, and separate kernels for them
+// would add 0.15 MB to the module.
 template <class T, class F> void with_vectors(const Table& table, std::int64_t width, const F& f) {
     with_real_type(table.type, table.data, [&](const auto* data) {
         using S = std::remove_const_t<std::remove_pointer_t<decltype(data)>>;

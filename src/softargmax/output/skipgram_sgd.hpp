@@ -1,11 +1,11 @@
 // Stochastic gradient descent on word vectors, in place, in small batches of rows.
 //
 // A node is a row of `weight`: a word, or an inner node of the tree. Each node belongs to one of kOwners owners, and
-// each owner is run by one thread. For its nodes, an owner processes the rows of the batch in order, up to kTogether
-// pairs of a row and a node at a time. It always uses the current vectors of its nodes. (If all rows used the nodes'
-// vectors from before the batch, nodes near the root of a tree would diverge.) The vector of a row does not change
-// until all owners have processed the batch. Then the changes of the owners are added to the vector, in the order of
-// the owners.
+// each owner is run by one thread. An owner processes the rows of the batch in order. For each row, it processes its
+// own nodes among the row's nodes, in groups of up to kTogether: first their inner products with the row's vector, then
+// their updates. So each row uses node vectors that the earlier rows have updated. (If all rows used the nodes' vectors
+// from before the batch, nodes near the root of a tree would diverge.) The vector of a row does not change until all
+// owners have processed the batch. Then the changes of the owners are added to the vector, in the order of the owners.
 //
 // So the bits of the results depend neither on the number of threads nor on their timing. A node stays in the cache of
 // one core. (In a version that divided the rows among the threads, two threads were no faster than one.)
@@ -125,7 +125,7 @@ template <class T> class Steps {
             found.node[found.count] = weight_ + i * args_.weight.pitch;
             found.sign[found.count] = static_cast<std::int8_t>(sign);
             found.owner[found.count] = static_cast<std::uint8_t>(owner);
-            // Without a branch, because a branch would be mispredicted half of the time.
+            // The count increases without a branch, because a branch would be mispredicted half of the time.
             found.count += (sign != 0) & (begin <= owner) & (owner < end);
             if (++seen < kTogether) return;
             update_pairs(found, first, row, begin, end, rate);
@@ -139,7 +139,7 @@ template <class T> class Steps {
         for (int owner = 0; owner < kOwners; ++owner) ends[owner + 1] += ends[owner];
         T* node[kTogether];
         std::int8_t sign[kTogether];
-        // The owner's pairs begin at ends[owner] before this loop, and end at ends[owner] after it.
+        // Each owner's pairs begin at the value of ends[owner] before this loop, and end at its value after the loop.
         for (std::int64_t j = 0; j < found.count; ++j) {
             const std::int64_t at = ends[found.owner[j]]++;
             node[at] = found.node[j];

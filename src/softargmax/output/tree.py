@@ -193,7 +193,7 @@ class Tree(TreePaths):
 
     @classmethod
     def from_hidden(cls, weights: ArrayLike, seed: int | None = None) -> Tree:
-        r"""Return a tree that recursively splits the classes into two halves with similar vectors.
+        r"""Return a tree that recursively splits the classes into two halves, each with similar vectors.
 
         .. math:: \min \sum_{k \in A} \lVert w_k - \bar w_A\rVert^2 + \sum_{k \in B} \lVert w_k - \bar w_B\rVert^2,
             \qquad |A| - |B| \in \{0, 1\}
@@ -213,7 +213,8 @@ class Tree(TreePaths):
         Returns
         -------
         Tree
-            The tree has the depths of `balanced`. The same weights and seed give the same tree on the same machine.
+            As in `balanced`, the depths of the classes differ by at most 1. The same weights and seed give the same
+            tree on the same machine.
 
         Raises
         ------

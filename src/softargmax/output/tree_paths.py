@@ -150,7 +150,7 @@ class TreePaths:
         Returns
         -------
         dict
-            "children", (K - 1, 2).
+            The key "children" has the children, (K - 1, 2), int64.
 
         Examples
         --------

@@ -1,8 +1,8 @@
 """Files of word vectors in word2vec's text and binary formats.
 
-Both formats begin with a line of two numbers, K and D. In the text format, each further line has a word and D numbers,
-separated by spaces. In the binary format, each word is followed by a space, D little-endian float32 numbers, and
-optionally a line end.
+Both formats begin with a line of two numbers: K, the number of words, and D, the length of the vectors. In the text
+format, each further line has a word and D numbers, separated by spaces. In the binary format, each word is followed by
+a space, D little-endian float32 numbers, and optionally a line end.
 """
 
 from __future__ import annotations

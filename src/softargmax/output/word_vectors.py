@@ -80,10 +80,10 @@ class WordVectors(KeyedVectors):
     Notes
     -----
     Training is gradient descent on the loss of `softargmax.nn.NegativeSampling` or `softargmax.nn.HierarchicalSoftmax`,
-    summed over pairs. The hidden vectors are v, and there are no biases. Within a batch of tokens, up to 64 pairs of a
-    token are processed at a time: first their inner products, then their updates of w. The vectors v are updated only
-    at the end of the batch. If w were also updated only then, the nodes near a tree's root would diverge. With a batch
-    of one token, training is that of word2vec, one window at a time.
+    summed over pairs. The hidden vectors are v, and there are no biases. For each token of a batch, in order, up to 64
+    inner products are computed at a time, and then the vectors w in them are updated. The vectors v are updated only at
+    the end of the batch. If w were also updated only then, the nodes near a tree's root would diverge. With a batch of
+    one token, training is that of word2vec, one window at a time.
 
     One call of the compiled core computes scores, gradients and updates, in place. The bits of the result are the same
     for any number of threads. (In word2vec, threads race on the vectors.) Vectors are aligned to cache lines unless
@@ -308,9 +308,9 @@ def _initial_vectors(seed: int, classes: int, dim: int) -> NDArray[np.float32]:
 
 
 def _pairs(text: Ints, windows: Ints, reach: int, start: int, stop: int) -> tuple[Ints, Ints, Ints]:
-    """Return three arrays: the words among the tokens start to stop - 1, `starts`, and all context words.
+    """Return three arrays: the tokens start to stop - 1 without the ends of sentences, `starts`, and all context words.
 
-    The context words of word i are at the positions starts[i] to starts[i + 1] - 1 of the third array.
+    The context words of token i are at the positions starts[i] to starts[i + 1] - 1 of the third array.
     """
     first = max(0, start - reach)
     near = text[first : stop + reach]
