@@ -104,5 +104,5 @@ def test_negative_sampling_learns_pointwise_mutual_information() -> None:
         layer.bias.copy_(best)
     y = torch.multinomial(p, DRAWS, replacement=True, generator=torch.Generator().manual_seed(0))
     layer(torch.zeros(DRAWS, D, dtype=F64), y).backward()
-    error = (p + n * torch.tensor(sampler.probabilities)).sqrt() / DRAWS**0.5  # an upper bound
+    error = (p + n * torch.tensor(sampler.probabilities)).sqrt() / DRAWS**0.5  # an upper bound of the standard error
     assert (layer.bias.grad.abs() < 3 * error).all()

@@ -104,7 +104,7 @@ def test_sets_of_draws_have_the_expected_counts(case: str) -> None:
 def test_draws_depend_only_on_seed_stream_and_position(case: str, unique: bool) -> None:
     sampler = CASES[case][0]()
     support = int(np.count_nonzero(sampler.probabilities))
-    few, many = (support // 2, support) if unique else (10, 70_000)  # more than one chunk of random numbers
+    few, many = (support // 2, support) if unique else (10, 70_000)  # 70,000 draws need several chunks of numbers
 
     def draw(n: int, seed: int = 1, stream: int = 2) -> list[int]:
         return list(sampler.draw(n, seed=seed, stream=stream, unique=unique).index)
@@ -112,7 +112,7 @@ def test_draws_depend_only_on_seed_stream_and_position(case: str, unique: bool) 
     assert draw(few) == draw(many)[:few] == draw(many - 1)[:few]
     assert draw(many) == list(pickle.loads(pickle.dumps(sampler)).draw(many, seed=1, stream=2, unique=unique).index)
     if support > 1:
-        # With few classes, two seeds or streams can have equal draws. So only one of several must differ.
+        # With few classes, two seeds or streams can have equal draws. So at least one of several must differ.
         one = draw(many)
         assert any(one != draw(many, seed=s) for s in (0, 3, 2**64 - 1))
         assert any(one != draw(many, stream=s) for s in (0, -3, 2**62))

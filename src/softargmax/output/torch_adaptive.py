@@ -35,7 +35,8 @@ class AdaptiveSoftmax(RankedLayer):
         p(y \mid h) = \mathrm{softmax}(W_0 h + b_0)_{\text{token}(i)}\ \mathrm{softmax}(W_i P_i h + b_i)_y
         \ \text{in cluster } i
 
-    The loss of a row needs only the head and, if its target is rare, the target's cluster. :math:`P_i` projects h to
+    The first softmax, of :math:`W_0 h + b_0`, is the head. Its last entries are the tokens, one for each cluster. The
+    loss of a row needs only the head and, if its target is rare, the target's cluster. :math:`P_i` projects h to
     :math:`D / v^i` dimensions, so the many rare classes have short vectors.
 
     Parameters
@@ -49,7 +50,8 @@ class AdaptiveSoftmax(RankedLayer):
         The first class of each cluster, increasing, from 1 to K - 1. The classes below the first cut-off are in the
         head. Without cut-offs, all classes are in the head, and the layer is the full softmax.
     div_value : float
-        v, above 0: the vectors of a cluster are v times shorter than those of the cluster before it.
+        v, above 0. The vectors of the first cluster are v times shorter than h, and those of each later cluster are v
+        times shorter than those of the cluster before it.
     head_bias, tail_bias : bool
         If `head_bias` is True, the head has biases. If `tail_bias` is True, the clusters have biases.
     reduction : {"mean", "sum", "none"}
@@ -70,7 +72,8 @@ class AdaptiveSoftmax(RankedLayer):
     head_bias, tail_bias : Parameter or None
         :math:`b_0`, and the biases of all clusters, concatenated; initialised to 0.
     order : Tensor
-        The class of each rank, (K,). Loading a checkpoint with the same K replaces it.
+        The class of each rank, (K,). Rank 0 is the most frequent class. Loading a checkpoint with the same K replaces
+        the order.
 
     Raises
     ------
@@ -86,8 +89,8 @@ class AdaptiveSoftmax(RankedLayer):
 
     Each cluster processes only the rows whose targets are in the cluster. Under tracing, and on devices other than the
     CPU, each cluster processes all rows and ignores the targets of other clusters. The scores of the head, and of each
-    cluster, are computed in blocks of at most 16 MiB, and only one block is in memory at a time. All parameters have a
-    gradient. A cluster without targets has gradients of 0.
+    cluster, are computed in blocks of at most 16 MiB (32 MiB in float64), and only one block is in memory at a time.
+    All parameters have a gradient. A cluster without targets has gradients of 0.
 
     `topk` is exact. Each row visits the clusters by decreasing probability. No class is more probable than its cluster.
     So the row stops at a cluster that is less probable than the k-th best class found so far. `sample` draws from the
@@ -371,7 +374,8 @@ def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
             sound[rows] = ~log_p.isnan().any(1)
             more = log_p.topk(min(k, log_p.shape[1]), 1)
             both = torch.cat([more.values, values[rows]], 1)
-            places = both.argsort(dim=1, descending=True, stable=True)[:, :k]  # unused places have -inf and come last
+            # Unused places have -inf. The stable sort puts them after classes of probability 0, which also have -inf.
+            places = both.argsort(dim=1, descending=True, stable=True)[:, :k]
             values[rows] = both.gather(1, places)
             ranks[rows] = torch.cat([more.indices + cluster.begin, ranks[rows]], 1).gather(1, places)
     return TopK(torch.where(sound[:, None], values, math.nan), torch.where(sound[:, None], ranks, -1))

@@ -47,13 +47,15 @@ class TopK(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """The checked targets, `classes`. `counted` is True for rows that are neither ignored nor out of range.
+    """The checked targets: `classes` has the target of each row, and `counted` is True if the row counts in the loss.
+
+    A row does not count if its target is ignored or out of range.
 
     On the CPU and without tracing, ignored rows are removed, and a target out of range raises IndexError. `wrong` is
     then None. `rows` has the positions of the remaining rows among all `total` rows, or is None if no row was removed.
 
     Under tracing, and on other devices, no row is removed, and `rows` is None. `wrong` is then True for targets out of
-    range. Where `counted` is False, the target is replaced by 0.
+    range, and `classes` is 0 where `counted` is False.
     """
 
     classes: Tensor

@@ -89,8 +89,9 @@ def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights
 def _combined(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor:
     """Return the loss of every row, from the loss in its target's block and the lse and entropy of every block.
 
-    If a row has scores of +inf, only these scores are in the support of the row. In a block with such scores, the
-    entropy is the log of their number. The row has no gradient.
+    If a row has scores of +inf, only these scores are in the support of the row. The lse of each block is then replaced
+    by the log of the number of +inf scores in the block. This log is the block's entropy, or -inf if the number is 0.
+    The row has no gradient.
     """
     top = lse == torch.inf
     flat = top.any(1, keepdim=True) & ~lse.isnan().any(1, keepdim=True)

@@ -42,8 +42,8 @@ class DifferentiatedSoftmax(RankedLayer):
     dim : int
         D, the length of the hidden vectors h.
     blocks : sequence of int
-        :math:`K_i`, the number of classes in each block. Their sum is K. The classes are sorted by decreasing
-        frequency. `from_counts` accepts classes in any order.
+        :math:`K_i`, the number of classes in each block. The sum of all :math:`K_i` is K. The classes must be numbered
+        by decreasing frequency. `from_counts` accepts classes in any order.
     widths : sequence of int
         :math:`D_i`, the length of each block's slice of h. The slices are consecutive, and the sum of their lengths is
         D.
@@ -63,7 +63,8 @@ class DifferentiatedSoftmax(RankedLayer):
     bias : Parameter or None
         b, (K,), by rank; initialised to 0.
     order : Tensor
-        The class of each rank, (K,). Loading a checkpoint with the same K replaces it.
+        The class of each rank, (K,). Rank 0 is the most frequent class. Loading a checkpoint with the same K replaces
+        the order.
 
     Raises
     ------

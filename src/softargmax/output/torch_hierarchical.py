@@ -84,8 +84,8 @@ class HierarchicalSoftmax(OutputLayer):
     Parameters are initialised to 0. Then class y has probability :math:`2^{-d_y}`, which for a Huffman tree is close to
     the distribution of the counts.
 
-    The loss stores :math:`O(N d)` numbers, where d is the length of a path: the nodes, signs and derivatives along the
-    path of each row. No array of shape (N, K) or (N, d, D) is stored.
+    The loss stores the nodes, signs and derivatives along the path of each row. These are :math:`O(N d)` numbers, where
+    d is the length of a path. No array of shape (N, K) or (N, d, D) is stored.
 
     Let :math:`x = \pm(\langle h, w_n\rangle + b_n)`. Each pair of a row and a node n on its path adds
     :math:`\mp\sigma(-x)\,w_n` to the gradient of h, and :math:`\mp\sigma(-x)\,h` to the gradient of :math:`w_n`. These

@@ -1,4 +1,4 @@
-"""Importance-sampled softmax: the loss, with log Z estimated from random draws of any classes."""
+"""Importance-sampled softmax: a loss whose log Z is estimated from random draws of classes."""
 
 from __future__ import annotations
 

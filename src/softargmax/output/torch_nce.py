@@ -43,10 +43,10 @@ class NCE(SamplingLayer):
     log_z : float or {"learned", "context"}
         log Z. A float is a fixed value, and 0 trains self-normalised scores. "learned" is one learned number. "context"
         is a learned function of h, :math:`\langle h, u \rangle + c`. A learned log Z is initialised so that scores of 0
-        are normalised. If log Z is fixed, the bias is initialised so that the initial scores are normalised. Gradients
-        to a learned log Z are always dense.
+        are normalised. If log Z is fixed, the bias is initialised so that scores equal to the bias are normalised.
+        Gradients to a learned log Z are always dense.
     unique : bool
-        If True, the draws are distinct.
+        If True, the draws are distinct. Then :math:`E\,\#k` is the probability that class k is drawn.
     shared : bool
         If True, all rows of a call share their noise, and the scores are computed by one matrix product. If False, each
         row has its own noise.

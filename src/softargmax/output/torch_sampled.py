@@ -42,7 +42,7 @@ class SampledSoftmax(SamplingLayer):
         each row has its own negatives, which depend on its position in the call. Distinct negatives are then drawn row
         by row, which takes 0.7 ms per row at K = 100,003.
     in_batch : Sampler, optional
-        Distribution of the targets, for example `Unigram` of their counts with power=1, or `Learned`. If passed, the
+        Distribution p of the targets, for example `Unigram` of their counts with power=1, or `Learned`. If passed, the
         targets of the other rows are also negatives. The expected count of a class is then :math:`E\,\#j + (N - 1)\,
         p_j`, where N is the number of rows that are not ignored.
     seed : int

@@ -175,7 +175,7 @@ class SamplingLayer(CandidateLayer):
     # --- state --------------------------------------------------------------------------------------------------------
 
     def _learned(self) -> dict[str, Learned]:
-        """Return the samplers that learn, by the name of the layer's argument for each."""
+        """Return a dict of the samplers that learn. The keys are the names of the layer's arguments."""
         return {"sampler": self.sampler} if isinstance(self.sampler, Learned) else {}
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:

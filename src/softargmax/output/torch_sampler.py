@@ -18,7 +18,7 @@ from softargmax.core.torch_operation import LIBRARY
 from softargmax.output.sampler_base import SAMPLERS
 
 ROWS = 1 << 32
-"""The number of streams per step, if each row has its own: row r of step s has the stream s * ROWS + r."""
+"""The number of streams per step, if each row has its own distinct draws: row r of step s has stream s * ROWS + r."""
 
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 LIBRARY.define(

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def sparse_sums(i: NodeSums, table: Tensor, *, totals: bool) -> tuple[Tensor, Tensor | None] | None:
-    """Return the results of `node_sums` as sparse tensors, or None under tracing and on other devices than the CPU."""
+    """Return the results of `node_sums` as sparse tensors.
+
+    The result is None if kernels may not run on the tensors (`as_they_are` is False), for example under tracing.
+    """
     if not as_they_are(i.nodes, i.values, i.at, i.factors):
         return None
     rows, sums, total = visited_sums(i, totals=totals)
