@@ -197,7 +197,7 @@ def test_vmap_over_the_order() -> None:
 
 @pytest.mark.parametrize("backend", ["native", "reference"])
 def test_an_order_of_nan_gives_nan(backend: Any) -> None:
-    """Devices mark an invalid order by NaN. The result is NaN even if the row has no support."""
+    """On a device an invalid order becomes NaN. The result is then NaN, even if the row has an empty support."""
     z = np.array([[0.0, 1.0], [-INF, -INF], [0.0, 1.0], [-INF, -INF]])
     arguments = RenyiEntropy(z, None, Scale(1.0, 0.0), np.array([[NAN], [NAN], [2.0], [2.0]]), (1,), z.dtype)
     with s.using(backend):

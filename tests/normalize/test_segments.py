@@ -1,4 +1,4 @@
-"""Segments (rows of different lengths): each has the result of a call with this segment alone."""
+"""Segments (rows of different lengths): the result of a segment is that of a call with its scores alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream keeps only its windows (stream/windows.py) in memory: a separate process converts 256 MiB with 32 MiB."""
+"""A stream keeps only its windows (stream/windows.py) in memory: a file of 256 MiB needs 32 MiB of memory."""
 
 import json
 import subprocess

@@ -1,7 +1,8 @@
 // The softmax kernels, which process all rows of a call. They are compiled once for each instruction set.
 //
-// An operation has at most two passes over the blocks of a row. The first pass folds the blocks from left to right. The
-// second pass applies the folded result to each block (core/cpp/parallel_rows.hpp).
+// An operation has at most two passes over the blocks of a row (core/cpp/parallel_rows.hpp). The first pass folds the
+// blocks from left to right. The second pass applies the folded result to each block or, for sums under the softmax,
+// folds the blocks again.
 #include "normalize/short_rows.hpp"
 #include "normalize/sums.hpp"
 
@@ -69,7 +70,8 @@ template <class T, int Size> Number block_sum(const Group<T, Size>& group, std::
     const std::int64_t n = group.end(block) - group.begin(block);
     return {group.args.op == Op::log_softmax_vjp ? sum_in_support(x, y, n) : inner_product(x, y, n).hi};
 }
-// Returns beta, or 0 if the softmax of the row is constant: for lse = +inf and for T = 0. Returns 1 if lse is NaN.
+// Returns beta, or 0 if the softmax of the row is constant: for lse = +inf and for T = 0. Returns 1 if lse is NaN, so
+// that the derivative is NaN even if beta is 0 or T is 0.
 inline double slope_of(const Args& args, std::int64_t row) {
     const double beta = args.hi ? at(args.hi, args, row) : 1, lse = args.lse ? at(args.lse, args, row) : 0;
     if (lse != lse) return 1;

@@ -48,8 +48,8 @@ def log_softmax(
     entries and -inf at all others.
 
     Let l be the sum of exp(beta z_i - m), where m is the largest beta z_i. The term of the maximum is 1, so l = 1 + r.
-    Only r is stored, and log l is computed as log1p(r). The largest log p of a confident row, which is close to 0, has
-    therefore full relative precision.
+    Only r is stored, and log l is computed as log1p(r). Therefore the largest log p of a confident row has
+    full relative precision, although it is close to 0.
 
     Gradient: with incoming g, it is :math:`\beta\,(g - p \sum g)`, where the sum runs over the support. It is 0 outside
     the support and in rows that contain +inf.

@@ -173,8 +173,8 @@ def _series(u: Any, terms: int) -> Any:
 def renyi_entropy(z: Any, where: Any, beta: Scale, order: Any, axes: tuple[int, ...], dtype: Any) -> Any:
     """Return log sum p^a / (1 - a), computed by one of two formulas.
 
-    Let q = p^a / sum p^a. p and q are the softmaxes of the scores at the scales beta and a beta. Let l_p and l_q be the
-    sums l of these softmaxes. If the smaller of log l_q and a log l_p is at most half the larger, the result is
+    Let q = p^a / sum p^a. p and q are the softmaxes of the scores at the scales beta and a * beta. Let l_p and l_q be
+    the sums l of these softmaxes. If the smaller of log l_q and a log l_p is at most half the larger, the result is
     (log l_q - a log l_p) / (1 - a). The maxima are not in this formula, because they cancel. Otherwise the result is
     log1p((1 - a) E) / (1 - a), where the sum E = <p, (p^(a-1) - 1) / (1 - a)> has no negative terms.
     """
@@ -312,7 +312,7 @@ def prefix_surprisals(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dt
 
 @np.errstate(all="ignore")
 def segment_softmax(z: Any, offsets: Any, beta: Scale, dtype: Any) -> tuple[Any, Any]:
-    """Return exp(x - m) / l, where m and l are those of the segment, and lse."""
+    """Return exp(x - m) / l, and lse. m, l and lse are those of the segment."""
     rows = Segments(z, offsets)
     a = measure(rows, z, beta)
     return rows.xp.astype(_probabilities(rows, a), dtype), _lse(rows, a, dtype)

@@ -110,7 +110,7 @@ class Measure(NamedTuple):
     sign: Any
     hi: Any  # |beta| = hi + lo
     lo: Any
-    mean: Any  # sum p x / |beta|, for the limit of logsumexp at beta = 0; None if beta cannot be 0
+    mean: Any  # the mean of sign * z under the softmax (logsumexp at beta = 0 needs it); None if beta cannot be 0
 
 
 def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = None) -> Measure:

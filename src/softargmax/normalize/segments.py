@@ -213,7 +213,7 @@ def _checked(
 
 
 def _masked(rows: SegmentScores, where: Any) -> Any:
-    """Return the scores, with masked scores replaced by -inf, or by +inf if beta < 0: outside the support."""
+    """Return the scores, with masked scores moved outside the support: to -inf, or to +inf if beta < 0."""
     xp, hi = namespace(rows.z), rows.beta.hi
     if isinstance(hi, float):
         return xp.where(where, rows.z, math.inf if hi < 0.0 else -math.inf)

@@ -42,10 +42,10 @@ struct Lookahead {
 };
 
 // Sums the first `n` terms of each of sixteen rows, in the order in which Sum<float> would add them. Row g has term i
-// at terms[i][g]. Terms beyond its end are 0, so rows of different lengths are summed together. `n` is 16, 32, 48
-// or 64. Terms whose positions in the row differ by a multiple of 16 are added first. The 16 results are then added as
-// in sum_of (simd.hpp): first those that are 8 apart, then 4, 2 and 1 apart. The function is not inlined and its loop
-// not unrolled, which saves 20 kB of the module.
+// at terms[i][g]. Terms beyond the end of a row are 0, so rows of different lengths are summed together. `n` is 16, 32,
+// 48 or 64. Terms whose positions in the row differ by a multiple of 16 are added first. The 16 results are then added
+// as in sum_of (simd.hpp): first those that are 8 apart, then 4, 2 and 1 apart. The function is not inlined and its
+// loop not unrolled, which saves 20 kB of the module.
 static_assert(kShort == 64);
 SOFTARGMAX_CALLED inline void sum_lanes(const float (*terms)[kSide], int n, double* sum) {
     using V = Pack<float>;
@@ -143,7 +143,7 @@ template <bool Unit> class Lanes {
     double sum_of_terms(int g, double rest) const {
         return (static_cast<double>(ties_[g]) - 1) + rest * (Reach<float>::lower / e_[g]);
     }
-    // A term is power (1 + t). For rows that look confident, power and the product power t are summed separately, as in
+    // A term is power * (1 + t). For rows that look confident, power and power * t are summed separately, as in
     // Fold::kCareful (core/cpp/state.hpp).
     void refine_confident() {
         bool any = false;
@@ -169,7 +169,8 @@ template <bool Unit> class Lanes {
     // For rows of at most `columns` scores.
     Lanes(Scale beta, int columns) : beta_(beta), columns_(columns), padded_((columns + kSide - 1) / kSide * kSide) {}
 
-    // Rows are copied by registers, not by packs. With AVX2 a pack has two registers, and one of them may be empty.
+    // Copies a row register by register, not pack by pack. With AVX2 a pack has two registers, and the second of the
+    // last pack may be past the end of the row.
     void load_row(int g, const float* z, std::int64_t n) {
         int i = 0;
         for (; i < n; i += One<float>::kLanes) One<float>::load_part(z + i, n - i, -INFINITY).store(row_[g] + i);
@@ -178,8 +179,8 @@ template <bool Unit> class Lanes {
     }
     const float* row(int g) const { return row_[g]; }
 
-    // True if the lanes can compute the row: it has no NaN, and find_peaks has set plain_. Other rows are computed by
-    // whole_group.
+    // True if the lanes can compute the row: it has no NaN, and its maximum is in the range that find_peaks allows.
+    // Other rows are computed by whole_group.
     bool plain(int g) const { return plain_[g] && r_[g] == r_[g]; }
     State state(int g) const { return {static_cast<double>(top_[g]), r_[g]}; }
 
@@ -290,10 +291,10 @@ inline Lookahead ahead_of(const Frame<float>& frame, std::int64_t begin, std::in
     return {first.start(args.z), last.start(args.z), first.start(args.out)};
 }
 
-// Computes rows [begin, end). Rows whose lengths round up to the same multiple of kStep are computed together in lanes,
-// and at the end the remaining rows of all lengths. Empty rows and rows that are too long for a lane are computed one
-// by one. Lanes of similar lengths compute fewer padded scores. 50,000 segments of 20 scores on average take 1.72 ms
-// with steps of 4 or 8, and 1.89 ms with steps of 16 (AVX2).
+// Computes rows [begin, end). Rows whose lengths round up to the same multiple of kStep are computed together in lanes.
+// At the end, the remaining rows of all lengths are computed together in lanes. Empty rows and rows that are too long
+// for a lane are computed one by one. Lanes of similar lengths compute fewer padded scores. 50,000 segments of 20
+// scores on average take 1.72 ms with steps of 4 or 8, and 1.89 ms with steps of 16 (AVX2).
 template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t begin, std::int64_t end) {
     constexpr int kStep = 4, kSizes = kShort / kStep + 1;
     Lookahead ahead = ahead_of(frame, begin, end);
@@ -310,7 +311,8 @@ template <bool Unit> void short_rows(const Frame<float>& frame, std::int64_t beg
         pending[size][count[size]++] = {row, n};
         if (count[size] < kSide) continue;
         ahead.advance(RowOf{frame.args, row}.start(frame.args.z));
-        // count[size] is kSide here. For a constant the compiler would make a second copy of rows_in_lanes.
+        // count[size] is kSide here, but kSide is not passed: for a constant argument the compiler would make a second
+        // copy of rows_in_lanes.
         rows_in_lanes<Unit>(frame, pending[size], count[size], size * kStep, ahead);
         count[size] = 0;
     }

@@ -45,7 +45,7 @@ def softmax(
         probability (-0.0: tied minima). Infinity gives the uniform distribution over the support. Negative temperatures
         favour small scores. An array has one temperature per row. To apply many temperatures to the same scores, pass
         an array with more axes than z, of size 1 along `axis`. The extra axes come first in the result. A list of M
-        temperatures with a single row gives (M, K).
+        temperatures for a single row of K scores gives a result of shape (M, K).
     base : float, optional
         Base of the exponentials; defaults to e. A base above 1 favours large scores and a base below 1 small scores. A
         base of 1 gives the uniform distribution over the support.

@@ -165,12 +165,12 @@ template <class Rows> void fold_and_apply(const Args& args, Rows& rows) {
     rows.apply([](auto& group, std::int64_t block, const State* states) { apply_block(group, block, states); });
 }
 
-// The largest size of a row of several blocks whose t are stored. They stay in the second-level cache.
+// The size in bytes of the longest row for which softmax_of_blocks stores t. The stored t stay in the L2 cache.
 constexpr std::int64_t kStoredBytes = std::int64_t{256} << 10;
 
-// Computes the softmax of a row of several blocks with beta = 1. The fold stores t, so that the second pass computes
-// only the power of each term. If t depends on the maximum of a block, because the scores of the block are shifted, the
-// second pass computes all terms again.
+// Computes the softmax of a row of several blocks with beta = 1. A term is power * (1 + t), where power is a power of
+// two. The fold stores t, so that the second pass computes only the power of each term. If t depends on the maximum of
+// a block, because the scores of the block are shifted, the second pass computes all terms again.
 template <class T> void softmax_of_blocks(Group<T, 1>& group) {
     T* const store = scratch(kTerms).get<T>(group.blocks() * kBlock);
     const Scale beta = group.beta(0);

@@ -4,8 +4,8 @@
 //     expectation <p, v>      entropy -<p, log p>      divergence <p, log p - log q>
 //     Renyi entropy log <1, p^a> / (1 - a)
 //
-// To add a sum, add a value to SumOf and a line to the table kSums. Compute the sum over one block in `block_part`, and
-// the result of a row from the sum over the row in `put_sum`.
+// To add a sum, add a value to SumOf and a line to the table kSums. In `block_part`, compute the sum over one block. In
+// `put_sum`, compute the result of a row from the sum over the row.
 #pragma once
 
 #include "normalize/args.hpp"
@@ -87,7 +87,8 @@ SOFTARGMAX_INLINE Pack<double> beyond_linear(Pack<double> r) {
 
 // Returns sum (p delta - p + q), where delta = beta (x - y - top) - log_ratio = log p - log q. All terms are at
 // least 0. For close distributions a term is computed as p h(-delta), with the h of `beyond_linear`. So an error e in
-// `top` or `log_ratio` changes the sum only by about e (sum p - sum q) + e^2 / 2, and p and q both sum to 1.
+// `top` or `log_ratio` changes the sum by about e (sum p - sum q) + e^2 / 2, which is about e^2 / 2, because p and q
+// both sum to 1.
 inline Twofold divergence(const double* x, const double* y, double beta, Twofold top, double log_ratio, const double* p,
                           const double* q, std::int64_t n) {
     using V = Pack<double>;
@@ -114,8 +115,8 @@ inline Twofold divergence(const double* x, const double* y, double beta, Twofold
 // Here E is <p, p^(a-1) - 1> / (1 - a), and l_p and l_q are the sums of exponentials in the states of p and q.
 //
 // The first formula needs no maxima, because they cancel. It is used if the smaller of a log l_p and log l_q is at most
-// half the larger. At most 1.6 bits then cancel. This is always so for a <= 1/2 and for a >= 2. In the second formula
-// no term of E is negative. At a = 1, E is the Shannon entropy.
+// half the larger. At most 1.6 bits then cancel. For a <= 1/2 and for a >= 2 this formula is used for every row. In the
+// second formula no term of E is negative. At a = 1, E is the Shannon entropy.
 inline bool logs_are_apart(const States& s, double order) {
     if (!has_q(order)) return order > 1;
     const double log_p = order * log_l(s.p), log_q = log_l(s.q);

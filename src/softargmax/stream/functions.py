@@ -53,7 +53,8 @@ def softmax(
 
     .. math:: p_i = \exp(\beta z_i) / \sum_j \exp(\beta z_j), \qquad \beta = \ln(\mathrm{base})/T
 
-    The source is read in windows. The result has the same bits as `softargmax.softmax` of the whole array.
+    The source is read in windows, which are parts that fit in `memory`. The result has the same bits as
+    `softargmax.softmax` of the whole array.
 
     Parameters
     ----------

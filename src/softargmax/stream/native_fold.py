@@ -20,15 +20,16 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-BLOCK = 4096  # same value as core.native.BLOCK, as a test checks; core.native is imported only where it is used
+# A copy of core.native.BLOCK, because core.native is imported only where it is used. A test compares the two.
+BLOCK = 4096
 
 
 class State(NamedTuple):
     """The states of rows: tuples (m, r, low) of arrays of shape (outer, inner), as defined in core/native.py.
 
-    `scaled` holds the states at the requested beta. `plain` is None unless the requested beta is 0. Then it holds the
-    states at beta = 1. They are needed for rows with exactly one score above -inf, if it is finite. At beta = 0,
-    logsumexp of such a row is this score. `finish` reads it from `plain`, where it is the maximum of the row.
+    `scaled` holds the states at the requested beta. `plain` holds the states at beta = 1 if the requested beta is 0,
+    and is None otherwise. At beta = 0, logsumexp of a row with exactly one score above -inf is this score, if the score
+    is finite. `finish` reads the score from `plain`, where it is the maximum of the row.
     """
 
     scaled: tuple[Array, Array, Array]

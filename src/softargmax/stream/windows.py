@@ -140,8 +140,8 @@ def strides_of(sizes: Sequence[int]) -> list[int]:
 def spans_of(sizes: Sequence[int], box: Box, limit: int, near: int) -> Iterator[Span]:
     """Cut a box into contiguous ranges. Each range is read or written by one call.
 
-    A range is one contiguous run of the box, of any length. Runs less than `near` elements apart are joined into one
-    range, with the elements between them. A joined range has at most `limit` elements.
+    A range is one contiguous run of the box, of any length, or several runs together with the elements between them.
+    Runs are joined if they are less than `near` elements apart and the joined range has at most `limit` elements.
 
     >>> [(span.start, span.length) for span in spans_of((4, 4), (slice(0, 4), slice(0, 2)), 10, 3)]
     [(0, 10), (12, 2)]
