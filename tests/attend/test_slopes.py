@@ -1,4 +1,4 @@
-"""ALiBi slopes: each head subtracts its slope times the distance of query and key from the scores."""
+"""ALiBi slopes: from each score, a head subtracts its slope times the distance between query and key."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_rows_of_any_shape() -> None:
 @pytest.mark.no_sanitize  # runs only the reference
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_a_few_rows_at_a_time(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scores are computed for parts of the rows, each at most 1/64 of them. The parts do not change the results."""
+    """The scores are computed for parts of at most 1/64 of the rows. The parts do not change the results."""
     n = 30_000
     pytest.importorskip(library)
     h, y = RNG.standard_normal((n, D)), RNG.integers(0, K, n)

@@ -144,7 +144,7 @@ def test_negligible_probabilities():
     )
     u, kept = 2.0**-24, (y != -100).double()
     dh, dw = (abs(x.double() - z.double()) for x, z in zip(found[:2], exact[:2], strict=True))
-    rounding = 2 * u  # of both results
+    rounding = 2 * u  # the rounding units of `found` and `exact` together
     assert (dh.norm(dim=1) <= u * kept * w.norm(dim=1).max() + 8 * rounding * exact[0].norm(dim=1)).all()
     bound = u / K * (kept * h.norm(dim=1)).sum()
     assert (dw.norm(dim=1) <= bound + 8 * rounding * exact[1].norm(dim=1)).all()

@@ -1,4 +1,4 @@
-"""The common call without options: bits of the reduced loss, ignored rows, errors and second derivatives."""
+"""Calls with no options but reduction and ignore_index: bits of the loss, ignored rows, errors, second derivatives."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ MASK = torch.tensor([[True, False, True, True], [True, True, True, True], [False
 
 
 def of(function: Callable[..., Any], *fixed: Any, **options: Any) -> Callable[..., Any]:
-    """Return a function of the differentiated inputs, which replace each None of arguments and options in order."""
+    """Return a function of the differentiated inputs. In order, they replace each None in `fixed` and `options`."""
 
     def f(*values: Tensor) -> Any:
         given = iter(values)

@@ -23,7 +23,7 @@ struct Args {
     Learned scale;  // float64
     Operand mask, bias;  // `mask` is 0 for hidden keys, `bias` is added to the scores; each may be absent
     Learned slopes;  // slope times |i - j| is subtracted from the score; may be absent
-    Operand sink;  // one more score for each query, with value 0; may be absent
+    Operand sink;  // one more score for each query, whose value is a vector of zeros; may be absent
     const std::int64_t* lengths = nullptr;  // number of keys of each entry of the batch; null: all keys
     // Paged keys and values (null `table`: no pages). A page has `page` rows, and `table` has `pages` page indices per
     // entry of the batch. Key j of entry e is in row j % page of the page of k with the index

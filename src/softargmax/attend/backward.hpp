@@ -193,7 +193,7 @@ template <class T> struct Backward {
         if (!dk) return;
         for (std::int64_t i = visible.begin / kPanelRows * kPanelRows; i < visible.end; i += kPanelRows) {
             const std::int64_t count = std::min<std::int64_t>(kPanelRows, visible.end - i);
-            Range queries;  // of the panels that see some of these keys
+            Range queries;  // from the first to the last panel that sees a key from i to i + count - 1
             for (std::int64_t j = 0; j < kBackPanels; ++j)
                 if (seen[j].begin < i + count && seen[j].end > i)
                     queries.include({j * kPanelRows, (j + 1) * kPanelRows});
@@ -208,7 +208,7 @@ template <class T> struct Backward {
         }
     }
 
-    // Computes p, times the dropout factors, and dS of 12 queries. Returns the range of keys of the block that at least
+    // Computes dS, and p times the dropout factors, of 12 queries. Returns the range of keys of the block that at least
     // one of these queries sees. If `whole` is true, p and dS are set to 0 for all other keys of the block.
     Range scores(std::int64_t first, std::int64_t begin, const BackKeys<T>& keys, T* p, T* ds, bool to_queries,
                  bool whole) {

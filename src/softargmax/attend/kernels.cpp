@@ -39,9 +39,10 @@ template <class T> struct Packing {
         head.pack_columns(head.args.v, head.args.values, begin, count, values + at * pitch);
         return block(head, begin, at);
     }
-    // Returns a block that only a few queries use. Values with contiguous numbers are read in place, or copied row by
-    // row (`rows_of`). So are whole panels of float32 keys, for at most kMostByColumns queries. float64 keys are
-    // always packed: few models use them, and reading them in place would need much code.
+    // Returns a block that only a few queries use. Values with contiguous numbers are not packed: they are read in
+    // place, or copied row by row (`rows_of`). The same holds for whole panels of keys if their numbers are contiguous
+    // and at most kMostByColumns queries use them. Only float64 keys are always packed: few models use them, and
+    // reading them in place would need much code.
     Block<T> block_once(const Shared& head, std::int64_t begin) const {
         const Args& args = head.args;
         const std::int64_t count = std::min(kKeys, head.keys - begin);
@@ -63,8 +64,8 @@ template <class T> struct Packing {
         }
         return block;
     }
-    // Returns `count` keys or values of contiguous numbers, as the columns of a matrix. Each column has `wide` numbers
-    // or more, and zeros after its own numbers. The columns are in place if possible, and otherwise copied.
+    // Returns `count` keys or values of contiguous numbers, as the columns of a matrix. Each column has `wide` numbers:
+    // `own` numbers of a key or value, and then zeros. The columns are in place if possible, and otherwise copied.
     static Matrix<T> rows_of(const Shared& head, const Operand& x, std::int64_t own, std::int64_t wide,
                              std::int64_t begin, std::int64_t count, T* to) {
         if (!head.args.table && x.type == kTypeOf<T> && own == wide)

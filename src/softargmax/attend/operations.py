@@ -94,7 +94,10 @@ attention: Operation[Attention, AttentionWithLse] = Operation(
 )
 
 
-# --- the gradients of attention. output and lse have no gradient of their own: it is part of those of q, k and others -
+# --- the gradients of attention ---------------------------------------------------------------------------------------
+#
+# `attention_vjp` is not differentiated with respect to its arguments output and lse. Both depend on q, k and others,
+# and the gradients with respect to q, k and others include this dependence.
 
 
 def _attention_vjp_vjp(i: AttentionVjp, _r: AttentionGradients, h: AttentionGradients, wanted: Wanted) -> Gradients:

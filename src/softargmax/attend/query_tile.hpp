@@ -160,8 +160,8 @@ template <class V> SOFTARGMAX_INLINE void add_chunk(V sum, typename V::Scalar* t
 // For scores below this magnitude, the exponent m of the state is exact.
 template <class T> constexpr T kLargest = sizeof(T) == 4 ? T(0x1p20) : T(0x1p30);
 
-// Hides the scores in the range `all` of z that are outside of the range `in`. Returns the largest of the others. The
-// bounds of `all` are multiples of the length of two packs.
+// Sets the scores in the range `all` of z that are outside of the range `in` to -inf. Returns the largest remaining
+// score. The bounds of `all` are multiples of the length of two packs.
 template <class T> T hide_outside(T* z, Range all, Range in) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     std::fill(z + all.begin, z + std::min(in.begin, all.end), lowest);
@@ -239,8 +239,8 @@ void cap_and_mask(const Shared& head, std::int64_t row, std::int64_t begin, Rang
     }
 }
 
-// Adds the part of a query to the gradients of the terms that `cap_and_mask` adds to its scores: bias and slopes. g
-// holds the gradients of the scores in the range `in` of a block that starts at key `begin`.
+// Adds the contribution of one query to the gradients of bias and slopes, the terms that `cap_and_mask` adds to scores.
+// g holds the gradients of the query's scores in the range `in` of a block that starts at key `begin`.
 template <class T>
 void add_to_terms(const Shared& head, const GradientArgs& args, std::int64_t row, std::int64_t begin, Range in,
                   const T* g) {
@@ -274,8 +274,8 @@ template <class T> void dropout_factors(const Shared& head, std::int64_t row, st
 }
 
 // A block of keys packed by `pack_keys`, and of values in the layout of `pack_columns`. Consecutive panels of values
-// are `panel` numbers apart. Within a panel, the values of consecutive keys are `pitch` numbers apart. The first keys
-// of the block may be the columns of `unpacked` instead.
+// are `panel` numbers apart. Within a panel, the values of consecutive keys are `pitch` numbers apart. The first
+// `unpacked.cols` keys of the block are not packed: they are the columns of `unpacked`.
 template <class T> struct Block {
     const T *keys, *values;
     std::int64_t panel, pitch;
@@ -366,8 +366,8 @@ template <class T> struct QueryTile {
         const Range all = in.panels<T>();
         T* z = scratch(kScores).get<T>(kRows * kPitch);
         scores(block, all, z);
-        // First the maxima of all rows, and then their exponentials. So the processor overlaps rows, although each
-        // maximum and each sum ends in a chain of operations that wait for one another.
+        // Each maximum and each sum ends in a chain of operations that wait for one another. The maxima of all rows are
+        // therefore computed first, and then all exponentials, so that the processor overlaps the chains of the rows.
         T top[kRows], weight[kRows] = {};
         bool may_be_empty[kRows];
         for (int i = 0; i < rows; ++i) {
@@ -414,8 +414,9 @@ template <class T> struct QueryTile {
                 fma(Pack<T>::load(sums + i * pitch + j), Pack<T>::all(weight[i]), Pack<T>::load(at)).store(at);
             }
     }
-    // Prefetches values from one key to another, in the order of the memory. Then the hardware prefetcher can follow.
-    // In the order of use, decoding with 32 heads of 2048 keys and width 64 takes 1.05 times as long (Sapphire Rapids).
+    // Prefetches the values of the keys from `begin` to `end` - 1 in the order of memory, which the hardware prefetcher
+    // can follow. In the order of use, decoding with 32 heads of 2048 keys and width 64 takes 1.05 times as long
+    // (Sapphire Rapids).
     void prefetch_values(const Block<T>& block, std::int64_t begin, std::int64_t end) const {
         for (const T* its = block.values + begin * block.pitch; its < block.values + end * block.pitch;
              its += block.pitch)

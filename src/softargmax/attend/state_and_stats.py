@@ -34,8 +34,8 @@ def attention_state(
         Queries, and a part of the keys and values, as in `attention`.
     scale, causal, window, mask, bias, slopes, softcap, key_lengths
         As in `attention`, for this part of the keys. The last query is at the position of the part's last key. There
-        is no `sink`. To add one, merge a state of one score, the sink, whose vector in v is all 0. There is no
-        `alpha`, because orders other than 1 have no state.
+        is no `sink`. To add a sink, merge with a `State` of a single score, the sink, whose value is a vector of zeros.
+        There is no `alpha`, because orders other than 1 have no state.
 
     Returns
     -------

@@ -4,7 +4,8 @@
 
 The small losses of confident rows are accurate. `operations.py` contains the operations for scores.
 `linear_operations.py` contains those for a last layer, whose scores are computed a few rows at a time. `reference*.py`
-are the definitions. `kernels.cpp` and `kernels.py` are the kernels for CPU memory.
+are the definitions, and `reference.py` explains the symbols. `kernels.cpp` and `kernels.py` are the kernels for CPU
+memory.
 """
 
 from softargmax.loss.cross_entropy import cross_entropy, cross_entropy_and_gradient, cross_entropy_terms

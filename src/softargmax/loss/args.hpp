@@ -44,17 +44,18 @@ struct LinearArgs : Args {
     std::int64_t rows_at_once = 0;  // number of rows whose scores fit in the memory of `z`
 };
 
-// Returns the number of rows of a part. A part has 1/parts of all rows. It has more rows if its scores would take less
-// than 4 MiB in float32, or less than an eighth of the memory of W. Every part reads all of W, which takes as long as
-// computing the scores of about 20 rows. A result above 24 is rounded down to a multiple of 24, so that two threads get
-// the same number of panels of the matrix product (core/cpp/matmul.hpp).
+// Returns the number of rows of a part. The scores of one part are in memory at a time. A part has 1/parts of all rows.
+// It has more rows if its scores would take less than 4 MiB in float32, or less than an eighth of the memory of W.
+// Every part reads all of W, which takes as long as computing the scores of about 20 rows. A result above 24 is rounded
+// down to a multiple of 24, so that two threads get the same number of panels of the matrix product
+// (core/cpp/matmul.hpp).
 inline std::int64_t rows_at_once(std::int64_t rows, std::int64_t width, std::int64_t classes, std::int64_t parts) {
     constexpr std::int64_t large = 1 << 20, even = 24;
     const std::int64_t most =
         std::max({rows / parts, large / std::max<std::int64_t>(classes, 1), width / 8, std::int64_t{1}});
     return most >= rows ? rows : most > even ? most - most % even : most;
 }
-// A part has 1/9 of all scores. A call then uses less than 1/8 of the memory of all scores, all its arrays included.
+// Nine parts, not eight, so that all arrays of a call together take less than 1/8 of the memory of all scores.
 constexpr std::int64_t kParts = 9;
 
 }  // namespace softargmax::loss

@@ -100,7 +100,7 @@ class LinearCrossEntropy(NamedTuple):
 
 
 class LinearVjp(NamedTuple):
-    """Arguments for g times the gradients of the loss. `to` names the arrays to differentiate, a subset of "hwb"."""
+    """Arguments for g times the gradients of the loss with respect to the arrays that `to` names, a subset of "hwb"."""
 
     of: LinearCrossEntropy
     g: Dense

@@ -120,7 +120,7 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
 
 
 def record(z: Any, target: Any, options: Keywords) -> CrossEntropy:
-    """Check the arguments and return the argument record of the operation."""
+    """Check the arguments of a public function and return the operation's arguments."""
     z = check.scores(z)
     loss_options, axis, kept, mean, dtype = checked_options(z, target, options, look=not is_native(z))
     return CrossEntropy(z, loss_options, (axis,), kept, mean, dtype)
@@ -238,8 +238,8 @@ def cross_entropy_and_gradient(z: Logits, /, target: Target, **options: Unpack[K
     -----
     With this function you can train without an autograd framework. Edge rows are as in `cross_entropy`.
 
-    Gradient: see the Notes of `cross_entropy` for the formula. The gradient of a confident row is accurate. The
-    cross-entropy of some array libraries loses digits there, in the difference p - 1.
+    Gradient: see the Notes of `cross_entropy` for the formula. The gradient of a confident row is accurate. In some
+    array libraries, this gradient loses digits in the difference p - 1.
 
     References
     ----------

@@ -8,8 +8,8 @@
 namespace softargmax::SOFTARGMAX_ISA_NAME::loss {
 namespace {
 
-// Returns the number that divides the sum of the losses of the rows [begin, end): their total weight for a mean, or 1
-// for a sum. If the total weight is 0 it returns infinity, so that the mean is 0.
+// Returns the number by which the sum of the losses of the rows [begin, end) is divided. For a sum it is 1. For a mean
+// it is the total weight of the rows, or infinity if the total weight is 0, so that the mean is 0.
 double together(const Args& args, std::int64_t begin, std::int64_t end) {
     if (!args.mean) return 1;
     std::int64_t counted = end - begin;
@@ -65,7 +65,7 @@ void run_rows(const Args& args) {
 }
 
 // Returns the arguments for a part of the rows, whose scores are in `z`. All pointers move to the first row of the
-// part, except that of a seed which all rows share.
+// part, except the pointer to a seed that all rows share.
 Args part_of(const LinearArgs& args, std::int64_t begin, std::int64_t end, char* z) {
     Args part = args;
     const auto move = [&](Operand& x) {

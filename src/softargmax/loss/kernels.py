@@ -4,9 +4,9 @@ The scores come from the matrix product of the core. The bits of a row of scores
 depend on the other rows of the batch. The scores of all parts are written to the same array. The gradient with respect
 to W is summed over the parts.
 
-For the gradients, entries of h and w that are not finite are replaced by 0. They are only multiplied by entries of dz
-that are 0 or NaN, and 0 times such an entry counts as 0. The replacement makes the bits of a row independent of all
-other rows.
+For the gradients, nonfinite entries of h and w are replaced by 0. They are only multiplied by entries of dz that are 0
+or NaN, and 0 times a nonfinite entry counts as 0. The replacement makes the bits of a row independent of all other
+rows.
 """
 
 from __future__ import annotations

@@ -94,14 +94,15 @@ template <class T> class LastLayer {
             }
     }
 
-    // Replaces nonfinite entries of h and W by 0 for the gradients. It is called before z is overwritten by dz. These
-    // entries are only multiplied by entries of dz that are 0 or NaN, and 0 times such an entry counts as 0. The
-    // replacement makes the bits of a row independent of all other rows.
+    // Replaces nonfinite entries of h and W by 0 for the gradients. Nonfinite entries are only multiplied by entries of
+    // dz that are 0 or NaN, and 0 times a nonfinite entry counts as 0. The replacement makes the bits of a row
+    // independent of all other rows.
     //
     // W and h themselves are not read, because this would be slow: if a part has 3 rows, most of the time of the
-    // product h W^T is the time of reading W. Instead, scores are tested. A nonfinite entry of W makes all scores of
-    // its class nonfinite, so W is finite if the scores of one row are finite. A nonfinite entry of h makes all scores
-    // of its row nonfinite, so h is finite if the scores of one class are finite.
+    // product h W^T is the time of reading W. Instead, the scores in z are tested, before dz overwrites them. A
+    // nonfinite entry of W makes all scores of its class nonfinite, so W is finite if the scores of one row are finite.
+    // A nonfinite entry of h makes all scores of its row nonfinite, so h is finite if the scores of one class are
+    // finite.
     void finite_layer(std::int64_t rows, const T* z) {
         bool w = true, h = true;
         for (std::int64_t k = 0; k < w_.rows; ++k) w &= is_finite(z[k]);

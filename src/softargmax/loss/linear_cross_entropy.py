@@ -65,13 +65,13 @@ def linear_cross_entropy(
 
     Notes
     -----
-    The function stores the scores of a few rows (a part) at a time. A part has at most as many scores as the largest of
-    three numbers: an eighth of all scores, 2^20 scores, or an eighth of the entries of w. Half-precision inputs are
-    multiplied and summed in float32.
+    The function stores the scores of a few rows (a part) at a time. The number of scores of a part is at most the
+    largest of four numbers: an eighth of the number of all scores, an eighth of the number of entries of w, 2^20, and
+    K. Half-precision inputs are multiplied and summed in float32.
 
-    If autograd records the call, the arrays are torch tensors in CPU memory, and `reduction` is "mean" or "sum", the
-    forward pass also computes the gradients and saves them for the backward pass. Call the function under
-    `torch.no_grad()` if you need no gradients.
+    The forward pass also computes the gradients, and saves them for the backward pass, if all three conditions hold:
+    autograd records the call, the arrays are torch tensors in CPU memory, and `reduction` is "mean" or "sum". Call the
+    function under `torch.no_grad()` if you need no gradients.
 
     Edge rows are as in `cross_entropy`. A class whose bias is -inf is outside the support, except in rows where its
     product of h and w is +inf.
@@ -219,7 +219,7 @@ def linear_cross_entropy_and_gradient(
 def record(
     h: Any, w: Any, bias: Any, target: Any, options: Any, *, exact: bool = False, name: str = "target"
 ) -> tuple[CheckedLayer, LinearCrossEntropy]:
-    """Check the arguments. Return the checked layer, and the argument record with arrays reshaped to (N, ...)."""
+    """Check the arguments. Return the checked layer, and the operation's arguments with arrays of shape (N, ...)."""
     layer = layer_of(h, w, bias)
     options = {**options, "dtype": widest_dtype(options.get("dtype"), layer)}
     loss_options, _, kept, mean, dtype = checked_options(layer.h, target, options, layer.shape, name)

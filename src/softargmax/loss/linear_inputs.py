@@ -29,10 +29,10 @@ class CheckedLayer(NamedTuple):
 def common_layer(
     h: Any, w: Any, bias: Any, target: Any, options: Mapping[str, object]
 ) -> tuple[CheckedLayer, LinearCrossEntropy] | None:
-    """Return the layer and the argument record of the most common call in training, or None for any other call.
+    """Return the layer and the operation's arguments for the most common call in training, or None for other calls.
 
-    Such a call has a matrix of hidden vectors, arrays of one dtype, and only options that `common_call` accepts. The
-    kernel checks the class values. This function takes 6 us. The full check of all arguments takes 90 us.
+    The most common call has a matrix of hidden vectors, arrays of one dtype, and only options that `common_call`
+    accepts. The kernel checks the class values. This function takes 6 us. The full check of all arguments takes 90 us.
     """
     common = common_call(h, target, options)
     if common is None or common.axes != (1,) or not _needs_no_conversion(w, h, 2) or w.shape[1] != h.shape[1]:

@@ -44,8 +44,8 @@ struct Row : Sums {
 
 inline bool is_limit(const State& s, Scale beta) { return std::isinf(s.m) || std::isinf(beta.hi); }
 
-// Returns beta (m - z). If m or beta is infinite, only the scores equal to m have a probability. The distance is 0 for
-// these scores and infinite for all others.
+// Returns beta (m - z). If m or beta is infinite, only scores equal to m have a probability above 0. The distance is
+// then 0 for these scores and infinite for all others.
 inline Twofold distance(double z, const State& s, Scale beta) {
     if (is_limit(s, beta)) return {z == s.m ? 0 : kInf, 0};
     if (std::fabs(s.m) > 1e290) return {2 * ((s.m * 0.5 - z * 0.5) * beta.hi), 0};
@@ -133,8 +133,8 @@ struct Slope {
 // The blocks of a row are folded into the state of the row. The loss is computed from the state and the score of the
 // target. The gradient is the softmax of the blocks minus the target. These two passes are enough for a `plain` loss,
 // which has classes as targets and neither label smoothing nor a soft-cap. All other losses are computed in double,
-// because p minus a smoothed target cancels. If the target has more than one class, an extra pass over the blocks
-// computes its sums.
+// because p minus a smoothed target cancels. If the target has more than one class, as with label smoothing, an extra
+// pass over the blocks computes `Sums`.
 
 inline bool is_plain(const Args& args) { return args.target && args.label_smoothing == 0 && args.softcap == 0; }
 

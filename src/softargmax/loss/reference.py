@@ -301,7 +301,7 @@ def _sum(values: Any, axis: int) -> Any:
 
 
 def _mass_of_others(a: RowValues, options: LossOptions) -> Any:
-    """Return, for each class k, the sum of m over the other classes, as accurately as if they were added up anew."""
+    """Return, for each class k, the sum of m over all other classes, as accurate as a separate sum for each k."""
     m, axis = a.mass, a.axis
     xp = namespace(m)
     if options.one_class or not m.shape[axis]:
