@@ -1,4 +1,4 @@
-"""Every public docstring of the sparse room has a formula, a gradient and the required sections in order."""
+"""Every public docstring of softargmax.sparse has a formula, a gradient and the required sections in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""p, tau and the support compared with truth.py: short rows of every spread, and rows with p near the threshold."""
+"""p, tau and the support compared with truth.py: short rows of every spread, rows with scores near the threshold."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_a_crowd_sums_to_1_at_other_orders(alpha: float, served: str) -> None:
 
 
 def test_scores_closer_than_the_accuracy_of_the_search() -> None:
-    """p sums to 1 if thousands of scores differ by less than 1e-30, the accuracy of the search above order 2."""
+    """p sums to 1 even if thousands of scores differ by less than 1e-30, the accuracy of the search above order 2."""
     rng = np.random.default_rng(0)
     for scale, dtype in ((1e-60, "float64"), (1e-35, "float32")):
         row = (rng.random(20_000) * scale).astype(dtype)

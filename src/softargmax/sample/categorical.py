@@ -113,8 +113,8 @@ def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
     The draw of a row depends only on the scores and options of this row, the seed and the stream. It does not depend on
     the batch, the threads or the instruction set. The draw is the arg max of ``z / T + gumbel(z.shape, seed=seed)``
     over the kept classes. Draws without replacement are the classes with the largest of these sums, in descending
-    order. Each row is processed by one thread. Draws with replacement, without filters and without log-probabilities,
-    read the row once for every 32 draws.
+    order. Each row is processed by one thread. If there are no filters and no log-probabilities, draws with
+    replacement read the row once for every 32 draws.
 
     Under `vmap` (torch, JAX), each mapped call has the same noise as the same call without `vmap`. If a seed is passed,
     all mapped calls therefore have the same noise, unless `stream` is mapped too. Without a seed, torch's argument

@@ -12,8 +12,8 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 
 // ---- the boundary of a smallest set ---------------------------------------------------------------------------
 //
-// A filter keeps the first scores in some order, as few as reach a goal: a number of scores, or a mass. The boundary is
-// the last score that is kept. It is found without sorting the row.
+// A filter keeps the first scores of some order, and as few of them as possible. Their number, or the sum of their e^x
+// (a mass), must reach a goal. The boundary is the last score that is kept. It is found without sorting the row.
 //
 // The depth of a score is its distance from the start of the order. The weight of a score is 1 if the goal is a number
 // of scores, and e^x with x = beta (z - m) if the goal is a mass. A histogram sums the weights of all scores by depth.
@@ -31,7 +31,7 @@ struct Entry {
     bool operator<(const Entry& b) const { return key < b.key || (key == b.key && at < b.at); }
 };
 struct Boundary {
-    double key;  // of the last kept score: minus the score, or |x - mean| for By::typical
+    double key;  // the key of the last kept score: minus the score, or |x - mean| for By::typical
     std::int64_t at;  // the column of this score
 };
 
@@ -297,8 +297,8 @@ template <class T> class Filters {
         row_.kept = {};
         row_.band = {};
     }
-    // Returns the set of scores z for which beta (z - m), a number of at most 0, is at least x. The smallest number of
-    // type T that is in this set is found by bisection.
+    // Returns the set of scores z for which beta (z - m), a number of at most 0, is at least x. A bisection finds the
+    // smallest number of type T in this set.
     Kept<T> at_least(double x) {
         using I = typename IntOf<T>::Type;
         const auto place = [](T z) {  // maps floats to integers in the same order
@@ -329,7 +329,7 @@ template <class T> class Filters {
         return args.top_k || args.top_p || args.min_p || args.typical_p || args.epsilon || args.eta;
     }
 
-    // True if every parameter is in its range. Parameters in tensors may not have been checked before.
+    // True if every parameter is in its range. Parameters in tensors can arrive here unchecked.
     bool sound() const {
         const auto within = [&](const Operand& x, double least, double most, bool open) {
             const double value = x ? parameter(x) : most;
@@ -342,7 +342,7 @@ template <class T> class Filters {
                !scale.negate;
     }
     // True if one pass can find the scores that top-k keeps, the maximum, and any NaN. For 64 rows of 128256 scores and
-    // k = 50, this takes 0.7 times as long as two passes.
+    // k = 50, the single pass takes 0.7 times as long as two passes.
     bool lists_the_top() const { return lists_ && !args_.joint && args_.top_k && parameter(args_.top_k) <= kListed; }
     bool nan_or_top() {
         if (gather_top(static_cast<std::int64_t>(parameter(args_.top_k)))) return true;
@@ -401,13 +401,13 @@ template <class T> class Filters {
         }
         if (lists_ && !row_.band.everything()) list_what_is_left();
     }
-    // Returns the distance from m at which log p is log_p. If no remaining score reaches it, returns the largest
-    // remaining distance instead, so that at least one score is kept.
+    // Returns the x = beta (z - m) at which log p is log_p. If the x of all remaining scores are lower, returns the
+    // largest of them instead, so that at least one score is kept.
     double bound(double log_p) {
         const Moments p = moments(row_);
         return std::min(log_p + p.log_l(), greatest());
     }
-    // Returns the largest remaining distance. It is 0, unless the filter `typical` removed the maximum.
+    // Returns the largest x of the remaining scores. It is 0, unless the filter `typical` removed the maximum.
     double greatest() {
         if (row_.band.everything()) return 0;
         double top = -kInf;

@@ -102,14 +102,15 @@ class Top {
     }
 };
 
-// Returns a float below `need`, to be compared with distances that have a relative error of 2^-22. It is so far below
-// that no score is missed because of this error. For `need` below -1e37 it is -inf, so that every score is examined.
+// Returns a float below `need`, to be compared with distances that have a relative error of 2^-22. The result is so far
+// below `need` that no score is missed because of this error. For `need` below -1e37 the result is -inf, so that every
+// score is examined.
 SOFTARGMAX_INLINE float safely(double need) {
     return need < -1e37 ? -std::numeric_limits<float>::infinity()
                         : static_cast<float>(need - (1e-3 + 1e-6 * std::fabs(need)));
 }
 
-// Computes beta (z - m) of up to kChunk scores in float, for bounds. Excluded scores become -inf.
+// Computes beta (z - m) of up to kChunk scores in float, accurate enough for bounds. Scores below `low` become -inf.
 template <class T>
 SOFTARGMAX_INLINE void rough_distances(const T* z, std::int64_t n, T low, double m, Scale beta, float* x) {
     constexpr float out = -std::numeric_limits<float>::infinity(), least = -1e38F;
@@ -132,7 +133,8 @@ SOFTARGMAX_INLINE void rough_distances(const T* z, std::int64_t n, T low, double
     else fill(n);
 }
 
-// Offers to `keeper` every column of a piece that may have the largest beta z + g. No score of the piece is above m.
+// Offers to `keeper` (a `Best` or `Top`) every column of a piece whose beta z + g may be large enough to be kept. No
+// score of the piece may be above m.
 template <class T, class Keeper>
 void draw(const Piece<T>& piece, const Kept<T>& kept, double m, Scale beta, const Philox& words, Keeper& keeper) {
     using V = Pack<float>;

@@ -9,7 +9,7 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 template <class T> using Frame = FrameOf<Args, T>;
 template <class T, int Size> using Group = GroupOf<Args, T, Size>;
 
-constexpr double kFar = -1e300;  // distances below this are set to it, because they might overflow
+constexpr double kFar = -1e300;  // distances below kFar become kFar, because they might overflow
 
 // Returns x = beta (z - m). It is computed from z / 2 and m / 2, because z - m may overflow even if x does not.
 SOFTARGMAX_INLINE double distance(double z, double m, Scale beta) {
@@ -206,8 +206,8 @@ SOFTARGMAX_INLINE void exponentials(const double* x, std::int64_t n, double reac
     }
 }
 
-// Sums over the distances x of the remaining scores: r = sum e^x - 1, mean = <p, x>, and the number of scores. l is
-// 1 + r.
+// Sums over the distances x of the remaining scores: r = l - 1 with l = sum e^x, mean = <p, x>, and the number of
+// scores.
 struct Moments {
     double r = -1, mean = 0;
     std::int64_t count = 0;

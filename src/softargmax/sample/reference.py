@@ -1,6 +1,6 @@
 """Definitions of draws and filters in array-API Python, for tests and libraries without kernels.
 
-The arithmetic of speculative sampling at the end serves all libraries.
+The arithmetic of speculative sampling, at the end of this file, serves all libraries.
 
     x = beta (z - m)        p = exp(x) / sum exp(x)        draw = arg max (x + g)
 
@@ -331,7 +331,7 @@ def accepted_guesses(p: Any, q: Any, tokens: Any, v: Any) -> tuple[Any, Any]:
 
 
 def residual(p: Any, q: Any, accepted: Any) -> Any:
-    """Return max(p - q, 0) of the row after the accepted guesses, or p if that is 0. The last row of p has no q."""
+    """Return max(p - q, 0) of the row after the accepted guesses, or its p if all are 0. The last row has q = 0."""
     xp, row = namespace(p), accepted[..., None, None]
     q = xp.concat([q, xp.zeros_like(p[..., :1, :])], axis=-2)
     p_row, q_row = (xp.take_along_axis(each, row, axis=-2)[..., 0, :] for each in (p, q))

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def unsound(distribution: Distribution) -> Any:
     """Return the mask of rows with a parameter out of range, or None if all parameters were checked before.
 
-    Parameters that are traced or on a device could not be checked before. The class axis of the mask has size 1.
+    Parameters that are traced or on a device could not be checked before. `check.within` has replaced their invalid
+    values by NaN, or by -2 in arrays of integers. The class axis of the mask has size 1.
     """
     found = None
     for x in (distribution.beta.hi, *distribution.filters):

@@ -5,8 +5,8 @@
 
 namespace softargmax::sparse {
 
-// The loss saves five numbers per row for its gradient (`save_root`): the m and r of the row's state, where r is
-// kOrdinary if the row has a root; the root (2 numbers); and 1 - p of the target class.
+// The loss saves five numbers of `Found` (newton_root.hpp) per row for its gradient: the m and r of `limit`, with
+// kOrdinary in place of r if the row has a root; the root (2 numbers); and `others` (`save_root` in kernels.cpp).
 constexpr int kRootNumbers = 5;
 
 // A map reads scores from `z` and writes p to `out`. The gradient of a map reads p from `z` and the incoming gradient
@@ -16,7 +16,7 @@ struct Args : RowArgs {
     Operand tau;                      // written by a map unless absent; read by the gradient of a map
     std::int64_t* support = nullptr;  // the number of p > 0; null: not requested
     bool gradient = false;
-    // With a target, the call computes the loss of each row, or its gradient g (p - target) in `out`.
+    // With a target, the call writes the loss of each row to `loss`, or its gradient g (p - target) to `out`.
     const std::int64_t* target = nullptr;
     std::int64_t ignore_index = 0;
     double* roots = nullptr;        // kRootNumbers per row; null: not saved

@@ -6,10 +6,10 @@
 // derivative of p with respect to x is p / v (`slope`). The second derivative is (1 - a) p / v^2, and `curve` is
 // p / v^2.
 //
-// The variable of a map, `at`, is a pair of doubles that determines lambda. Each map uses the one that is most
-// accurate for it. For alpha <= 2, `shift` moves `at` by a step of lambda. Far from the root, `rough` computes p
-// approximately, in packs of T. In the last steps, `exact` computes p in double, and uses both numbers of `at`. Scores
-// up to `cut` have p = 0 now and after all further steps.
+// The variable of a map, `at`, is a pair of doubles that determines lambda. Each map has its own kind of variable, the
+// one that gives the most accurate p. For alpha <= 2, `shift` moves `at` by a step of lambda. Far from the root,
+// `rough` computes p approximately, in packs of T. In the last steps, `exact` computes p in double, and uses both
+// numbers of `at`. Scores up to `cut` have p = 0 now and after all further steps.
 #pragma once
 
 #include "core/cpp/math.hpp"
@@ -24,7 +24,7 @@ template <class V> struct Rough {
 };
 struct Exact {
     Two<Doubles> p;  // the low part is only computed by `exact<T, true>`
-    Doubles slope, curve, v;  // v is used only where p > 0
+    Doubles slope, curve, v;  // where p is 0, v is only used for `ExactSums::nearest` (newton_root.hpp)
 };
 
 // N, the type of the numbers of a map, is double for one row, or a pack with one row per lane.
@@ -71,7 +71,7 @@ template <Power how, class T, class V> SOFTARGMAX_INLINE V exp_or_zero(Two<V> y)
     return keep(above(hi, min_log), exp_of<terms>(Two<V>{hi, y.lo}));
 }
 
-// v^(1/a); 0 if v is 0.
+// The function v^(1/a), which is 0 if v is 0.
 struct Root {
     Twofold inverse_a;
     explicit Root(Twofold a) : inverse_a(inverse(a)) {}
@@ -100,7 +100,8 @@ struct Root {
 
 // ---- maps -----------------------------------------------------------------------------------------------------
 
-// Scores up to `cut` are skipped. They have p = 0 at the root, if lambda exceeds the root by at most kMargin.
+// Scores up to `cut` are skipped. They have p = 0 at the root, even if the current lambda is above the root, by up to
+// kMargin.
 constexpr double kMargin = 1e-3;
 
 // (1 - e^-u) / u for u >= 0.
@@ -116,8 +117,8 @@ template <class V> SOFTARGMAX_INLINE V log1p_of(V x) {
     return log_of<kLogTerms<typename V::Scalar>>(two_sum(all<V>(1), x));
 }
 
-// The step of lambda in Newton's method for S^a = 1, where S = 1 + rest is the sum of p: (S - S^(1 - a)) / (a D). D is
-// the sum of p / v, passed as `slope`. For alpha <= 2 the steps approach the root from one side, and 2 to 6 steps
+// Returns (S - S^(1 - a)) / (a D), the step of lambda in Newton's method for S^a = 1. S = 1 + rest is the sum of p, and
+// D is the sum of p / v, passed as `slope`. For alpha <= 2 the steps approach the root from one side, and 2 to 6 steps
 // suffice for 32768 scores. Below order 1, (e^u - 1) / u with u = -a log S is computed from (1 - e^-u) / u.
 template <class N> SOFTARGMAX_INLINE N newton(double a, N rest, N slope) {
     const N log = log1p_of(rest), u = as<N>(std::fabs(a)) * log, decay = mean_decay(u);
@@ -138,15 +139,15 @@ inline double cut_below(double x) { return next_below(std::max(x, std::numeric_l
 // of a.
 inline Twofold slope_of(Twofold a, Scale beta) { return times(a, Twofold{beta.hi, beta.lo}); }
 
-// Maps with alpha <= 2. Their variable is c = m + lambda / beta - b, with a number b that each map chooses. Each map
-// below also has two settings:
+// Maps with alpha <= 2. Their variable is c = m + lambda / beta - below, where `below` depends on the map. Each map
+// also has two settings:
 //
 // kStepFraction: float32 results are accurate if the last step changes v by less than this fraction of the smallest
-// |v|, the distance of the nearest score to the threshold. The relative error of the step is the third power of this
-// fraction.
+// |v|, the distance of the nearest score to the threshold. After the step, the relative error of this v is about the
+// third power of the fraction.
 //
-// kLogarithm: true if computing p takes a logarithm. Such maps always use compensated sums, and multiply p by the gain
-// even if the gain is 1, because both cost little compared to the logarithm.
+// kLogarithm: true if computing p takes a logarithm. A map with kLogarithm always uses compensated sums, and multiplies
+// p by the gain (`write_row` in kernels.cpp) even if the gain is 1. Both cost little compared to the logarithm.
 template <class N> struct GentleEntmax {
     N m;
     Two<N> at;  // c
@@ -281,9 +282,9 @@ template <class N> struct ShiftedEntmax : GentleEntmax<N> {
         shift(step);
         return std::fabs(step) / scale();
     }
-    // A step may bring a score into the support, which then adds v^(1/a) to the sum. The derivatives at the start of
-    // the step do not include this. The tolerance bounds the v of such a score by e^(-37 a), so that it adds at
-    // most e^-37, less than half an ulp of 1 in double. At a = 1 the sum is linear (see `LinearEntmax`).
+    // A step may bring a score into the support. The score then adds v^(1/a) to the sum, which the derivatives at the
+    // start of the step do not include. The tolerance bounds this v by e^(-37 a), so that the score adds at most e^-37,
+    // less than half an ulp of 1 in double. At a = 1 the sum is linear (see `LinearEntmax`).
     double tolerance() const { return a_ == 1 ? kInf : std::min(1e-5, exp_scalar(-37 * a_)); }
     N newton(N rest, N slope) const { return sparse::newton(a_, rest, slope); }
     double cut() const { return cut_below(at.hi - (reach_of(a_) + kMargin) / beta.hi); }
@@ -361,7 +362,7 @@ struct SteepEntmax {
         const Two<Doubles> far = times(two_sum(z, Doubles::all(-at.hi)), spread(b));
         return two_sum(far.hi, far.lo + Doubles::all(q_a));
     }
-    // `slope` is the derivative with respect to q.
+    // `slope` is the derivative of p with respect to q.
     template <class T, bool = true> SOFTARGMAX_FORMULA Exact exact(Doubles z) const {
         const Doubles zero = Doubles::all(0), one = Doubles::all(1), o = Doubles::all(at.hi);
         const Two<Doubles> v = this->v(z);

@@ -63,8 +63,8 @@ def sparsemax(
 
     Notes
     -----
-    sparsemax is `entmax` of order 2. Scores that are lower than the largest by T or more have probability 0. A score
-    that is higher than all others by T or more has probability 1.
+    sparsemax is `entmax` of order 2. If T > 0, scores that are lower than the largest by :math:`1/\beta` or more have
+    probability 0. A score that is higher than all others by :math:`1/\beta` or more has probability 1.
 
     Edge rows are those of `softmax`. -inf is outside the support. If k entries are +inf, each of them has probability
     1 / k. A NaN in the support makes its row NaN. A row with an empty support is 0.
@@ -133,9 +133,9 @@ def entmax(
 
     Notes
     -----
-    Above order 1, scores that are lower than the largest by :math:`T/(\alpha - 1)` or more have probability 0. Below
-    order 1, p decreases like a power of the distance to the largest score, and every score except -inf has p > 0 unless
-    p underflows.
+    Above order 1, if T > 0, scores that are lower than the largest by :math:`1/((\alpha - 1)\,\beta)` or more have
+    probability 0. Below order 1, p decreases like a power of the distance to the largest score, and every score except
+    -inf has p > 0 unless p underflows.
 
     Edge rows are those of `softmax`. -inf is outside the support. If k entries are +inf, each of them has probability
     1 / k. A NaN in the support makes its row NaN. A row with an empty support is 0. On a device or under tracing, alpha
@@ -218,9 +218,9 @@ def threshold(
     Notes
     -----
     Edge rows, as (tau, support_size): a row with an empty support gives (-inf, 0). A row with k entries of +inf gives
-    (+inf, k). A row with a NaN in its support gives (NaN, -1). At T = 0, support_size is the number k of largest
-    scores. Then tau is infinite with the sign of :math:`(\alpha - 1) \max z`. If this product is 0, tau is
-    :math:`-k^{1 - \alpha}`.
+    (+inf, k). A row with a NaN in its support gives (NaN, -1). At T = 0, support_size is the number k of scores
+    that equal the largest. Then tau is infinite with the sign of :math:`(\alpha - 1) \max z`. If this product is 0,
+    tau is :math:`-k^{1 - \alpha}`.
 
     A probability counts as positive if it is at least the smallest normal number of float64 (of float32 in JAX without
     float64).
@@ -242,7 +242,7 @@ def threshold(
 
 
 def _checked(z: Any, alpha: Any, axis: Any, temperature: Any, base: Any, where: Any) -> Scores:
-    """Check the arguments of a function of scores and an order, and return them as a record."""
+    """Check the arguments of `entmax` or `threshold`, and return them as `Scores`."""
     z, axes, beta = check.rows(z, axis, temperature, base)
     return Scores(z, order(alpha, z, axes), check.optional_mask(where, z), beta, axes)
 

@@ -147,7 +147,7 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     ------
     IndexError
         If a class is out of range. The message names the first such class and its position. On a device or under
-        tracing, classes are not checked, and the loss of such a row is NaN.
+        tracing, classes are not checked, and a row with a class out of range has the loss NaN.
     TypeError
         If the target is neither integers nor probabilities of z's shape, or an option has a wrong type.
     ValueError

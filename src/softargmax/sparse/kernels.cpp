@@ -25,7 +25,8 @@ inline void load_root(const double* from, Found& f) {
     f.others = from[4];
 }
 
-// Writes the loss of row `row`: infinite for a target outside the support, and 0 for an ignored row.
+// Writes the loss of row `row`: loss_at(z_y) for the target's score z_y, but infinity for a target outside the support,
+// and 0 for an ignored row.
 template <class F> void put_loss(const Args& args, std::int64_t row, const RowScale& scale, Found& found, F loss_at) {
     const std::int64_t y = args.target[row];
     if (y == args.ignore_index) {

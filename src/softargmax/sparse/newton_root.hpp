@@ -52,7 +52,7 @@ template <class T> T* append_above(const T* z, std::int64_t n, T cut, T* to, boo
 
 // The scores of a row that may have p > 0. Each step reads the whole row until these scores fit into the list.
 template <class T> struct Candidates {
-    Group<T, 1>* group;  // null if the list has room for the whole row
+    Group<T, 1>* group;  // may be null if the list has room for the whole row
     T* list;
     std::int64_t length, capacity, count = 0;
     bool listed = true;
@@ -83,9 +83,9 @@ struct Found {  // the solution of a row
     Twofold a{0, 0};  // alpha - 1
     Scale beta;
     Twofold at;  // the root, if `ordinary`
-    State limit;  // m: the maximum; r: only for rows without a root (infinite scores or beta, an empty row, or a NaN)
-    bool ordinary = false;  // true if the row has a root
-    double others = -1;  // 1 - p of the target class, if the class is in the support
+    State limit;  // m: the maximum; r: only in rows without a root: the number of p > 0, minus 1, or NaN
+    bool ordinary = false;  // true if the row has a root; false with +inf, NaN, an empty support or infinite beta
+    double others = -1;  // 1 - p of the target class, or -1 if the class is not in the support
 };
 
 template <class T, int Size> void find_candidates(Group<T, Size>& group, Candidates<T>* rows, Found* found) {
@@ -134,8 +134,8 @@ constexpr int kMaxSteps = 200;
 struct Sums {
     double p = 0, slope = 0;
 };
-// Adds approximate sums of p and of the slope over the scores above `cut`, and writes these scores to `to`, which may
-// be z.
+// Adds the approximate p and slope of each score above `cut` to `sums`, and writes these scores to `to`, which may be
+// z.
 template <class T, class F> void rough_sums(const T* z, std::int64_t n, const F& map, T cut, T*& to, Sums& sums) {
     using V = Pack<T>;
     constexpr std::int64_t stretch = 32 * V::kLanes;  // a sum of type T has at most 32 packs
@@ -246,10 +246,10 @@ template <class T, class F> bool has_converged(double moved, double of_v, double
     return of_v <= 0.5 * nearest && (moved <= tolerance || negligible);
 }
 
-// Finds the threshold of a map with alpha <= 2, and passes the map with this threshold to `then`. For float scores, p
-// is summed in doubles instead of pairs, which saves half the time of a row with a full support. Rows with a score very
-// near the threshold are an exception and use pairs. Without pairs, the rounding errors of the sum (n 2^-57 in sixteen
-// partial sums) would visibly change the p of this score.
+// Finds the threshold of a map with alpha <= 2, and passes the map with this threshold to `then`. For float scores and
+// maps without kLogarithm, p is summed in doubles instead of pairs, which saves half the time of a row with a full
+// support. Rows with a score very near the threshold are an exception and use pairs. Without pairs, the rounding
+// errors of the sum (n 2^-57 in sixteen partial sums) would visibly change the p of this score.
 template <class F, class From, class Then> void solve(F map, From& from, Then then) {
     using T = std::remove_pointer_t<decltype(from.list)>;
     approach(map, from);
@@ -431,8 +431,8 @@ class Lanes {
     bool has_root(int g) const { return top_[g] == top_[g]; }
     double tau(int g) const { return tau_[g]; }
 
-    // Computes p of order 1 + a for all rows that have a root. `scaled` is true if each row has its own beta. This is
-    // only possible for maps with a closed form.
+    // Computes p of order 1 + a for all rows that have a root. `scaled` is true if each row has its own beta, which
+    // only maps with a closed form allow.
     void solve(Twofold a, bool scaled) {
         using V = Pack<float>;
         for (int j = 0; j < columns_; j += kSide) turn(row_[0] + j, kShort, lane_[j], kSide);

@@ -150,7 +150,10 @@ entmax_vjp: Operation[EntmaxVjp, ToScores] = Operation(
 
 
 def _slopes(i: Scores) -> tuple[Support, Any]:
-    """Return the support, and dtau / dalpha = max x + lambda + a dlambda / da, or None if alpha is a number."""
+    """Return the `Support`, and dtau / dalpha (None if alpha is a number).
+
+    dtau / dalpha = max x + lambda + a dlambda / da, with lambda and e_a as in `reference.py`.
+    """
     p, tau = entmax(i)
     row = Support(p, tau, i.alpha, i.axes)
     if isinstance(i.alpha, float):

@@ -2,7 +2,8 @@
 
     p = e_a(d - lambda)    e_a(x) = [1 + a x]_+^(1/a)    a = alpha - 1    d = beta z - max beta z    sum p = 1
 
-`reference_root.py` finds lambda, or, for alpha > 2, q, the smallest p above 0. `reference_loss.py` defines the losses.
+`reference_root.py` finds lambda. For alpha > 2 it finds q, the smallest p above 0, instead of lambda.
+`reference_loss.py` defines the losses.
 """
 
 from __future__ import annotations

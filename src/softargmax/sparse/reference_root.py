@@ -1,8 +1,8 @@
 """The root of each row, the number for which the p of the row sum to 1, as a differentiable function of the scores.
 
-For alpha <= 2 the root is lambda in p = e_a(z - max z - lambda),
-with e_a as in `reference.py`. For alpha > 2 it is q, the smallest p above 0. Let o be the score whose p is q. Then p =
-(q^a + a (z - o))^(1/a). In this form probabilities near the threshold keep their digits.
+For alpha <= 2 the root is lambda in p = e_a(z - max z - lambda), with e_a as in `reference.py`. For alpha > 2 the root
+is q, the smallest p above 0. Let o be the score whose p is q. Then p = (q^a + a (z - o))^(1/a). In this form
+probabilities near the threshold keep their digits. z are scores that are already multiplied by beta.
 
 The search (`reference_search.py`) treats its inputs as constants, so it has no derivative. Two Newton steps follow the
 search, and these are differentiable. One step would give the first derivatives of the root. Two steps give derivatives
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _NEAR, _SERIES = 1 / 64, 9
 _FAR = 1000.0  # a p of e^-1000 or less counts as 0, and its derivatives are 0
 _EXACT = 1e30  # a difference d below -1e30 needs no low part e (see `Root`)
-_SPLIT = 2.0**30  # `two_product` does not overflow for numbers up to the largest float divided by this
+_SPLIT = 2.0**30  # `two_product` does not overflow for numbers up to the largest float divided by _SPLIT
 
 
 class Root(NamedTuple):

@@ -22,7 +22,8 @@ _MAX_LOG_S = 600.0  # larger values of log s are clipped
 class Support:
     """p, log p and s = p^(2 - alpha) in working precision.
 
-    Outside the support, where the probability is 0, the members are finite constants: `p` is 1, `log` and `s` are 0.
+    The support is the set of entries with p > 0. A row of infinities has an empty support, because p is constant there.
+    Outside the support, `p` is 1, and `log` and `s` are 0, so that all members are finite.
 
     `alpha` is a number for all rows, or an array with one order per row.
     """
@@ -44,7 +45,7 @@ class Support:
         return self.xp.where(self.inside, self.xp.astype(x, self.dtype), 0.0)
 
     def top(self, x: Any, candidates: Any) -> Any:
-        """Return the maximum over the candidates of each row, or 0 if the maximum is infinite."""
+        """Return the maximum of x over the candidates of each row, or 0 if the maximum is infinite."""
         top = _maximum(self.xp.where(candidates, x, -math.inf), self.axes)
         return self.xp.where(self.xp.isinf(top), 0.0, top)
 
@@ -69,7 +70,8 @@ class Support:
     def by_alpha(self) -> Any:
         """Return w = l^2 (1 - v + u v) / u^2, with l = log p, u = a l and v = e^u. Then dp / dalpha = -s w'.
 
-        -s w is the derivative of e_a(x) with respect to a at constant x. At alpha = 1 it is -p l^2 / 2.
+        -s w is the derivative of p = [1 + a y]_+^(1/a) with respect to a at constant y. At alpha = 1, -s w is
+        -p l^2 / 2.
         """
         xp = self.xp
         u = self.log * self.a
