@@ -74,7 +74,11 @@ def test_a_feature_that_does_not_vary() -> None:
 
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array], ids=["dense", "sparse"])
 def test_counts_of_zero_without_smoothing(kind: Any) -> None:
-    """If no row of a class has a feature, the class gets probability 0 in rows with the feature, and only there."""
+    """If no row of a class has a feature, the class gets probability 0 in rows with the feature.
+
+    In BernoulliNaiveBayes, if all rows of a class have a feature, the class also gets 0 in rows without the feature.
+    Other rows are not affected.
+    """
     X, y = kind([[3.0, 0.0, 1.0], [1.0, 0.0, 1.0], [0.0, 2.0, 2.0]]), ["a", "a", "b"]
     model = classify.MultinomialNaiveBayes(alpha=0.0).fit(X, y)
     p = model.predict_proba(kind([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 1.0, 0.0]]))

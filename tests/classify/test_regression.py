@@ -263,7 +263,7 @@ def test_fits_have_the_same_bits() -> None:
 
 
 def test_sparse_fits_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads change no bit of a fit to sparse rows, and neither do other rows of a prediction."""
+    """Threads do not change a fit to sparse rows. The prediction of a row does not depend on the other rows."""
     monkeypatch.setattr("softargmax.classify.sparse_products.SMALL", 0)
     X, y = problems.words(300, 3000, 5)
     whole = SoftmaxRegression().fit(X, y)
@@ -277,7 +277,7 @@ def test_sparse_fits_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_products_of_sparse_rows_are_those_of_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds for rows without entries, for one row with most entries, and for more parts than rows."""
+    """The bits are equal also for rows without entries, one row with most of the entries, and more parts than rows."""
     monkeypatch.setattr("softargmax.classify.sparse_products.SMALL", 0)
     rng = np.random.default_rng(0)
     dense = (rng.random((50, 40)) < 0.1) * rng.standard_normal((50, 40))

@@ -215,7 +215,7 @@ def test_invalid_csv_files(run, tmp_path, text, message):
 
 @pytest.fixture
 def kept(run, tmp_path):
-    """Return a saved model, and a CSV file that fits it."""
+    """Return the path of a saved model. The data that it was fitted to are in iris.csv, in the same folder."""
     flowers(tmp_path / "iris.csv", width=lambda _, x: "wide" if x > 3 else "narrow")
     assert run("fit", "iris.csv", "--target", "kind", "-o", "kept").code == 0
     return tmp_path / "kept"

@@ -300,7 +300,7 @@ def _axes(x: Array, mean: Array, shrinkage: str | float | None, towards: float, 
     if shrinkage is not None:
         variances, directions = np.linalg.eigh(covariance_of(x, shrinkage, unit))
         return variances, directions
-    _, s, vt = np.linalg.svd(x - mean, full_matrices=len(x) < x.shape[1])  # all D directions, even for fewer rows
+    _, s, vt = np.linalg.svd(x - mean, full_matrices=len(x) < x.shape[1])  # D directions, even from fewer rows than D
     variances = np.zeros(x.shape[1])
     variances[: len(s)] = np.square(s) / len(x)
     return (1 - towards) * variances + towards * unit * unit, vt.T
@@ -310,7 +310,7 @@ def _shrinkage_of(shrinkage: Any) -> str | float | None:
     if shrinkage is None or (isinstance(shrinkage, str) and shrinkage == "auto"):
         return shrinkage
     if isinstance(shrinkage, str):
-        raise ValueError(  # noqa: TRY004 a string, but an unknown one
+        raise ValueError(  # noqa: TRY004 strings are a valid type, but this value is not
             f"shrinkage: expected 'auto', a number from 0 to 1, or None, got {shrinkage!r}"
         )
     return between(shrinkage, "shrinkage", 1.0)

@@ -158,7 +158,8 @@ class _Watch:
         return self.value, g
 
     def stop(self, intermediate_result: Any) -> None:
-        # An equal value means the point of the last evaluation. Comparing points would take 4 ms for 2 million numbers.
+        # If the values are equal, the minimiser is at the point evaluated last. Comparing the points would take 4 ms
+        # for 2 million numbers.
         if intermediate_result.fun != self.value:
             self.evaluate(intermediate_result.x)
         if self.largest <= self.tol:

@@ -249,7 +249,7 @@ def _fit_vector(z: Array, target: Array, weight: Array | None, temperature: floa
     """Return the w and b that minimise the log-loss of w z + b. The search starts at w = 1 / temperature and b = 0."""
     counts = np.ones(len(z)) if weight is None else weight
     counts = counts[:, None] / counts.sum()
-    z = z / temperature  # w is then about 1, so that steps of w have similar effects for all classes
+    z = z / temperature  # so that w is near 1 for scores of any scale
     finite = np.where(np.isneginf(z), 0.0, z)
 
     def value_and_gradient(x: Array) -> tuple[float, Array]:

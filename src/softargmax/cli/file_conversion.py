@@ -1,4 +1,4 @@
-"""Convert a file larger than memory in a separate process, and measure its peak memory.
+"""Convert a large file in a separate process, and measure the peak memory of the process.
 
 The tour, ``softargmax bench stream`` and the tests use this module. The separate process is ``python -m
 softargmax.cli.file_conversion SOURCE TARGET MEMORY``, which converts the file and prints its peak memory as JSON.

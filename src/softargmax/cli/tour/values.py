@@ -53,7 +53,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:  # noqa: ARG001  a
 def written(values: Iterable[float], decimals: int) -> str:
     """Return the first three values as text, rounded to `decimals` decimals, at most 7.
 
-    Return only two of more than four values if `decimals` is above 4.
+    If there are more than four values and `decimals` is above 4, return only the first two.
     """
     words = [f"{value:.{min(decimals, 7)}f}".rstrip("0").rstrip(".") for value in values]
     most = 2 if len(words) > 4 and decimals > 4 else 3

@@ -8,7 +8,7 @@ from typing import Any
 CONTEXTS = {"window": 8, "attention": 64}
 """The models, and the default of ``--context`` for each: how many tokens a prediction can depend on."""
 HEADS = 4  # number of attention heads
-SPAN = 16  # consecutive tokens that a window model predicts together, because their windows share embeddings
+SPAN = 16  # number of consecutive tokens that a window model predicts at once, because their contexts share embeddings
 
 
 @dataclass(frozen=True)

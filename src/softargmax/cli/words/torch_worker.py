@@ -1,4 +1,4 @@
-"""The process that trains one layer: it reads a job from standard input and writes a record to standard output.
+"""The process that trains one layer: it reads a job from standard input and writes the results to standard output.
 
 `launch_worker.py` starts this process. When standard input is closed, for example because the parent process is
 killed, the training saves its state and ends.
@@ -95,7 +95,10 @@ class JobRun:
         torch_checkpoint.save(self.job.checkpoint, self.training, self.job.digest, self.kept)
 
     def generated(self) -> list[int]:
-        """Return the continuation of the prompt, if one is requested and training is done."""
+        """Return the continuation of the prompt.
+
+        The list is empty if no text is requested, the training was stopped, or the layer defines no p.
+        """
         job = self.job
         if not job.generate or self.stopped or self.perplexity is None:
             return []
@@ -127,7 +130,7 @@ class JobRun:
 
 
 def main() -> None:
-    """Read a job, run it, and print its record."""
+    """Read a job, run it, and print its results or its error as JSON."""
     with os.fdopen(sys.stdin.fileno(), "rb", closefd=False) as pipe:
         try:
             run = JobRun(*launch_worker.received(pipe))
