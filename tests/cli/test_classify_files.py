@@ -188,6 +188,7 @@ def test_unusual_columns(run, tmp_path, rows, message):
         # row numbers do not count empty lines
         (b"a,b\n1,2\n\n3\n4,5\n", "row 2 has 1 field, but the header has 2"),
         (b"a,b\n1,2\n\xe9,4,5\n", "row 2 has 3 fields, but the header has 2"),
+        (b"1,2\n3,4\n5\n", "row 3 has 1 field, but the first row has 2"),
         (b"a,a\n1,2\n", "two columns that are called 'a'"),
         (b"a,,\n1,2,3\n", "two columns that have no name"),
         (b"\x89PNG\r\n\x1a\n\xff\xfe", "the header is not UTF-8"),

@@ -80,8 +80,9 @@ class Source:
             reason = "".join(c for c in str(error) if c.isprintable())[:LONGEST]
             ragged = RAGGED.search(reason)
             if ragged:
-                row, head, fields = map(int, ragged.groups())
-                reason = f"row {row - 1} has {fields} {'fields' if fields > 1 else 'field'}, but the header has {head}"
+                row, expected, fields = map(int, ragged.groups())
+                row, first = (row - 1, "header") if self._names is None else (row, "first row")
+                reason = f"row {row} has {fields} {'fields' if fields > 1 else 'field'}, but the {first} has {expected}"
             raise FailedRunError(f"{self.name} cannot be read: {reason}") from error
 
     def _decoded(self, cells: Any, name: str) -> Any:
