@@ -129,8 +129,7 @@ class SamplingLayer(CandidateLayer):
     def reset_parameters(self) -> None:
         """Reset the parameters as `FullSoftmax` does, and set the step to 0."""
         super().reset_parameters()
-        if "step" in self._buffers:  # absent during construction
-            self.step.zero_()
+        self.step.zero_()
 
     @one_call
     def forward(self, hidden: Tensor, target: Tensor, negatives: Negatives | None = None) -> Tensor:
