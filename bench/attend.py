@@ -44,7 +44,7 @@ def memories(batch: int, heads: int, length: int, width: int) -> tuple[Tensor, T
 
 
 def products(operations: float) -> Callable[[], object]:
-    """Return a call of matrix products with `operations` operations in all. The last product has fewer rows."""
+    """Return a call that computes matrix products with `operations` operations in all. The last one may be smaller."""
     a, b, out = normal(3, SIDE, SIDE)
     rows = round(operations / (2 * SIDE**2))
     parts = [min(SIDE, rows - start) for start in range(0, rows, SIDE)]

@@ -1,8 +1,8 @@
 """The calls that bench.compare times on two installs, and the process that runs them for one install.
 
-Each call is a `Line`. Lines use only public names, so that they run on any commit. They cover every room, small and
-large inputs, arrays and tensors, with and without gradients. Lines with only a few scores measure the overhead of a
-call.
+Each call is a `Line`. Lines use only public names, so that they run on any commit. They cover every room (folder of
+src/softargmax) except core and cli, small and large inputs, arrays and tensors, with and without gradients. Lines with
+only a few scores measure the overhead of a call.
 """
 
 from __future__ import annotations
@@ -167,7 +167,8 @@ LINES = (
 def serve() -> None:
     """Read requests [line, repeats] as lines of JSON, and print an answer to each.
 
-    The answer is the seconds per call of the line. With 0 repeats, it is the number of calls that take LEAST seconds.
+    In a request, `line` is an index of LINES. The answer is the mean time of one call in seconds. With 0 repeats, the
+    answer is instead a number of calls that take at least LEAST seconds in all.
     """
     warnings.simplefilter("ignore")  # a fit that does not converge emits a warning
     torch.set_num_threads(THREADS)
@@ -192,7 +193,7 @@ def timed(call: Call, repeats: int) -> float:
 
 
 def enough(call: Call) -> int:
-    """Return a number of calls that take at least `LEAST` seconds."""
+    """Return a number of calls that take at least `LEAST` seconds in all."""
     repeats = 1
     while (seconds := repeats * min(timed(call, repeats) for _ in range(3))) < LEAST:
         repeats = max(2 * repeats, int(1.1 * repeats * LEAST / max(seconds, LEAST / 100)))

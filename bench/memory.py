@@ -1,4 +1,4 @@
-"""Convert a .npy file of 4 GiB and show the memory that the conversion takes.
+"""Convert a .npy file of 4 GiB from scores to probabilities, and show the memory that the conversion takes.
 
     python -m bench.memory [--gib 4] [--axis -1]     about 1 minute; writes bench/results/memory.json
     python -m bench.memory --gib 0.25 --cap 32       a smaller file under a smaller cap; writes nothing

@@ -4,9 +4,9 @@
 
 There are K = 10,000 classes, D = 32, and 64 rows. As in a trained model, scores are the log of Zipf's law plus normal
 numbers with a standard deviation of 3. The targets are drawn from the model itself. The gradient with respect to h is
-averaged over 400 steps. In each step, all rows share new draws. The bias is |mean - truth| / |truth| over all rows. It
-is printed with the size of the noise that a mean of 400 steps has. For NCE and negative sampling, theory gives no bound
-of the bias at a fixed number of draws.
+averaged over 400 steps. In each step, all rows share new draws. The bias is |mean - truth| / |truth| over all rows.
+After it, in parentheses, the program prints the noise: the standard error of the mean, divided by |truth|. For NCE and
+negative sampling, theory gives no bound of the bias at a fixed number of draws.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def gradient(layer: Any, h: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def bias(layer: Any, h: torch.Tensor, y: torch.Tensor, truth: torch.Tensor) -> tuple[float, float]:
-    """Return the distance between the mean gradient and the true gradient, and the noise of the mean.
+    """Return the distance between the mean gradient and the true gradient, and the standard error of the mean gradient.
 
     Both are divided by the norm of the true gradient.
     """

@@ -37,7 +37,7 @@ class Promise:
     multiply_adds: float = 0.0
     aims: dict[str, float] = field(default_factory=dict)
     rounds: int = 1000
-    """Largest number of samples of each side, for cases in which a peer takes seconds."""
+    """Largest number of samples of each side, even if `--rounds` is larger. It is small if a peer takes seconds."""
     threads: int = THREADS
 
     def case(self) -> Case:

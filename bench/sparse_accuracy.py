@@ -51,9 +51,9 @@ def theirs(z: NDArray[np.float32], alpha: float) -> NDArray[np.float32]:
 
 
 def off(p: NDArray[np.float32], true: NDArray[np.longdouble], alpha: float) -> tuple[float, int]:
-    """Return the largest error in ulp, and the number of wrong zeros.
+    """Return the largest error in ulp, and the number of entries that are wrongly zero or wrongly above zero.
 
-    A zero is wrong if p is 0 although the truth is a normal number, or if p is above 0 although the truth is 0.
+    An entry is wrong if p is 0 although the truth is a normal number, or if p is above 0 although the truth is 0.
     """
     counts = true >= 1e-30
     size = true if alpha <= 2 else np.broadcast_to(true.max(-1, keepdims=True), true.shape)

@@ -5,9 +5,10 @@
 
 The text is the source of Python's standard library, which `softargmax train-words` also uses. It consists of the first
 1,000,000 tokens, without words that occur less than 5 times. Vectors have 100 numbers. Windows are 5 words, and each
-pair of words has 5 noise words. Frequent words are subsampled with threshold 1e-3. Each side trains one epoch at rates
-from 0.025 to 0.0001, with 2 threads or workers. "softargmax" is `softargmax.output.WordVectors`. "our modules" is an
-`Embedding` and a layer of `softargmax.nn`, trained with SparseAdam.
+pair of words has 5 noise words. Frequent words are subsampled with threshold 1e-3. Each side trains one epoch, with 2
+threads or workers. "softargmax" is `softargmax.output.WordVectors`. "softargmax" and gensim use rates that fall from
+0.025 to 0.0001. "our modules" is an `Embedding` and a layer of `softargmax.nn`, trained with SparseAdam at a rate of
+0.002.
 
 Two numbers measure what a side has learned after one epoch. The first is the mean loss of its vectors on held-out
 files. The second is the share of the 10 nearest neighbours of 500 frequent words that gensim also finds. A run of

@@ -31,4 +31,4 @@ html_theme_options = {
 _api = (Path(__file__).parent / "api.rst").read_text(encoding="utf-8")
 _listed = set(re.findall(r"^ {3}([\w.]+)$", _api, re.MULTILINE))
 if _missing := {name for name in softargmax.__all__ if not name.startswith("_")} - _listed:
-    raise RuntimeError(f"docs/api.rst: expected every public name, got none of {sorted(_missing)}")
+    raise RuntimeError(f"docs/api.rst: expected every public name, but {sorted(_missing)} are missing")

@@ -4,8 +4,9 @@
     python -m tools.aarch64_wheel --quick    a sample of the tests
 
 This needs x86-64, Debian 12, and its packages `g++-aarch64-linux-gnu` and `qemu-user`. Debian's Python 3.11 for arm64
-is unpacked in build/aarch64, and not installed. If the checks and tests pass, the wheel goes to dist/. There is none
-for the stable ABI, because Debian 12 has no later Python to test it. `make wheel-aarch64` calls this program.
+is unpacked in build/aarch64, and not installed. If the checks and tests pass, the wheel goes to dist/. This program
+builds no wheel for the stable ABI: such a wheel is for Python 3.12 and later, and Debian 12 has only Python 3.11 to
+test it. `make wheel-aarch64` calls this program.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def unpack_python() -> None:
         shutil.rmtree(old, ignore_errors=True)
     for folder in (debs, lists / "partial", BUILD / "apt" / "archives" / "partial"):
         folder.mkdir(parents=True, exist_ok=True)
-    # State of its own, so that the machine's list of architectures stays as it is.
+    # apt-get gets its own state folders, so that the machine's list of architectures stays as it is.
     places = {"State": BUILD / "apt", "State::lists": lists, "State::status": "/dev/null", "Cache": BUILD / "apt"}
     options = [f"-oDir::{name}={place}" for name, place in places.items()]
     apt = ["apt-get", "-qq", "-oAPT::Architecture=arm64", "-oAPT::Architectures=arm64", "-oAPT::Sandbox::User=root"]
@@ -98,8 +99,9 @@ def test(wheel: Path, *options: str) -> None:
     python.write_text(f'#!/bin/sh\nexec qemu-aarch64 -L {SYSTEM} {SYSTEM}/usr/bin/{PYTHON} "$@"\n', encoding="utf-8")
     python.chmod(0o755)
     (site / "sitecustomize.py").write_text(f"import sys\n\nsys.executable = '{python}'\n", encoding="utf-8")
-    # In a forked child with threads, qemu 7.2 fails an assertion of its own. It ignores memory limits. It runs a thread
-    # of its own, which `test_small_inputs_stay_on_the_calling_thread` would count.
+    # Three kinds of tests are left out, because qemu 7.2 does not support them. In a forked child with threads, an
+    # assertion inside qemu fails. qemu ignores memory limits. And qemu has a thread of its own, which
+    # `test_small_inputs_stay_on_the_calling_thread` would count.
     chosen = ("-m", "not slow", "-k", "not fork and not failed_call and not calling_thread")
     tests = ("-q", "-p", "no:cacheprovider", *chosen, "--doctest-ignore-import-errors")
     run(python, "-m", "pytest", *tests, *options, *TESTS, PYTHONPATH=str(site))

@@ -1,7 +1,7 @@
 """Test what pyproject.toml claims: each Python, with the oldest and the newest version of every dependency.
 
     python -m tools.compat dist/*.whl                 every environment, about 25 minutes on 2 cores
-    python -m tools.compat dist/*.whl --only oldest   one of them; its results replace its earlier ones
+    python -m tools.compat dist/*.whl --only oldest   one environment; its new results replace the earlier ones
 
 A wheel is installed in a fresh environment, with the oldest or the newest versions that satisfy pyproject.toml. There
 a sample of all tests runs (`pytest --quick`). The versions and the number of tests go to bench/results/compat.json, and
@@ -49,7 +49,7 @@ def environments() -> dict[str, Environment]:
     """Return the environments by name.
 
     Only torch 2.13.0 for Python 3.11 has a wheel here that needs no gigabytes of CUDA libraries. So the other Pythons
-    are tested without torch, and the oldest torch is the newest.
+    are tested without torch, and "oldest" and "newest" have the same torch.
     """
     torch_user = "tests/test_types.py::test_the_programs_of_users_run[torch_user]"
     without_torch = ("--ignore-glob=*torch*", "--doctest-ignore-import-errors", f"--deselect={torch_user}")

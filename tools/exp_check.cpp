@@ -1,4 +1,4 @@
-// Checks the exp of the kernels on every float32 of its domain, of both signs. Prints one line of JSON per beta.
+// Checks the exp of the kernels on every float32 of its domain, of both signs. Prints a line of JSON per beta and sign.
 //
 // The kernels compute 2^k exp(beta x), where k keeps the value within the normal numbers. softmax later removes the
 // factor 2^k exactly. This program compares the value of the kernels with 2^k times the C library's exp(beta x)
@@ -30,7 +30,7 @@ std::uint32_t bits_of(float x) {
 struct Found {
     double worst = 0, sum = 0;
     float at = 0;
-    std::uint64_t count = 0, bits = 0;  // bits: a checksum of all values and their positions
+    std::uint64_t count = 0, bits = 0;  // bits: a checksum of all pairs of x and the kernel's value
     void add(float x, float actual, double truth) {
         int e;
         std::frexp(truth, &e);

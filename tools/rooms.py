@@ -1,10 +1,10 @@
-"""Write the lists of files in docs/design.md: the files of each room, with their first sentences.
+"""Write the lists of files in docs/design.md: the files of each room, and the first sentence of each file.
 
     python tools/rooms.py            write
     python tools/rooms.py --check    exit with 1 if the page and the files differ
 
-All rooms have the same kinds of files. `kind` returns the kind of a file. tests/test_rooms.py refuses a new file
-of the last kind, "helpers".
+A room is a folder of src/softargmax. All rooms have the same kinds of files. `kind` returns the kind of a file.
+tests/test_rooms.py refuses a new file of the last kind, "helpers".
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
     python tools/stubs.py            write
     python tools/stubs.py --check    exit with 1 if a file and the rooms differ
 
-The `__all__` and the signatures of the rooms determine two files. src/softargmax/_names.py has the module of each
-public name. src/softargmax/__init__.pyi has the signatures, one for each kind of array, so that the type of the
-arguments determines the type of the result. A third file, src/softargmax/nn.pyi, has the names of `softargmax.nn`.
+A room is a folder of src/softargmax. The `__all__` and the signatures of the rooms determine two files.
+src/softargmax/_names.py has the module of each public name. src/softargmax/__init__.pyi has the signatures, one for
+each kind of array, so that the type of the arguments determines the type of the result. A third file,
+src/softargmax/nn.pyi, has the names of `softargmax.nn`.
 """
 
 from __future__ import annotations
@@ -123,7 +124,10 @@ def shown(name: str, public: dict[str, Any]) -> str:
 
 
 def spelled(annotation: Any, kind: Kind, results: dict[str, str]) -> str:
-    """Translate an annotation, which uses the names of core/types.py, into the types of one kind of array."""
+    """Translate an annotation, which uses the names of core/types.py, into the types of one kind of array.
+
+    `results` maps the names of the result classes to their names in the stub.
+    """
     words = {
         "Array": kind.array,
         **dict.fromkeys(("Logits", "Vectors", "Like"), kind.given),

@@ -2,7 +2,8 @@
 
 tests/native compares the instruction sets of x86 with each other.
 
-The tests need a cross-compiler and qemu (Debian: `g++-aarch64-linux-gnu`, `qemu-user`). Without these they are skipped.
+The tests need a cross-compiler and qemu (Debian: `g++-aarch64-linux-gnu`, `qemu-user`). Without these
+programs, the tests are skipped.
 """
 
 from __future__ import annotations

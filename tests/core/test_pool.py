@@ -16,7 +16,7 @@ import pytest
 import softargmax
 from softargmax.core import _native, native
 
-LARGE = _native.POOLED // 4 + 4  # slightly more float32 scores than the smallest result that comes from the pool
+LARGE = _native.POOLED // 4 + 4  # a result of this many float32 numbers comes from the pool
 
 
 def address(array: np.ndarray) -> int:

@@ -55,7 +55,7 @@ def test_bits_of_a_row_do_not_depend_on_other_rows() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_few_rows_have_the_bits_of_many(dtype: str) -> None:
-    """With few rows, the product reads the second matrix in place. With many rows, it copies it into panels."""
+    """With few rows, the product reads the second matrix in place. With many, it copies this matrix into panels."""
     rng = np.random.default_rng(3)
     s.set_num_threads(1)  # with more threads, many rows would be computed as several pieces of few rows
     try:

@@ -1,4 +1,4 @@
-"""beta, stored as a pair of numbers, is accurate to twice the working precision and has the right limits."""
+"""beta = ln(base) / temperature, a pair of numbers, has twice the working precision and the right limits."""
 
 from __future__ import annotations
 

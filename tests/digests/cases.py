@@ -125,7 +125,7 @@ def _of_tensors(
 ) -> tuple[list[str], list[Any], Callable[..., Any]]:
     """Return the names and values of the options that are floating tensors, and a function.
 
-    The function calls `function` with the arguments and these options, all passed by position.
+    The returned function takes the arguments and these options by position, and calls `function` with all options.
     """
     names = [name for name, x in options.items() if hasattr(x, "is_floating_point") and x.is_floating_point()]
 
@@ -136,7 +136,10 @@ def _of_tensors(
 
 
 def mapped(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
-    """Return the results under vmap along the first axis, and the gradient of their sum of squares without vmap."""
+    """Return the results under vmap along the first axis.
+
+    Also return the gradients of the sum of the squared results, computed without vmap.
+    """
     import torch
 
     def total(*x: Any) -> Any:

@@ -139,8 +139,8 @@ def second(layer: nn.OutputLayer, hidden: Any, target: Any) -> Any:
 def layers() -> Iterator[Case]:
     """Yield the cases of all layers.
 
-    These are training steps: in float64 and float16 one for each layer, in bfloat16 also one for each reduction and one
-    with ignored rows, in float32 also the other cases.
+    All dtypes have one case of training steps for each layer. bfloat16 and float32 also have a case for each reduction
+    and a case with ignored rows. float32 also has the cases of `more`.
     """
     for w in TORCH:
         hidden, target = w.array(scores(ROWS, DIM, size=1.5)), w.plain(below(CLASSES, ROWS))

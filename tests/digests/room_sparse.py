@@ -114,7 +114,7 @@ def tempered(w: World, rows: int) -> Options:
 
 
 def with_orders(name: str, given: Options) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each temperature with the default alpha, and with an alpha for each other formula of the map."""
+    """Yield each of the given options with the default alpha and, if the map takes alpha, with several others."""
     for label, keywords in given.items():
         yield label, dict(keywords)
         for alpha in (0.5, 1.0, 1.25, 2.0, 3.0) if not name.startswith("sparsemax") else ():

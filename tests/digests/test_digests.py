@@ -21,7 +21,7 @@ The following has no digests, for these reasons:
   functions, bfloat16 has digests of pairs): they run the same code as other dtypes, and the file stays small. The room
   sample has no digests of second derivatives, forward mode and vmap at all.
 - `qk_norm` of tensors other than float32: it uses torch's mean, whose bits depend on the processor.
-- The definitions (`using("reference")`) of the rooms sample (except draws) and attend.
+- The definitions (`using("reference")`) of the rooms attend, output and, except for draws, sample.
 
 The library's results have the same bits on all instruction sets, so the digests hold for all of them. Results that
 depend on a product or a function of torch or NumPy are marked in the file. Marked results are compared only if torch
@@ -63,7 +63,7 @@ def test_digests_are_unchanged(isa: str, tmp_path: Path) -> None:
 
 
 def test_intended_changes_are_recorded_once() -> None:
-    """Every case in `changed.json` exists in the old record, has another digest there, and appears once."""
+    """Every case in `changed.json` appears there once, and has another digest in `digests.json`."""
     names = [name for cases in changed().values() for name in cases]
     assert len(set(names)) == len(names)
     old = read()

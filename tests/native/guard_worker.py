@@ -1,7 +1,7 @@
 """Run every operation on buffers next to a protected page. An access outside a buffer ends this process.
 
 python tests/native/guard_worker.py            prints the number of calls
-python tests/native/guard_worker.py --beyond   reads one element beyond a buffer on purpose and is killed
+python tests/native/guard_worker.py --beyond   reads one byte beyond a buffer on purpose and is killed
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import softargmax
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# A vector has 16 lanes. Lengths 1 to 18 use every number of lanes in the last vector. Most other lengths are near two,
-# four and eight vectors, or near one or two blocks of 4096 scores.
+# A vector has 16 lanes in float32, and 8 in float64. Lengths 1 to 18 use every number of lanes in the last vector. Most
+# other lengths are near two, four and eight vectors, or near one or two blocks of 4096 scores.
 LENGTHS = [*range(1, 19), 23, 31, 32, 33, 47, 63, 64, 65, 127, 128, 129, 1000, 4095, 4096, 4097, 4111, 8193]
 PAGE = mmap.PAGESIZE
 
@@ -125,7 +125,7 @@ def large_calls() -> int:
 def vector_calls(fences: list[Fenced]) -> int:
     """Make the calls of softargmax.output, and return the number of calls.
 
-    The arrays are placed in the memories of `fences` by turns.
+    Each array is placed in the next memory of `fences`, in a cycle.
     """
     count = 0
     for end in (True, False):

@@ -37,9 +37,9 @@ def threads() -> Iterator[None]:
 def test_batch_size_and_position(name: str, dtype: str) -> None:
     """A row has the same bits alone, in batches of 7, 1100 or 2100 rows, and in a batch with another order.
 
-    Kernels process 16 rows of up to 64 scores at a time, one row per lane. If the rows have 16
-    scores or more, the batches have more than 2^15 scores, so kernels use threads. More rows would take 25 s longer
-    under the sanitizers.
+    Kernels process 16 rows of up to 64 scores at a time, one row per lane. If the rows have 16 scores or more, the
+    largest batches have more than 2^15 scores, so kernels use threads. More rows would take 25 s longer under the
+    sanitizers.
     """
     operation = OPERATIONS[name]
     for n in (1, 7, 16, 20, 33, 49, 64, 65, 200) if dtype == "float32" else (1, 7, 33, 200):
@@ -132,7 +132,7 @@ def test_bfloat16_of_numpy_is_read_and_written_in_place(name: str) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_results_written_past_the_caches(axis: int, dtype: str) -> None:
-    """Large results, which some processors write past the caches, have the bits of a few rows computed alone."""
+    """Rows of a large result, which some processors write past the caches, have the same bits as in a small call."""
     pitch = 9280 // np.dtype(dtype).itemsize  # 145 cache lines; 36 MiB in all
     z = scores((4096, pitch - 11), dtype)
     rows = np.moveaxis(z, axis, 1)[-140:]
@@ -221,7 +221,7 @@ def test_threads(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.usefixtures("threads")
 def test_softmax_of_several_blocks(dtype: str) -> None:
-    """A row that one thread computes has the bits of a row that threads split by blocks.
+    """A row has the same bits if one thread computes it and if several threads split it by blocks.
 
     The rows have blocks outside the support, shifted scores, infinities or NaN. The longest rows are just below and
     just above the length up to which one thread stores terms (`kStoredBytes` in softmax_row.hpp).

@@ -134,7 +134,7 @@ def test_random_calls(block: int) -> None:
 
 
 def test_random_out() -> None:
-    """An `out` with any strides that do not overlap gets the same bits. No element outside `out` is written."""
+    """An `out` with any strides gets the same bits if its elements do not overlap. No other element is written."""
     rng = np.random.default_rng(SEED)
     for number in range(200):
         dtype = ("float16", "float32", "float64")[number % 3]

@@ -83,7 +83,8 @@ def places(index: Array, place: Place = as_is) -> tuple[Array, Array, Array]:
 def node_sums(p: Problem, place: Place = as_is) -> tuple[Array, Array]:
     """Return the gradients of the weight and bias of all nodes that occur in pairs.
 
-    For each node they are the sum of factor times h over its pairs, and the sum of the factors.
+    For each node, the gradient of the weight is the sum of factor times h over the node's pairs. The gradient of the
+    bias is the sum of the factors.
     """
     order, rows, starts = places(p.nodes, place)
     out, totals = place(np.empty((len(rows), p.h.shape[1]), p.h.dtype)), place(np.empty(len(rows), p.h.dtype))

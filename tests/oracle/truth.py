@@ -50,12 +50,12 @@ def ulp_error(
     dtype: str | None = None,
     at: ArrayLike | None = None,
 ) -> F64:
-    """Return |actual - truth| in units of the last place of actual's format at the truth.
+    """Return |actual - truth| in ulp of the format of `actual`.
 
-    Below the normal range the unit is the smallest subnormal. If an infinity or NaN differs from the truth, the error
-    is inf. An infinity matches a truth beyond the largest finite number. `dtype` names the format if `actual` is stored
-    in a wider one (bfloat16 numbers in a float32 array). The unit is taken at the truth, or at the magnitude
-    `at` if that is larger.
+    One ulp is taken at the truth, or at the magnitude `at` if that is larger. Below the normal range, one ulp is the
+    smallest subnormal. If an infinity or NaN differs from the truth, the error is inf. An infinity matches a truth
+    beyond the largest finite number. `dtype` names the format if `actual` is stored in a wider one (bfloat16 numbers in
+    a float32 array).
     """
     a = np.asarray(actual)
     precision, smallest = FORMATS[dtype or a.dtype.name]
