@@ -47,7 +47,7 @@ def test_verdicts(ratio: float, margin: float, holds: bool) -> None:
     assert Ratio("loss", "a line", 1.0, ratio, margin).holds == holds
 
 
-def test_of_a_slow_line_the_middle_of_three_results_counts(monkeypatch) -> None:
+def test_of_a_slow_line_the_middle_of_five_results_counts(monkeypatch) -> None:
     def results(*ratios: float) -> dict[int, Ratio]:
         return {line: Ratio("loss", str(line), 1.0, ratio, 0.01) for line, ratio in enumerate(ratios)}
 
@@ -55,8 +55,8 @@ def test_of_a_slow_line_the_middle_of_three_results_counts(monkeypatch) -> None:
         return {line: ratio for line, ratio in next(more).items() if chosen(line, "loss")}
 
     monkeypatch.setattr(compare, "measured", measured)
-    more = iter([results(5.0, 1.02, 0.93), results(5.0, 0.99, 1.2)])
-    assert [line.ratio for line in compare.confirmed("a", "b", results(0.98, 0.9, 0.8))] == [0.98, 0.99, 0.93]
+    more = iter([results(5.0, *ratios) for ratios in ((1.02, 0.93), (0.99, 1.2), (0.95, 0.92), (1.3, 0.7))])
+    assert [line.ratio for line in compare.confirmed("a", "b", results(0.98, 0.9, 0.8))] == [0.98, 0.99, 0.92]
     assert [line.ratio for line in compare.confirmed("a", "b", results(0.97, 1.0, 1.1))] == [0.97, 1.0, 1.1]
 
 
