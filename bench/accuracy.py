@@ -42,8 +42,8 @@ Subject = Callable[[str, NDArray[Any], Case], Answer | None]
 def pieces(case: Case, values: int) -> Iterator[NDArray[Any]]:
     """Yield matrices with rows of several lengths, with at least `values` scores in all.
 
-    The lengths are those in LENGTHS of which a single row has at most `values` / len(LENGTHS) scores. The scores of
-    bfloat16 cases are in float32 arrays.
+    The lengths are those in LENGTHS that are at most `values` / len(LENGTHS). The scores of bfloat16 cases are in
+    float32 arrays.
     """
     lengths = [n for n in LENGTHS if n <= values // len(LENGTHS)]
     share = -(-values // len(lengths))

@@ -1,4 +1,4 @@
-"""attention_vjp agrees with torch's derivative of the definition, for every option except alpha and for all pairs."""
+"""attention_vjp agrees with torch's derivative of the definition, for every option and pair of options but alpha."""
 
 from __future__ import annotations
 

@@ -29,9 +29,10 @@ def _threads() -> Iterator[None]:
 
 
 def bound(dtype: str, width: int, size: Any = 1.0) -> Any:
-    """Return the error bound: 2 eps for adding the partial sums, and at least eps / 2 for each term of a partial sum.
+    """Return the error bound: 2 eps for adding the partial sums, and (width / 64) eps for their terms.
 
-    An inner product has 64 partial sums in float32, and 32 in float64.
+    In float32 there are 64 partial sums, so this is eps for each term of a partial sum. In float64 there are 32, so it
+    is eps / 2.
     """
     return np.finfo(dtype).eps * (2 + width / 64) * size
 

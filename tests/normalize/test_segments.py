@@ -239,6 +239,7 @@ def test_offsets_that_are_empty(backend: Backend) -> None:
     z = backend.array(np.zeros(4))
     for offsets in ([], (), range(0), backend.array(np.zeros(0, np.int32)), backend.array(np.zeros(0, np.float32))):
         with pytest.raises(
-            ValueError, match=r"^offsets: expected shape \(S \+ 1,\) for S segments, \[0\] for no segments, got \(0,\)"
+            ValueError,
+            match=r"^offsets: expected shape \(S \+ 1,\) for S segments \(for no segments the array \[0\]\), got",
         ):
             s.segment_softmax(z, offsets)

@@ -238,8 +238,8 @@ def cross_entropy_and_gradient(z: Logits, /, target: Target, **options: Unpack[K
     -----
     With this function you can train without an autograd framework. Edge rows are as in `cross_entropy`.
 
-    Gradient: see the Notes of `cross_entropy` for the formula. The gradient of a confident row is accurate. In some
-    array libraries, this gradient loses digits in the difference p - 1.
+    Gradient: see the Notes of `cross_entropy` for the formula. The gradient of a confident row is accurate. (The
+    losses of some array libraries lose digits of it, because they compute p - 1.)
 
     References
     ----------

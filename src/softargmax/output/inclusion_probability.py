@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from softargmax.output.philox_stream import Floats, Ints
 
 # Classes are grouped into cells of log q, of width _CELL. Within a cell, the logarithms of the factors of the
-# characteristic function are interpolated. A class's factor is 0, and its logarithm singular, at q t = log 2 and the
-# angle pi. If a cell near this point has more than _FEW classes, the characteristic function is below e^-32 there, so
-# interpolation errors are negligible. Cells with at most _FEW classes are not interpolated.
+# characteristic function are interpolated. The factor of a class is a function of q t and of an angle. At q t = log 2
+# and the angle pi the factor is 0, and its logarithm is infinite. If a cell near this point has more than _FEW classes,
+# the characteristic function is below e^-32 there, so interpolation errors are negligible. Cells with at most _FEW
+# classes are not interpolated.
 _CELL = 0.5
 _FEW = 64
 _DEGREE = 16

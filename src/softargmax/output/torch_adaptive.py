@@ -356,9 +356,9 @@ def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
 
     A row with NaN has the ranks -1 and the log-probabilities NaN.
 
-    Each row visits the clusters by decreasing probability of the cluster, which is that of its token in the head. No
-    rank is more probable than its cluster. So the row stops at a cluster that is less probable than the k-th best rank
-    found so far.
+    Each row visits the clusters in the order of decreasing probability. The probability of a cluster is that of the
+    cluster's token in the head. No rank is more probable than its cluster. So the row stops at a cluster that is less
+    probable than the k-th best rank found so far.
     """
     frequent, tokens = clusters.head(h)
     sound = ~(frequent.isnan().any(1) | tokens.isnan().any(1))

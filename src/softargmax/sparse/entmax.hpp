@@ -1,4 +1,4 @@
-// The sparse maps: p as a function of the scores and of the root of the row (lambda), from which tau follows.
+// The sparse maps: p as a function of the scores and of the root of the row. The root is called lambda.
 //
 //     p = e_a(beta (z - m) - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
 //
@@ -100,8 +100,8 @@ struct Root {
 
 // ---- maps -----------------------------------------------------------------------------------------------------
 
-// Scores up to `cut` are skipped. They have p = 0 at the root, even if the current lambda is above the root, by up to
-// kMargin.
+// Scores up to `cut` are skipped, because they have p = 0 at the root. This also holds if the current lambda is too
+// large, by at most kMargin.
 constexpr double kMargin = 1e-3;
 
 // (1 - e^-u) / u for u >= 0.

@@ -183,8 +183,8 @@ template <class A, class T, int Size> struct GroupOf {
     // The beta by which the scores must still be multiplied after `transform`.
     Scale beta(int g) const { return args.weights && has_room(scale[g].beta) ? Scale{} : scale[g].beta; }
 
-    // The address to prefetch: that of column i of the row, if rows and columns are contiguous. Columns beyond the end
-    // of the row are those of the next row.
+    // The address to prefetch. For a group of several rows it is z. For one row it is the address of column i, if rows
+    // and columns are contiguous. If they are not, the address is useless, but a prefetch from it does no harm.
     Next source(const T* z, std::int64_t i) const {
         if (Size > 1) return z;
         const int width = kTypeBytes[static_cast<int>(args.z.type)];

@@ -97,7 +97,8 @@ template <class T> struct One {
     SOFTARGMAX_INLINE void store(T* p) const { std::memcpy(p, &r, kRegisterBytes); }
     // Loads n lanes from memory and sets the others to `fill`. n may be negative or more than kLanes. A full load uses
     // no mask, because masked loads are slow even if all lanes are loaded. The gradient of sparsemax takes 12.3 ms with
-    // masks only and 7.0 ms with this branch. (In the baseline, GCC 12 fails to compile this branch.)
+    // masks only and 7.0 ms with the branch for full loads. (The baseline instruction set has no such branch, because
+    // GCC 12 fails to compile it.)
     static SOFTARGMAX_INLINE One load_part(const T* p, std::int64_t n, T fill) {
         if constexpr (kHasMasks)
             if (n >= kLanes) return load(p);
