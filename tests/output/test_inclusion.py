@@ -155,9 +155,9 @@ def test_equal_classes_and_one_draw() -> None:
     )  # the integral also holds for n = 1
 
 
-# Errors of TensorFlow's formula, 1 - (1 - q)^tries. A batch is n distinct classes, and its tries are the draws, with
-# repeats, until they are found. The error of a batch is the largest relative error over all classes. For each sampler,
-# the table has the median and the largest error of 100 batches (30 if K = 100003).
+# Errors of TensorFlow's formula, 1 - (1 - q)^tries. For each batch, classes are drawn until n distinct classes are
+# found. `tries` is the number of these draws, repeats included. The error of a batch is the largest relative error over
+# all classes. For each sampler, the table has the median and the largest error of 100 batches (30 if K = 100003).
 #     K        n       LogUniform        Unigram(WORDS[:K])   (ours: below 1e-12)
 #     1000     10      0.086   0.37      0.025   0.17
 #     1000     100     0.050   0.18      0.037   0.15

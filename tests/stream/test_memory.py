@@ -1,4 +1,4 @@
-"""A stream keeps only its windows (stream/windows.py) in memory: a file of 256 MiB needs 32 MiB of memory."""
+"""A stream keeps only its windows (stream/windows.py) in memory: a file of 256 MiB needs at most 32 MiB."""
 
 import json
 import subprocess

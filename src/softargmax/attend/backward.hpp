@@ -193,7 +193,8 @@ template <class T> struct Backward {
         if (!dk) return;
         for (std::int64_t i = visible.begin / kPanelRows * kPanelRows; i < visible.end; i += kPanelRows) {
             const std::int64_t count = std::min<std::int64_t>(kPanelRows, visible.end - i);
-            Range queries;  // from the first to the last panel that sees a key from i to i + count - 1
+            // The queries of the first to the last panel that sees at least one of the keys i to i + count - 1.
+            Range queries;
             for (std::int64_t j = 0; j < kBackPanels; ++j)
                 if (seen[j].begin < i + count && seen[j].end > i)
                     queries.include({j * kPanelRows, (j + 1) * kPanelRows});

@@ -160,8 +160,8 @@ template <class V> SOFTARGMAX_INLINE void add_chunk(V sum, typename V::Scalar* t
 // For scores below this magnitude, the exponent m of the state is exact.
 template <class T> constexpr T kLargest = sizeof(T) == 4 ? T(0x1p20) : T(0x1p30);
 
-// Sets the scores in the range `all` of z that are outside of the range `in` to -inf. Returns the largest remaining
-// score. The bounds of `all` are multiples of the length of two packs.
+// Sets scores of z to -inf: those in the range `all` but outside of the range `in`. Returns the largest of the others.
+// The bounds of `all` are multiples of the length of two packs.
 template <class T> T hide_outside(T* z, Range all, Range in) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     std::fill(z + all.begin, z + std::min(in.begin, all.end), lowest);

@@ -30,8 +30,9 @@ class LinearDiscriminant(ScoreClassifier):
     ----------
     shrinkage : {"auto"} or float, optional
         Shrinkage towards a multiple of the identity: from 0 to 1, or "auto" for the estimate of Ledoit and Wolf on
-        standardised features. It shrinks the covariance of each class, and :math:`\Sigma` is their mean, weighted by
-        the priors. By default there is no shrinkage, and :math:`\Sigma` is the covariance around the class means.
+        standardised features. The covariance of each class is shrunk, and :math:`\Sigma` is the mean of the shrunk
+        covariances, weighted by the priors. By default there is no shrinkage, and :math:`\Sigma` is the covariance
+        around the class means.
     priors : array_like, optional
         :math:`\pi`, shape (K,), with the sum 1; by default the shares of the classes in the training data.
     tol : float
@@ -310,7 +311,7 @@ def _shrinkage_of(shrinkage: Any) -> str | float | None:
     if shrinkage is None or (isinstance(shrinkage, str) and shrinkage == "auto"):
         return shrinkage
     if isinstance(shrinkage, str):
-        raise ValueError(  # noqa: TRY004 strings are a valid type, but this value is not
+        raise ValueError(  # noqa: TRY004 a string is a valid type, but only "auto" is a valid value
             f"shrinkage: expected 'auto', a number from 0 to 1, or None, got {shrinkage!r}"
         )
     return between(shrinkage, "shrinkage", 1.0)

@@ -100,7 +100,10 @@ class LinearCrossEntropy(NamedTuple):
 
 
 class LinearVjp(NamedTuple):
-    """Arguments for g times the gradients of the loss with respect to the arrays that `to` names, a subset of "hwb"."""
+    """Arguments for g times the gradients of the loss.
+
+    `to` is a subset of "hwb": the letters of the arrays with respect to which the loss is differentiated.
+    """
 
     of: LinearCrossEntropy
     g: Dense

@@ -44,7 +44,7 @@ def gradient_letters(names: Collection[str]) -> str:
 
 
 def _by_name(found: tuple[Any, ...], to: str) -> Gradients:
-    """Return a dict from array name to gradient, for the gradients in `found`, (dh, dw, db), that `to` names."""
+    """Return a dict from array name to gradient, for the arrays whose letters are in `to`. `found` is (dh, dw, db)."""
     return {name: x for (name, letter), x in zip(OF_LAYER.items(), found, strict=True) if letter in to}
 
 

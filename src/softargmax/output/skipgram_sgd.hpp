@@ -1,11 +1,12 @@
 // Stochastic gradient descent on word vectors, in place, in small batches of rows.
 //
 // A node is a row of `weight`: a word, or an inner node of the tree. Each node belongs to one of kOwners owners, and
-// each owner is run by one thread. An owner processes the rows of the batch in order. For each row, it processes its
-// own nodes among the row's nodes, in groups of up to kTogether: first their inner products with the row's vector, then
-// their updates. So each row uses node vectors that the earlier rows have updated. (If all rows used the nodes' vectors
-// from before the batch, nodes near the root of a tree would diverge.) The vector of a row does not change until all
-// owners have processed the batch. Then the changes of the owners are added to the vector, in the order of the owners.
+// each owner is run by one thread. An owner processes the rows of the batch in order, and the nodes of each row in
+// groups of up to kTogether. In each group, the owner computes the inner products of the nodes that it owns with the
+// row's vector, and then updates these nodes. So each row uses node vectors that the earlier rows have updated. (If all
+// rows used the nodes' vectors from before the batch, nodes near the root of a tree would diverge.) The vector of a row
+// does not change until all owners have processed the batch. Then the changes of the owners are added to the vector, in
+// the order of the owners.
 //
 // So the bits of the results depend neither on the number of threads nor on their timing. A node stays in the cache of
 // one core. (In a version that divided the rows among the threads, two threads were no faster than one.)

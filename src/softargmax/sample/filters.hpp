@@ -12,8 +12,9 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::sample {
 
 // ---- the boundary of a smallest set ---------------------------------------------------------------------------
 //
-// A filter keeps the first scores of some order, and as few of them as possible. Their number, or the sum of their e^x
-// (a mass), must reach a goal. The boundary is the last score that is kept. It is found without sorting the row.
+// A filter keeps the first scores of some order, and as few of them as possible. The number of kept scores, or the sum
+// of their e^x (a mass), must reach a goal. The boundary is the last score that is kept. It is found without sorting
+// the row.
 //
 // The depth of a score is its distance from the start of the order. The weight of a score is 1 if the goal is a number
 // of scores, and e^x with x = beta (z - m) if the goal is a mass. A histogram sums the weights of all scores by depth.

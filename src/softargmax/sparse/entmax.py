@@ -63,8 +63,9 @@ def sparsemax(
 
     Notes
     -----
-    sparsemax is `entmax` of order 2. If T > 0, scores that are lower than the largest by :math:`1/\beta` or more have
-    probability 0. A score that is higher than all others by :math:`1/\beta` or more has probability 1.
+    sparsemax is `entmax` of order 2. If :math:`0 < \beta < \infty`, scores that are lower than the largest by
+    :math:`1/\beta` or more have probability 0, and a score that is higher than all others by :math:`1/\beta` or more
+    has probability 1.
 
     Edge rows are those of `softmax`. -inf is outside the support. If k entries are +inf, each of them has probability
     1 / k. A NaN in the support makes its row NaN. A row with an empty support is 0.
@@ -133,9 +134,9 @@ def entmax(
 
     Notes
     -----
-    Above order 1, if T > 0, scores that are lower than the largest by :math:`1/((\alpha - 1)\,\beta)` or more have
-    probability 0. Below order 1, p decreases like a power of the distance to the largest score, and every score except
-    -inf has p > 0 unless p underflows.
+    If the order is above 1 and :math:`0 < \beta < \infty`, scores that are lower than the largest by
+    :math:`1/((\alpha - 1)\,\beta)` or more have probability 0. Below order 1, p decreases like a power of the distance
+    to the largest score, and every score except -inf has p > 0 unless p underflows.
 
     Edge rows are those of `softmax`. -inf is outside the support. If k entries are +inf, each of them has probability
     1 / k. A NaN in the support makes its row NaN. A row with an empty support is 0. On a device or under tracing, alpha

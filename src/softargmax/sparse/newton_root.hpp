@@ -83,7 +83,7 @@ struct Found {  // the solution of a row
     Twofold a{0, 0};  // alpha - 1
     Scale beta;
     Twofold at;  // the root, if `ordinary`
-    State limit;  // m: the maximum; r: only in rows without a root: the number of p > 0, minus 1, or NaN
+    State limit;  // m is the maximum; r is only set without a root, to NaN or one less than the number of p > 0
     bool ordinary = false;  // true if the row has a root; false with +inf, NaN, an empty support or infinite beta
     double others = -1;  // 1 - p of the target class, or -1 if the class is not in the support
 };

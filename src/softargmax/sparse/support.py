@@ -22,8 +22,9 @@ _MAX_LOG_S = 600.0  # larger values of log s are clipped
 class Support:
     """p, log p and s = p^(2 - alpha) in working precision.
 
-    The support is the set of entries with p > 0. A row of infinities has an empty support, because p is constant there.
-    Outside the support, `p` is 1, and `log` and `s` are 0, so that all members are finite.
+    The support is the set of entries with p > 0. If tau is +inf, for example in a row with scores of +inf, p is
+    constant, and the support counts as empty. Outside the support, `p` is 1, and `log` and `s` are 0, so that all
+    members are finite.
 
     `alpha` is a number for all rows, or an array with one order per row.
     """

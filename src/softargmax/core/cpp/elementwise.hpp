@@ -71,10 +71,10 @@ template <class T> SOFTARGMAX_INLINE Twofold inverse_of(const State& s, const Pe
     const Twofold q = inverse(times(Twofold{peak.e, peak.e_low}, sum_l(s))), both = two_sum(q.hi, q.lo);
     return {both.hi * Reach<T>::lower, both.lo * Reach<T>::lower};
 }
-// `softmax_finite` multiplies a softmax by a gain. If gain / l is below Small::gain, its product with 2^-lift may be
-// subnormal. In this case the terms are not scaled up by 2^lift. Terms below e^-Small::reach times the maximum's term
-// may then be subnormal, and are omitted.
-// The omitted results would be less than e^-86 2^-30 in float and e^-700 2^-300 in double, which round to 0.
+// `softmax_finite` multiplies a softmax by a gain. If gain / l is below Small::gain, the product of gain / l and
+// 2^-lift may be subnormal. In this case the terms are not scaled up by 2^lift. Terms below e^-Small::reach times the
+// maximum's term may then be subnormal, and are omitted. The omitted results would be less than e^-86 2^-30 in float
+// and e^-700 2^-300 in double, which round to 0.
 template <class T> struct Small {
     static constexpr double gain = sizeof(T) == 4 ? 0x1p-30 : 0x1p-300, reach = sizeof(T) == 4 ? 86 : 700;
 };
