@@ -427,6 +427,12 @@ def contention() -> str:
         "A slowdown is the time beside other processes, divided by the time alone. We aim at slowdowns of at most 1.3\n"
         f"times torch's. The largest is {excess[worst]:.2f} times torch's ({worst}).\n\n"
         f"{table(head, rows)}\n\n"
+        "Beside busy processes, a call of a few milliseconds takes about as long as with one thread: the second\n"
+        "thread gets the core of a busy process only at the next tick of the kernel, which comes every 4 ms here.\n"
+        "With one thread, cross_entropy takes 2.0 times as long as with two. torch's takes about 1.5 times as long,\n"
+        "because a part of its work runs on one thread. So our slowdown is larger, although we stay ahead. Three\n"
+        "changes made no difference: only threads of our own, threads of OpenMP that never spin (GOMP_SPINCOUNT=0),\n"
+        "and shorter time slices (sched_setattr).\n\n"
         "Eight processes with two threads each, on two cores, finish this share of the calls that they finish with one "
         f"thread each: {shares}.\n\n{measured_on(record)}"
     )
