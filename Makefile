@@ -67,7 +67,7 @@ QUIET := OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
 check: $(VENV)/.native $(VENV)/.group-test ## tests and doctests only
 	$(QUIET) $(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
-check-quick: $(VENV)/.native $(VENV)/.group-test ## a sample of the tests, in about a minute
+check-quick: $(VENV)/.native $(VENV)/.group-test ## a sample of the tests, in about two minutes
 	$(QUIET) $(BIN)/python -m pytest --quick -n auto --dist worksteal -q $(PYTEST_ARGS)
 
 lint: $(VENV)/.group-lint ## ruff, formatting, of C++ too
