@@ -93,7 +93,7 @@ def listed(room: str) -> list[str]:
     """Return the table of the files of one room, in the order of KINDS."""
     public, order = public_names(room), list(KINDS)
     lines = [f"### {room}", "", "| file | content |", "|---|---|"]
-    for path in sorted(files(room), key=lambda p: (order.index(kind(p, public)), p.name)):
+    for path in sorted(files(room), key=lambda p: order.index(kind(p, public))):
         name = path.relative_to(PACKAGE / room).as_posix()
         lines.append(f"| `{name}` | {first_sentence(path)} |")
     return lines

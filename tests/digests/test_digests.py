@@ -21,7 +21,8 @@ The following has no digests, for these reasons:
   functions, bfloat16 has digests of pairs): they run the same code as other dtypes, and the file stays small. The room
   sample has no digests of second derivatives, forward mode and vmap at all.
 - `qk_norm` of tensors other than float32: it uses torch's mean, whose bits depend on the processor.
-- The definitions (`using("reference")`) of the rooms attend, output and, except for draws, sample.
+- The definitions (`using("reference")`) of the rooms attend and output, and of sample except for draws: other tests
+  compare them with truth.
 
 The library's results have the same bits on all instruction sets, so the digests hold for all of them. Results that
 depend on a product or a function of torch or NumPy are marked in the file. Marked results are compared only if torch

@@ -119,7 +119,7 @@ def dd_expm1(x: Pair) -> Pair:
 def dd_log1p(r: Pair, lift: int) -> Pair:
     """Return log(1 + r) * 2**lift for r >= 0, by one Newton step from float64's log1p.
 
-    The argument `r` holds r * 2**lift, as a pair.
+    The argument `r` is not r itself but the pair of r * 2**lift.
     """
     tiny = r[0] < 2.0 ** (lift - 120)  # log(1 + r) equals r to 36 digits, and r without the lift may be subnormal
     plain = np.where(tiny, 0.0, np.ldexp(r[0], -lift)), np.where(tiny, 0.0, np.ldexp(r[1], -lift))

@@ -54,7 +54,7 @@ class Whitened:
     """Coordinates U_k = R_k W_k for each class k, where R_k^T R_k approximates the Hessian's block of class k."""
 
     def __init__(self, objective: Objective, table: Array | None = None) -> None:
-        """Compute R from the Hessian at a table, or by default at W = 0, where all classes have the same R."""
+        """Compute R from the Hessian at W = `table`. The default is W = 0, where all classes have the same R."""
         rows = ROWS * objective.shape[1] if table is None else len(objective.target)
         blocks = objective.curvature(table, rows)
         scale = np.sqrt(np.einsum("kii->ki", blocks))

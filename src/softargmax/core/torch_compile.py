@@ -1,7 +1,7 @@
 """Public functions in the graphs of torch.compile: each becomes one node and is not traced.
 
-The compiler takes 2 s to import, and most processes compile nothing. So the functions are registered only once other
-code has imported the compiler.
+The compiler takes 2 s to import, and most processes compile nothing. So the functions are registered when other code
+imports the compiler.
 """
 
 from __future__ import annotations

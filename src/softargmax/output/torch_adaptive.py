@@ -384,7 +384,7 @@ def likeliest(h: Tensor, clusters: Clusters, k: int) -> TopK:
 def descend(h: Tensor, clusters: Clusters, seed: int, stream: Tensor) -> Tensor:
     """Return a rank drawn for every row, or -1 if the row has NaN.
 
-    The first draw is from the head. If it is a token, a second draw is from the token's cluster.
+    The first draw is from the head. If it is the token that stands for a cluster, a second draw is from this cluster.
     """
     head = torch.cat(clusters.head(h), 1)
     place = draw_columns(head, seed, stream)

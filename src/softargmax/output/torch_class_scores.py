@@ -65,5 +65,6 @@ def _by_kernel(h: Tensor) -> bool:
     return readable(h) and requested_name() != "reference"
 
 
-for _function in (scores, gathered, pair_scores, coin_losses):  # so that torch.compile works before the first call
+# torch.compile must know these functions before a layer is called.
+for _function in (scores, gathered, pair_scores, coin_losses):
     compile_function(_function)

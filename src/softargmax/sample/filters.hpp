@@ -41,7 +41,7 @@ template <class T> class Select {
     static constexpr int kTile = Row<T>::kTile, kMostSteps = 4096;
     static constexpr std::int64_t kFew = 2048, kVeryFew = 128;
 
-    static constexpr double kLeastDepth = 1e-290;  // dividing the number of steps by a smaller depth may overflow
+    static constexpr double kLeastDepth = 1e-290;  // if high - low is smaller, (count - 1) / (high - low) may overflow
     // The bins of a histogram: the depths from low to high, divided into `count` bins, also called steps.
     struct Steps {
         double low, high;

@@ -1,4 +1,4 @@
-"""Errors for rows that cannot be drawn from, and a mask of such rows for arrays whose values cannot be read."""
+"""Errors for rows that cannot be drawn from, or a mask of these rows if no error can be raised (tracing, devices)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-// The sparse maps: p as a function of the scores and of the root of the row. The root is called lambda.
+// The sparse maps: p as a function of the scores and of the root, a number per row for which the row sums to 1.
 //
 //     p = e_a(beta (z - m) - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
 //
-// lambda >= 0 is the number for which the row sums to 1, and tau = a (beta m + lambda) - 1. Let v = 1 + a x. Then the
+// The root is lambda >= 0, and tau = a (beta m + lambda) - 1. Let v = 1 + a x. Then the
 // derivative of p with respect to x is p / v (`slope`). The second derivative is (1 - a) p / v^2, and `curve` is
 // p / v^2.
 //

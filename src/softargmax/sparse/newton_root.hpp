@@ -1,4 +1,4 @@
-// Finds the root of a row, the number for which the p of the row sum to 1 (entmax.hpp). The candidates of a row are the
+// Finds the root of a row (entmax.hpp). The candidates of a row are the
 // scores that may have p > 0. They are stored in a list, and every step of the search drops some of them. Short rows
 // are solved sixteen at a time.
 #pragma once

@@ -160,7 +160,7 @@ def _slopes(i: Scores) -> tuple[Support, Any]:
         return row, None
     xp, a = row.xp, row.a
     m = row.top(xp.astype(i.z, row.dtype) * slope(i.beta), row.inside)
-    log = row.top(row.log, row.inside)  # log of the largest p, which is e_a(-lambda)
+    log = row.top(row.log, row.inside)  # log p of the maximum, whose p is e_a(-lambda)
     x = xp.where(a == 0, log, xp.expm1(a * log) / xp.where(a == 0, 1.0, a))
     return row, xp.where(xp.isinf(tau), 0.0, m - x - a * row.mean(row.by_alpha()))
 

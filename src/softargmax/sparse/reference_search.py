@@ -1,6 +1,6 @@
-"""The search for the root of each row, the number for which the p of the row sum to 1.
+"""The search for the root of each row (reference_root.py).
 
-The number is lambda or q, which `reference_root.py` defines. tau follows from it.
+The root is lambda or q, which `reference_root.py` defines. tau follows from it.
 
 Steps are taken until all rows have converged. A row that has converged does not change, so its result does not depend
 on other rows. JAX has a loop that can be traced, `jax.lax.while_loop`. torch has none: under tracing or on a device,
