@@ -158,7 +158,7 @@ class Side:
     def warm_up(self, shortest: float = SHORTEST_SAMPLE) -> None:
         """Warm up (memory pages, caches, lazy imports), and choose the number of calls per sample.
 
-        It is doubled until a sample takes at least `shortest` seconds.
+        The number is doubled until a sample takes at least `shortest` seconds.
         """
         self.call()
         self.repeats = 1
@@ -296,7 +296,7 @@ def cpu_name() -> str:
 
 
 def processor() -> dict[str, Any]:
-    """Describe the processor: family, model, stepping, caches, and those of its instruction sets that kernels use.
+    """Describe the processor: family, model, stepping, caches, and the kernels' instruction sets that it supports.
 
     The numbers identify the processor even if a virtual machine hides the model's name.
     """

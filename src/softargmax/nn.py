@@ -31,7 +31,7 @@ HOME = {
     "TargetSampledSoftmax": "softargmax.output.torch_target",
     "decompositions": "softargmax.core.torch_decompositions",
 }
-"""The module that defines each name; tools/stubs.py writes nn.pyi from it."""
+"""The module that defines each name; tools/stubs.py writes nn.pyi from this dict."""
 
 __all__ = [*HOME]  # noqa: PLE0604 the names are strings
 

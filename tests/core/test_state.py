@@ -310,7 +310,7 @@ def test_states_pass_through_transformations() -> None:
 
 
 def test_a_long_block_is_folded_in_parts() -> None:
-    """A fold splits a long block into parts, so temporary arrays are smaller than the block. The result is accurate."""
+    """A fold splits a long block into parts, so that temporary arrays stay small. The result is accurate."""
     z = np.random.default_rng(1).standard_normal((2, 1_000_000)).astype(np.float32)
     values = np.random.default_rng(2).standard_normal((1_000_000, 2)).astype(np.float32)
     tracemalloc.start()

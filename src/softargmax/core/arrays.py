@@ -3,7 +3,8 @@
 A *kind* is one of "numpy", "torch" (a tensor in CPU memory), "torch-device" (a tensor on any other device) and
 "array-api" (an array of any other library).
 
-Frameworks are looked up in `sys.modules` and never imported. If a library was not imported, no argument is its array.
+Frameworks are looked up in `sys.modules` and never imported. If a library was not imported, no argument can be an
+array of that library.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def _wider(a: Any, b: Any) -> Any:
 
 
 def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """True if an array of this shape broadcasts to the other shape without enlarging it."""
+    """True if an array of this shape can be broadcast to exactly the other shape."""
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
 
 
@@ -258,7 +258,10 @@ def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
 def scale_of(
     temperature: Any, base: Any, z: Any, axes: tuple[int, ...], k: float = 1.0, *, rows: str = "the rows"
 ) -> Scale:
-    """Check the arguments and return beta = ln(base) / (k temperature). Errors use `rows` as the name of the rows."""
+    """Check the arguments and return beta = ln(base) / (k temperature). Errors use `rows` as the name of the rows.
+
+    ln(base) is 1 if `base` is None. k is Boltzmann's constant, or 1.
+    """
     if base is not None:
         base = positive(base, "base")
     allowed = "any number except NaN"

@@ -50,9 +50,9 @@ template <class T> constexpr std::int64_t kBlockSize = (std::int64_t{512} << 10)
 constexpr std::int64_t kRowsAtOnce = kFewPanels * kPanelRows;
 
 // The depth of panels: two chunks of kDepth, so that a tile of C is loaded from memory once for both. In sparse
-// products a panel has one chunk, because zeros are skipped by whole panels. With few rows the depth is also one chunk,
-// because B may then be read without panels. With deeper panels the pieces of C would be narrower, and narrow pieces
-// read the rows of B in parts.
+// products a panel has one chunk, because zeros are skipped by whole panels. With few rows, B may be read without
+// panels, and the depth is also one chunk. A greater depth would make the pieces of C narrower, and narrow pieces read
+// the rows of B in parts.
 constexpr std::int64_t kPanelDepth = 2 * kDepth;
 inline std::int64_t panel_depth(const ProductArgs& args) {
     return args.sparse || args.rows <= kMostByRows ? kDepth : kPanelDepth;

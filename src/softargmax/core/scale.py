@@ -43,7 +43,10 @@ def _quotient(temperature: float, base: float | None, k: float) -> Scale:
 
 
 def scale_of_number(temperature: float, base: float | None = None, k: float = 1.0) -> Scale:
-    """beta = ln(base) / (k temperature). `base` (or None) and k are positive and finite, and temperature is not NaN."""
+    """beta = ln(base) / (k temperature). ln(base) is 1 if `base` is None.
+
+    `base` and k must be positive and finite. The temperature must not be NaN.
+    """
     if base == 1.0 or math.isinf(temperature):
         return Scale(0.0, 0.0)  # 0 stands for the limit 0+, for both signs of the temperature
     if temperature == 0.0:
@@ -71,8 +74,8 @@ def rounded(scale: Scale, digits: int) -> Scale:
 def scale_of_array(temperature: Any, base: float | None, xp: Any, k: float = 1.0) -> Scale:
     """The scale of an array of temperatures, in the array's own precision. Gradients flow through hi."""
     if k != 1.0:
-        # 1 / k may be out of range. So the temperature is multiplied by k's power of two, which is exact. It takes two
-        # steps, because 2.0**power may overflow.
+        # 1 / k may be out of range. So the temperature is multiplied by k's power of two, which is exact. The
+        # multiplication takes two steps, because 2.0**power may overflow.
         k, power = math.frexp(k)
         temperature = temperature * 2.0 ** (power // 2) * 2.0 ** (power - power // 2)
     c, rest = rounded(scale_of_number(k, base), 53 if temperature.dtype == xp.float64 else 24)

@@ -2,10 +2,10 @@
 
     m = max_i z_i        l = sum_i exp(z_i - m)        o = sum_i exp(z_i - m) v_i
 
-The maximum's own term is exactly 1, so a state stores r = l - 1, the sum of the other terms. A confident row's tail of
-1e-18 therefore survives every fold and merge, and lse = m + log1p(r). `empty` (m = -inf, r = -1, o = 0) is the identity
-of `merge`. `merge` is associative, so blocks may be folded in any grouping, on any machine. The results agree to
-rounding error, but not bit for bit.
+The maximum's own term is exactly 1, so a state stores r = l - 1, the sum of the other terms. Even an r of 1e-18
+survives every fold and merge, and lse = m + log1p(r). `empty` (m = -inf, r = -1, o = 0) is the identity of `merge`.
+`merge` is associative, so blocks may be folded in any grouping, on any machine. The results agree to rounding error,
+but not bit for bit.
 
 References
 ----------

@@ -53,7 +53,7 @@ def one_call(forward: F) -> F:
 def check_dim(dim: Any, *, one: bool = False) -> None:
     """Check `dim` at construction.
 
-    The number of axes of the scores is not known yet. 64 is used in its place, the most that torch allows.
+    The number of axes of the scores is not known yet. The check assumes 64, the most that torch allows.
     """
     try:
         (one_axis if one else axes_of)(dim, 64)

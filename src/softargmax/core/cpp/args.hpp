@@ -72,7 +72,7 @@ struct ProductArgs {
 constexpr int kMultiplyAdds = 16;  // per round
 struct MultiplyAddsArgs {
     std::int64_t rounds = 0;
-    double sum = 0;  // written
+    double sum = 0;  // written by the kernel
 };
 
 }  // namespace softargmax::core

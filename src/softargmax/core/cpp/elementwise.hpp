@@ -87,8 +87,7 @@ template <class T> struct Factor {
     SOFTARGMAX_INLINE Pack<T> times(Term<T> e) const { return (f.hi + fma(e.t, f.hi, f.lo)) * e.power; }
 };
 
-// Computes gain times p; the factor is needed for gradients, which are multiples of p. Probabilities of at most
-// `smallest` become 0.
+// Computes gain times p, because some gradients are multiples of p. Probabilities of at most `smallest` become 0.
 template <class T> void softmax_finite(const T* z, std::int64_t n, const State& s, Scale beta, const Target<T>& to,
                                        Twofold gain, double smallest) {
     const Peak<T> peak(static_cast<T>(s.m), beta);
@@ -221,7 +220,7 @@ template <class T> class Softcap {
         const auto nan = unless(all, equal(z, z)), negative = above(zero_, z);
         return keep(unless(all, negative), y) - keep(negative, y) + keep(nan, z);
     }
-    // The slope is computed in pairs of numbers. With rounding at every step, its error was 4 ulp.
+    // The slope is computed in pairs of numbers. With rounding at every step, its error would be 4 ulp.
     SOFTARGMAX_INLINE Two<V> slope(V z) const {
         const Two<V> q = decay(exponent(z)), r = inverse(plus(Two<V>{one_, zero_}, q));
         return times(times(q, times(r, r)), V::all(4));

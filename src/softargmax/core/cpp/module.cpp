@@ -140,7 +140,7 @@ NB_MODULE(_native, module) {
     module.def("still", [] { return Torch::known().still(); },
                "True if torch runs plain eager code: no transform, mode, trace or forward-mode derivative is active");
     module.def("in_memory", [](nb::handle x) { return Tensors::known().in_memory(x); }, "x"_a.none(),
-               "True for a registered tensor, not of a subclass, whose values are in CPU memory");
+               "True if x has a registered tensor type, not a subclass of it, and its values are in CPU memory");
     module.def("ready", [](nb::handle x) { return Tensors::known().ready(x); }, "x"_a.none(),
                "True if `in_memory` and there is no derivative to record");
     module.def("at_once", [](nb::handle i) { return Tensors::known().all_ready(i) && Torch::known().still(); }, "i"_a,

@@ -61,8 +61,8 @@ struct Bfloat16 {
     explicit Bfloat16(float x) {  // rounds to nearest, with ties to even, and keeps NaN
         std::uint32_t u;
         std::memcpy(&u, &x, sizeof u);
-        // The choice is made in 32 bits, before the shift. After the shift, GCC would narrow both choices and the mask
-        // to 16 bits. With the choice in 32 bits, a softmax takes 8% less time with AVX2.
+        // The choice between a number and a NaN is made in 32 bits, before the shift. After the shift, GCC would narrow
+        // both values and the mask to 16 bits. With the choice in 32 bits, a softmax takes 8% less time with AVX2.
         const std::uint32_t rounded = u + 0x7FFF + ((u >> 16) & 1), chosen = x == x ? rounded : u | 0x400000;
         bits = static_cast<std::uint16_t>(chosen >> 16);
     }

@@ -17,7 +17,7 @@ int default_threads();
 int most_threads();
 // If another library has loaded GCC's OpenMP, uses its threads from now on, and returns true. Otherwise returns false.
 bool find_openmp();
-// Creates the pool, and arranges that every forked child creates its own. It is called once.
+// Creates the pool, and arranges that every forked child creates its own pool. A second call has no effect.
 void start_threads();
 
 // The smallest number of scores for which a call uses several threads. Waking a thread takes 5 to 50 us, and a kernel
@@ -50,8 +50,8 @@ class FloatEnvironment {
     FloatEnvironment& operator=(const FloatEnvironment&) = delete;
 };
 
-// The body of a loop, called on ranges [begin, end) through a function pointer. So the functions that take it are no
-// templates, and the code of each body exists only once.
+// The body of a loop, called on ranges [begin, end) through a function pointer. So the functions that take a Work
+// are not templates, and the code of each body exists only once.
 struct Work {
     void (*call)(const void* body, std::int64_t begin, std::int64_t end);
     const void* body;
@@ -79,8 +79,8 @@ template <class Body> void parallel_each(int threads, std::int64_t n, const Body
         for (std::int64_t i = begin; i < end; ++i) body(i);
     }));
 }
-// Calls body(i, team) on each thread i of a team, all at the same time. The team has `threads` threads, or fewer if the
-// system refuses to start them.
+// Calls body(i, team) on each thread i of a team, all at the same time. `team` is the number of threads in the team:
+// `threads`, or fewer if the system refuses to start them.
 template <class Body> void on_team(int threads, const Body& body) {
     run_together(threads, Work::of([&](std::int64_t i, std::int64_t team) {
         body(static_cast<int>(i), static_cast<int>(team));
