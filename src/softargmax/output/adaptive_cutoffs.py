@@ -26,8 +26,8 @@ BATCH = 1024
 MOST = 3
 """By default, `adaptive_cutoffs` chooses the number of clusters from 0 to this limit.
 
-With its default `div_value`, `AdaptiveSoftmax` makes the vectors of each cluster 4 times shorter than those of the
-cluster before it. In a fourth cluster, they would be very short.
+By default, `AdaptiveSoftmax` makes the vectors of each cluster 4 times shorter than those of the cluster before it. The
+vectors of a fourth cluster would be very short.
 """
 
 

@@ -8,7 +8,7 @@ arrives before time t with probability :math:`1 - e^{-q_k t}`, so
 
 Here N(t) is the number of arrivals before t, a sum of K independent Bernoulli variables, and N_{-k} is the same number
 without class k. The trapezoid rule computes the distribution of N from its characteristic function. For N_{-k}, the
-characteristic function is divided by the factor of class k. With M angles, the only error of the rule comes from
+characteristic function is divided by the factor of class k. If the rule has M points, its only error comes from
 outcomes in which N differs from n by M or more. By Bernstein's inequality, their probability is negligible.
 
 The computation is fast because the integrand depends on q only through smooth functions of log q. Chebyshev nodes
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from softargmax.output.philox_stream import Floats, Ints
 
 # Classes are grouped into cells of log q, of width _CELL. Within a cell, the logarithms of the factors of the
-# characteristic function are interpolated. The factor of a class is a function of q t and of an angle. At q t = log 2
-# and the angle pi the factor is 0, and its logarithm is infinite. If a cell near this point has more than _FEW classes,
-# the characteristic function is below e^-32 there, so interpolation errors are negligible. Cells with at most _FEW
-# classes are not interpolated.
+# characteristic function are interpolated. The factor of a class is 1 + p (e^(i theta) - 1), where p = 1 - e^(-q t). At
+# q t = log 2 and theta = pi the factor is 0, and its logarithm is infinite. If a cell near this point has more than
+# _FEW classes, the characteristic function is below e^-32 there, so interpolation errors are negligible. Cells with at
+# most _FEW classes are not interpolated.
 _CELL = 0.5
 _FEW = 64
 _DEGREE = 16
@@ -86,7 +86,7 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
     --------
     >>> import numpy as np
     >>> from softargmax.output.inclusion_probability import inclusion_probabilities
-    >>> inclusion_probabilities(np.array([0.5, 0.25, 0.25]), 2)  # 1/2 + 1/4 2/3 + 1/4 2/3, ...
+    >>> inclusion_probabilities(np.array([0.5, 0.25, 0.25]), 2)  # 1/2 + 1/4 * 2/3 + 1/4 * 2/3, ..
     array([0.8333, 0.5833, 0.5833])
     """
     found, support = np.zeros(probabilities.size), np.flatnonzero(probabilities > 0.0)
@@ -211,7 +211,7 @@ def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, 
         {2 \sin(\theta_l / 2)}, \qquad \theta_l = (2 l + 1) \pi / M, \quad
         G(\theta) = \prod_k (1 + p_k (e^{i\theta} - 1))
 
-    M is the number of angles of the trapezoid rule. The formula holds if N differs from n by less than M. |G| is at
+    M is the number of points of the trapezoid rule. The formula holds if N differs from n by less than M. |G| is at
     most :math:`e^{-\mathrm{Var} N (1 - \cos\theta)}`, so few angles contribute.
     """
     variances = p * np.exp(-expected)

@@ -35,8 +35,8 @@ class AdaptiveSoftmax(RankedLayer):
         p(y \mid h) = \mathrm{softmax}(W_0 h + b_0)_{\text{token}(i)}\ \mathrm{softmax}(W_i P_i h + b_i)_y
         \ \text{in cluster } i
 
-    The first softmax, of :math:`W_0 h + b_0`, is the head. Its last entries are the tokens, one for each cluster. The
-    loss of a row needs only the head and, if its target is rare, the target's cluster. :math:`P_i` projects h to
+    The softmax of :math:`W_0 h + b_0` is the head. Its last entries are the tokens: token(i) stands for cluster i. The
+    loss of a row needs only the head and, if the row's target is rare, the target's cluster. :math:`P_i` projects h to
     :math:`D / v^i` dimensions, so the many rare classes have short vectors.
 
     Parameters
@@ -55,7 +55,7 @@ class AdaptiveSoftmax(RankedLayer):
     head_bias, tail_bias : bool
         If `head_bias` is True, the head has biases. If `tail_bias` is True, the clusters have biases.
     reduction : {"mean", "sum", "none"}
-        A call returns the mean or the sum of the losses, without ignored rows, or one loss per row.
+        A call returns the mean or the sum of the losses of the rows that are not ignored, or one loss per row.
     ignore_index : int
         Rows with this target are ignored.
     device, dtype : optional
@@ -88,7 +88,7 @@ class AdaptiveSoftmax(RankedLayer):
     IndexError. Under tracing, and on devices other than the CPU, the result for its row is NaN instead.
 
     Each cluster processes only the rows whose targets are in the cluster. Under tracing, and on devices other than the
-    CPU, each cluster processes all rows and ignores the targets of other clusters. The scores of the head, and of each
+    CPU, it instead processes all rows and ignores the targets of other clusters. The scores of the head, and of each
     cluster, are computed in blocks of at most 16 MiB (32 MiB in float64), and only one block is in memory at a time.
     All parameters have a gradient. A cluster without targets has gradients of 0.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 for _room in ("normalize", "loss", "sample", "output"):
-    register(f"softargmax.{_room}")  # so that torch.compile works before the first call of a layer
+    register(f"softargmax.{_room}")  # so that torch.compile can trace a layer that has not been called yet
 
 _SIZE = 1 << 23
 """The maximum number of scores in a block of rows. The rows of a block are normalised, searched or sampled together."""
@@ -83,7 +83,7 @@ class OutputLayer(nn.Module, ABC):
     classes : int
         K, the number of classes.
     reduction : {"mean", "sum", "none"}
-        A call returns the mean or the sum of the losses, without ignored rows, or one loss per row.
+        A call returns the mean or the sum of the losses of the rows that are not ignored, or one loss per row.
     ignore_index : int
         Rows with this target are ignored.
 

@@ -107,7 +107,7 @@ def _combined(loss: Tensor, lse: Tensor, entropy: Tensor, own: Tensor) -> Tensor
 def _defined_gradients(
     total: bool, inputs: Sequence[Any], wanted: Sequence[bool], g: Tensor, *, again: bool
 ) -> list[Tensor | None]:
-    """The gradients of <g, _definition(inputs)> with respect to the wanted inputs, for use inside a backward.
+    """The gradients of <g, _definition(inputs)> with respect to the wanted inputs, for use in a backward pass.
 
     With `again`, the gradients can be differentiated.
 

@@ -61,7 +61,7 @@ def dots(h: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, nodes: Te
 
 
 def _by_kernel(h: Tensor) -> bool:
-    """True if a native kernel computes the result: h is `readable`, and the reference is not requested."""
+    """True if a native kernel computes the result: h is `readable`, and "reference" is not requested."""
     return readable(h) and requested_name() != "reference"
 
 

@@ -50,7 +50,7 @@ class DifferentiatedSoftmax(RankedLayer):
     bias : bool
         If True, each class has a bias b_k.
     reduction : {"mean", "sum", "none"}
-        A call returns the mean or the sum of the losses, without ignored rows, or one loss per row.
+        A call returns the mean or the sum of the losses of the rows that are not ignored, or one loss per row.
     ignore_index : int
         Rows with this target are ignored.
     device, dtype : optional
@@ -78,7 +78,7 @@ class DifferentiatedSoftmax(RankedLayer):
     to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of range raises
     IndexError. Under tracing, and on devices other than the CPU, the result for its row is NaN instead.
 
-    At most 16 MiB of the scores (N, K) are in memory at once (32 MiB in float64).
+    The loss stores at most 16 MiB of the scores (N, K) at once (32 MiB in float64).
 
     Let :math:`dz = p - e_y`, and let :math:`dz_{(i)}` be the columns of dz that belong to block i. The gradients are
     :math:`dh_{(i)} = dz_{(i)} W_i`, :math:`dW_i = dz_{(i)}^T h_{(i)}` and :math:`db = \sum dz`. They can be
@@ -148,8 +148,8 @@ class DifferentiatedSoftmax(RankedLayer):
             How often each class occurs, at least 0. Shape (K,).
         blocks : int
             The number of blocks, 1 or above. There are fewer blocks if K or D is too small. All blocks have about the
-            same share of the counts. Each block has half the width of the block before it, and the last block has the
-            remaining width.
+            same share of the counts. Each block takes half of the columns of h that are left, and the last block takes
+            all that are left.
         **options
             The other arguments of `DifferentiatedSoftmax`.
 

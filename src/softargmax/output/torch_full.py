@@ -112,7 +112,7 @@ class FullSoftmax(LinearLayer):
         W, (K, D): a parameter to share, for example the weight of an embedding. By default the layer creates a new
         parameter.
     reduction : {"mean", "sum", "none"}
-        A call returns the mean or the sum of the losses, without ignored rows, or one loss per row.
+        A call returns the mean or the sum of the losses of the rows that are not ignored, or one loss per row.
     ignore_index : int
         Rows with this target are ignored.
     device, dtype : optional

@@ -49,7 +49,7 @@ class HierarchicalSoftmax(OutputLayer):
         If True, the gradients to weight and bias are sparse tensors of the nodes on the paths, for
         `torch.optim.SparseAdam` and SGD. Gradients with ``create_graph=True`` and gradients of `log_prob` are dense.
     reduction : {"mean", "sum", "none"}
-        A call returns the mean or the sum of the losses, without ignored rows, or one loss per row.
+        A call returns the mean or the sum of the losses of the rows that are not ignored, or one loss per row.
     ignore_index : int
         Rows with this target are ignored.
     device, dtype : optional
@@ -213,8 +213,8 @@ class HierarchicalSoftmax(OutputLayer):
 def pairs_of(paths: Paths, target: Tensor, counted: Tensor, depth: int) -> tuple[Pairs, Tensor]:
     """Return the pairs of a row and a node on its target's path, and their signs. Ignored rows have no pairs.
 
-    Under tracing, and on devices other than the CPU, each row has as many pairs as the longest path has nodes. A sign
-    of 0 marks an unused pair.
+    Under tracing, and on devices other than the CPU, every row instead has as many pairs as the longest path has nodes.
+    A sign of 0 marks an unused pair.
     """
     n = len(target)
     if readable(target):

@@ -56,7 +56,7 @@ class ImportanceSampledSoftmax(SamplingLayer):
     bias : Parameter or None
         b, (K,).
     ess : Tensor
-        The effective sample size :math:`(\sum r)^2 / \sum r^2` of each row in the last call, without ignored rows.
+        The effective sample size :math:`(\sum r)^2 / \sum r^2` of each row that was not ignored in the last call.
         Only calls on the CPU that are not traced (`torch.compile`, `torch.func`) update `ess` and let n grow.
     drawn : int
         The number of draws, after all doublings, of the last call that updated `ess`.

@@ -78,7 +78,7 @@ class NCE(SamplingLayer):
     The module is called like `SampledSoftmax`. `log_prob`, `log_prob_of`, `topk` and `sample` are exact: they sum over
     all classes. `log_score_of` avoids this sum: it returns s_y - log Z, which tends to log p(y | h) in training.
 
-    For any n the expected loss is smallest where :math:`e^{s_k} / Z = p(k \mid h)`, so the estimate is consistent. If
+    For any n, the expected loss is smallest where :math:`e^{s_k} / Z = p(k \mid h)`, so the estimate is consistent. If
     the scores are already normalised, the gradient tends to that of maximum likelihood as n grows. Otherwise the
     gradient also changes :math:`\sum_k e^{s_k}`.
 

@@ -43,8 +43,8 @@ class SampledSoftmax(SamplingLayer):
         by row, which takes 0.7 ms per row at K = 100,003.
     in_batch : Sampler, optional
         Distribution p of the targets, for example `Unigram` of their counts with power=1, or `Learned`. If passed, the
-        targets of the other rows are also negatives. The expected count of a class is then :math:`E\,\#j + (N - 1)\,
-        p_j`, where N is the number of rows that are not ignored.
+        targets of the other rows are also negatives. They add :math:`(N - 1)\, p_j` to :math:`E\,\#j`, where N is
+        the number of rows that are not ignored.
     seed : int
         Seed of the draws. The draws of a step depend only on the sampler, the seed and the step. Processes that train
         one model together need different seeds. Checkpoints do not contain the seed.
@@ -61,8 +61,8 @@ class SampledSoftmax(SamplingLayer):
     bias : Parameter or None
         b, (K,).
     step : Tensor
-        The number of calls in training mode. It is a buffer, so a model from a checkpoint continues with the next
-        draws.
+        The number of calls in training mode that drew negatives. It is a buffer, so a model from a checkpoint continues
+        with the next draws.
 
     Raises
     ------

@@ -149,9 +149,10 @@ class SamplingLayer(CandidateLayer):
         """Return the loss of every row, with the candidates `drawn` or, if None, with the draws of this step."""
 
     def _drawn_for(self, h: Tensor, y: Targets, n: int) -> Candidates:
-        """Return the first n draws of this step. If `shared`, all rows have these draws. Otherwise each has its own.
+        """Return the first n draws of this step.
 
-        A row's draws do not depend on other rows.
+        If `shared`, all rows have the same draws. Otherwise each row has its own draws, which do not depend on other
+        rows.
         """
         total = None if self.shared else y.total
         return Candidates(
@@ -164,7 +165,7 @@ class SamplingLayer(CandidateLayer):
         return found
 
     def _advance(self, y: Targets, loss: Tensor) -> None:
-        """Advance to the next step. Samplers that learn observe the targets after the loss is computed."""
+        """Advance to the next step. `Learned` samplers observe the targets after the loss is computed."""
         if learned := self._learned():
             numbers = [one.number for one in learned.values()]
             observe_classes(numbers, self.step, y.classes, y.counted, loss.detach())

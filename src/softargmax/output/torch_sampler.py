@@ -18,7 +18,7 @@ from softargmax.core.torch_operation import LIBRARY
 from softargmax.output.sampler_base import SAMPLERS
 
 ROWS = 1 << 32
-"""The number of streams per step, if each row has its own distinct draws: row r of step s has stream s * ROWS + r."""
+"""The number of streams per step, if each row has its own `unique` draws: row r of step s has stream s * ROWS + r."""
 
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 LIBRARY.define(
@@ -33,8 +33,8 @@ LIBRARY.define(
 draw_classes: Any = torch.ops.softargmax.draw_classes.default
 """(sampler, seed, step, n, unique, total, rows, dtype) -> index, log_expected: the first n draws of a step.
 
-If `total` is None, all rows share these draws. Otherwise each of `total` rows has its own draws, and only the draws of
-the rows `rows` are returned.
+If `total` is None, all rows share these draws. Otherwise each of `total` rows has its own draws, and `rows` selects the
+rows whose draws are returned (None: all rows).
 """
 expected_counts: Any = torch.ops.softargmax.expected_counts.default
 """(sampler, step, index, n, unique) -> expected counts of classes among n draws of this step, in float64."""

@@ -126,7 +126,7 @@ class TargetSampledSoftmax(CandidateLayer):
         """Return the distinct targets, and None in place of a mask.
 
         Under tracing, and on devices other than the CPU, return all targets in increasing order, and a mask that is
-        True where a target is repeated or not counted.
+        True where a target equals the one before it or is not counted.
         """
         if y.wrong is None:
             return torch.unique(y.classes), None

@@ -115,8 +115,8 @@ def _reaching(h: Tensor, splits: Splits, bound: Tensor) -> tuple[Tensor, Tensor,
 def descend(h: Tensor, splits: Splits, depth: int, source: Source, *, compact: bool) -> Tensor:
     """Return a class drawn for every row, or -1 if a score on the path to it is NaN.
 
-    At a node with score s, the path continues with the first child if log V - log(1 - V) < s. This has probability
-    sigma(s). V is uniform in (0, 1): at level d, it is column d of the row's random stream. If `compact`, rows that
+    Let V, uniform in (0, 1), be column d of the row's random stream. At a node of level d with score s, the path
+    continues with the first child if log V - log(1 - V) < s, which has probability sigma(s). If `compact`, rows that
     have reached a class are dropped. This depends on values, so it cannot be traced.
     """
     drawn = [_descend(h[part], splits, depth, source, part, compact=compact) for part in blocks(len(h), 64 * depth)]
