@@ -162,7 +162,7 @@ def test_topk_computes_only_the_clusters_it_needs(monkeypatch: pytest.MonkeyPatc
     for tokens, k, wanted in (
         ([-20.0, 5.0, -20.0], 5, [(50, 8)]),
         ([-9.0, -9.0, -9.0], 30, []),  # topk needs no cluster
-        ([0.5, 5.0, -20.0], 5, [(50, 8)]),  # the best classes of cluster 2 are more probable than the first token
+        ([0.5, 5.0, -20.0], 5, [(50, 8)]),  # the best classes of cluster 2 are more probable than cluster 1 as a whole
         ([5.0, 5.5, -20.0], 25, [(30, 8), (50, 8)]),
     ):
         with torch.no_grad():

@@ -68,10 +68,10 @@ def test_bias_falls_as_1_over_n(kind: Any) -> None:
 
 
 def test_nce_gradient_has_its_expectation_and_tends_to_likelihood() -> None:
-    """The mean gradient is -sigma(-D_y) s'_y + sum_j n q_j sigma(D_j) s'_j, where s' is the gradient of a score.
+    """The mean gradient is -sigma(-Delta_y) s'_y + sum_j n q_j sigma(Delta_j) s'_j.
 
-    D is Delta in the docstring of `NCE`. If the scores are normalised, the mean tends to the gradient of the full
-    softmax as n grows.
+    s'_j is the gradient of the score of class j, and Delta is defined in the docstring of `NCE`. If the scores are
+    normalised, the mean tends to the gradient of the full softmax as n grows.
     """
     hidden, y, sampler = drawn(D), torch.tensor(3), Unigram(layers.counts(K), power=0.5)
     q = torch.tensor(sampler.probabilities)

@@ -295,7 +295,7 @@ struct WordsField {
 void bind(nb::module_& module) {
     const auto run = [](auto& job) { return check_and_run(job); };
 
-    bind_vectors<DotsArgs>(module, "pair_scores", "Write the scores <h, w> + b of pairs of a row and a node to x.", run,
+    bind_vectors<DotsArgs>(module, "pair_scores", "Write to x the score <h, w> + b of each pair (row, node).", run,
                            vectors("h", &DotsArgs::h, kWide), vectors("weight", &DotsArgs::weight),
                            bias("bias", &DotsArgs::bias, &DotsArgs::weight),
                            vector("nodes", &DotsArgs::nodes, &DotsArgs::pairs),
@@ -303,8 +303,8 @@ void bind(nb::module_& module) {
                            numbers("x", &DotsArgs::out, &DotsArgs::pairs, &DotsArgs::h));
 
     bind_vectors<SumsArgs>(module, "sums",
-                           "For each segment, write the sum of factors times rows of the table to sums, and the sum of "
-                           "the factors to totals.",
+                           "For each segment, write the weighted sum of rows of the table to sums, and the sum of the "
+                           "factors (the weights) to totals.",
                            run, vectors_result("sums", &SumsArgs::out), vectors("table", &SumsArgs::table),
                            vector("index", &SumsArgs::index, &SumsArgs::places),
                            numbers("factors", &SumsArgs::factors, &SumsArgs::places, &SumsArgs::out),
@@ -314,8 +314,8 @@ void bind(nb::module_& module) {
 
     bind_vectors<PlacesArgs>(
         module, "places_by_row",
-        "Write the positions of index, sorted by value, to order. Write the distinct values to rows, and the start of "
-        "each value in order to starts. Return the number of distinct values.",
+        "Sort the positions of `index` by value, and write them to `order`. Write the distinct values to `rows`. "
+        "Write to `starts` where each value begins in `order`. Return the number of distinct values.",
         run, vector("index", &PlacesArgs::index, &PlacesArgs::places),
         vector("order", &PlacesArgs::order, &PlacesArgs::places),
         vector("rows", &PlacesArgs::rows, &PlacesArgs::places),
@@ -347,7 +347,7 @@ void bind(nb::module_& module) {
     const auto purpose = number("purpose", &DrawsArgs::purpose);
     const auto first = number("first", &DrawsArgs::first);
     bind_vectors<DrawsArgs>(module, "random_blocks",
-                            "Write four random words per position, from first on, to the columns of words.", run,
+                            "Fill each column of `words` with the random words of one position, from `first` on.", run,
                             WordsField{"words"}, seed, stream, purpose, first);
     bind_vectors<DrawsArgs>(
         module, "alias_draws",

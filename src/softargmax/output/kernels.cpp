@@ -114,7 +114,7 @@ template <class T, class F> void with_vectors(const Table& table, std::int64_t w
         if constexpr (sizeof(S) == sizeof(T) || 2 * sizeof(S) == sizeof(T)) {
             f(T{}, Vectors<S>{data, table.pitch});
         } else {
-            // This is no std::vector, because all instruction sets would share one compiled copy of its functions.
+            // No std::vector: the linker would keep one copy of its functions, compiled for one instruction set.
             const std::unique_ptr<T[]> copy(new T[static_cast<std::size_t>(table.rows * width)]);
             for (std::int64_t i = 0; i < table.rows; ++i)
                 convert(data + i * table.pitch, width, copy.get() + i * width);

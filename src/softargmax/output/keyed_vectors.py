@@ -163,7 +163,7 @@ class KeyedVectors:
         -------
         list of (str, float)
             Words and their cosines, largest cosine first. If the vectors have no words, the result is a list of (int,
-            float): the numbers of vectors and their cosines.
+            float): the indices of the vectors and their cosines.
 
         Raises
         ------

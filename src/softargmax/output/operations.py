@@ -181,7 +181,8 @@ pair_scores: Operation[PairScores, ScoresOfPairs] = Operation(
 )
 
 
-# --- binary losses: d loss / d x_p = slope_p = -s_p sigma(-s_p x_p); other gradients as for pairs with g_p = slope_p --
+# --- binary losses: slope_p = d loss / d x_p = -s_p sigma(-s_p (x_p + shift_p)) ---------------------------------------
+# The gradients dh, dw and db are those of pairs, with g_p = slope_p.
 
 
 class LossesOfCoins(NamedTuple):

@@ -2,11 +2,11 @@
 //
 // A node is a row of `weight`: a word, or an inner node of the tree. Each node belongs to one of kOwners owners, and
 // each owner is run by one thread. An owner processes the rows of the batch in order, and the nodes of each row in
-// groups of up to kTogether. In each group, the owner computes the inner products of the nodes that it owns with the
-// row's vector, and then updates these nodes. So each row uses node vectors that the earlier rows have updated. (If all
-// rows used the nodes' vectors from before the batch, nodes near the root of a tree would diverge.) The vector of a row
-// does not change until all owners have processed the batch. Then the changes of the owners are added to the vector, in
-// the order of the owners.
+// groups of up to kTogether. In each group, the owner computes the inner products of its own nodes with the row's
+// vector, and then updates these nodes. So each row uses node vectors that the earlier rows have updated. (If all rows
+// used the nodes' vectors from before the batch, nodes near the root of a tree would diverge.) The vector of a row does
+// not change until all owners have processed the batch. Then the changes of the owners are added to the vector, in the
+// order of the owners.
 //
 // So the bits of the results depend neither on the number of threads nor on their timing. A node stays in the cache of
 // one core. (In a version that divided the rows among the threads, two threads were no faster than one.)
@@ -99,7 +99,7 @@ template <class T> class Steps {
     T* change(int owner, std::int64_t row) const { return changes_ + (owner * batch_ + row) * args_.width; }
     double& loss(int owner, std::int64_t row) const { return losses_[owner * batch_ + row]; }
 
-    // Calls f(node, sign) for the nodes of every target of a row: the nodes on its path, or the target and its
+    // Calls f(node, sign) for the nodes of every target of a row: the nodes on the target's path, or the target and its
     // negatives.
     template <class F> SOFTARGMAX_INLINE void each_node(std::int64_t row, const F& f) const {
         for (std::int64_t t = args_.starts[row]; t < args_.starts[row + 1]; ++t) {
@@ -140,7 +140,7 @@ template <class T> class Steps {
         for (int owner = 0; owner < kOwners; ++owner) ends[owner + 1] += ends[owner];
         T* node[kTogether];
         std::int8_t sign[kTogether];
-        // Each owner's pairs begin at the value of ends[owner] before this loop, and end at its value after the loop.
+        // Before this loop, ends[owner] is where the owner's pairs begin. After the loop, it is where they end.
         for (std::int64_t j = 0; j < found.count; ++j) {
             const std::int64_t at = ends[found.owner[j]]++;
             node[at] = found.node[j];

@@ -61,7 +61,7 @@ def points_of(values: Any) -> NDArray[Any]:
 
 
 def clusters_of(values: Any) -> Any:
-    """Return a list of clusters: nested clusters unchanged, or cluster numbers (one per class) as lists of classes."""
+    """Return nested clusters unchanged. Convert cluster numbers, one per class, to lists of classes."""
     if isinstance(values, (list, tuple)) and any(map(_is_cluster, values)):
         return values
     found = on_host(values, "clusters")
@@ -250,9 +250,9 @@ def _bisect(x: NDArray[Any], sizes: Integers, direction: NDArray[Any]) -> Intege
     The clusters of a level form an array (G, S, D) for G clusters of at most S points, since their sizes differ by at
     most 1. Each step projects every point x_i on a direction v, which gives p_i. Then it replaces v by sum_i f_i x_i.
     In a step of the power method, which finds the direction of largest variance, f = p - mean p. In a step of
-    two-means, f is -1 / n in the first half, which has n points, and 1 / m in the second half, which has m points. So v
-    is the mean of the second half minus the mean of the first half. In both steps f sums to 0 over a
-    cluster, so the points of a cluster need not be centred.
+    two-means, f is -1 / n for the n points with the smallest p (the first half), and 1 / m for the other m points. So v
+    is the mean of the second half minus the mean of the first half. In both steps f sums to 0 over a cluster, so the
+    points of a cluster need not be centred.
     """
     starts, place = np.cumsum(sizes) - sizes, np.arange(sizes.max())
     size, there = sizes[:, None], place < sizes[:, None]

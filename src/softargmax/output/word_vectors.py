@@ -308,9 +308,10 @@ def _initial_vectors(seed: int, classes: int, dim: int) -> NDArray[np.float32]:
 
 
 def _pairs(text: Ints, windows: Ints, reach: int, start: int, stop: int) -> tuple[Ints, Ints, Ints]:
-    """Return three arrays: the tokens start to stop - 1 without the ends of sentences, `starts`, and all context words.
+    """Return three arrays: `centres`, `starts` and `context`.
 
-    The context words of token i are at the positions starts[i] to starts[i + 1] - 1 of the third array.
+    `centres` has the tokens at the positions start to stop - 1 of the text, without ends of sentences. The context
+    words of centres[i] are context[starts[i]:starts[i + 1]].
     """
     first = max(0, start - reach)
     near = text[first : stop + reach]
