@@ -180,7 +180,7 @@ def test_empty_and_tiny_shapes(quick: Backend, shape: tuple[int, ...]) -> None:
 
 @st.composite
 def layouts(draw: Any) -> tuple[np.ndarray, int]:
-    """Draw an array of any shape, axis order and strides, with some scores of -inf, and one of its axes."""
+    """Draw an array of any shape, axis order and strides, and one of its axes. Some scores are -inf."""
     dtype = draw(st.sampled_from([np.float32, np.float64]))
     shape = draw(hnp.array_shapes(min_dims=1, max_dims=4, max_side=9))
     elements = st.one_of(st.floats(-1e4, 1e4, width=32), st.sampled_from([-math.inf, 0.0, float(np.float32(1e-38))]))

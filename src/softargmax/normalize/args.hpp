@@ -55,7 +55,8 @@ struct Args : RowArgs {
     SumOf sum;          // which sum, for Op::sum
     Operand m, r, low;  // the state as doubles: read by apply_softmax, apply_log_softmax and fold; written by fold
     Operand parameter;  // parameter of a sum, such as the order of a Renyi entropy; one double per row
-    Operand lse;        // one per row, in nats: written by softmax and log_softmax unless null, read by the vjps
+    Operand lse;        // one lse per row, in nats: written by softmax and log_softmax unless null, read by their
+                        // vjps. For logsumexp_vjp: one incoming gradient g per row
 };
 
 }  // namespace softargmax::normalize

@@ -44,9 +44,9 @@ def boltzmann(
     energies : array_like
         E, any shape, any array library.
     temperature : float or array
-        T. At T = 0 the states with the lowest energy share all of the probability. At infinity all states are equally
-        likely. An array has one temperature per row. A list of M temperatures with a single system gives M values of
-        each result.
+        T. At T = 0 the states with the lowest energy share all of the probability. At infinity p is proportional to
+        `weights`: without weights, all states are equally likely. An array has one temperature per row. A list of M
+        temperatures with a single system gives M values of each result.
     k : float
         Boltzmann's constant, above 0, in the unit of E / T.
     weights : array, optional

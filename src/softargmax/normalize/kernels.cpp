@@ -99,7 +99,8 @@ template <class T, int Size> void vjp(const Args& args) {
     });
 }
 
-// Computes p g, with one g per row. Outside the support the result is 0, even if g is infinite or NaN.
+// Computes p times `weight`, the incoming gradient of the row. Outside the support the result is 0, even if `weight` is
+// infinite or NaN.
 template <class T, int Size> void weigh_block(Group<T, Size>& group, std::int64_t block) {
     for (int g = 0; g < group.count; ++g) {
         const T* p = group.scores + g * group.pitch;

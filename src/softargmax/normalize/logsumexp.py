@@ -88,10 +88,11 @@ def logsumexp(
     A row with an empty support gives -inf (for beta < 0: +inf), a row with an entry of +inf (for beta < 0: -inf) gives
     that infinity, and a row with a NaN gives NaN.
 
-    At T = inf the result is +inf, unless the support has a single score, which is then the result. T = -inf gives the
-    same result as T = inf. With weights, the result at T = inf depends on the sum of the weights. It is +inf for a sum
-    above 1, -inf for a sum below 1, and the weighted mean of the scores for a sum of 1. If the weights sum to 1 and T
-    is large, the sum of weighted exponentials is near 1. The rounding error of its logarithm is then multiplied by T.
+    At T = inf the result is +inf if the support has two or more scores. If the support has one score, the result is
+    this score. T = -inf gives the same result as T = inf. With weights, the result at T = inf depends on the sum of the
+    weights. It is +inf for a sum above 1, -inf for a sum below 1, and the weighted mean of the scores for a sum of 1.
+    If the weights sum to 1 and T is large, the sum of weighted exponentials is near 1. The rounding error of its
+    logarithm is then multiplied by T.
 
     Let l be the sum of exp(beta z_i - m), where m is the largest beta z_i. The term of the maximum is 1, so l = 1 + r.
     Only r is stored, and log l is computed as log1p(r). A result near 0 therefore keeps its digits.

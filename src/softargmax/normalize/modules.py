@@ -75,9 +75,9 @@ class Softmax(_Normalizer):
 
     Notes
     -----
-    Call the module with the scores z, a tensor of any shape, and optionally `where`, a boolean mask that broadcasts
-    with them. Edge rows and gradients are as in `softargmax.softmax`. Probability and gradient are exactly 0 outside
-    the support. A row with an empty support is all 0.
+    Call the module with the scores z (a tensor of any shape) and optionally `where` (a boolean mask that broadcasts
+    with z). Edge rows and gradients are as in `softargmax.softmax`. Probability and gradient are exactly 0 outside the
+    support. A row with an empty support is all 0.
 
     See Also
     --------

@@ -75,7 +75,7 @@ def log_softmax(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: A
 def _lse(rows: Rows, a: Measure, dtype: Any) -> Any:
     """Return lse = m + log l, in the unit of x = beta z. The dtype is float32 or wider."""
     xp = rows.xp
-    # In these rows beta m counts as m: an infinite m stays infinite at beta = 0, and m = 0 stays 0 at beta = inf.
+    # In the `fixed` rows beta m counts as m: an infinite m stays infinite at beta = 0, and m = 0 stays 0 at beta = inf.
     fixed = (xp.abs(a.m) == INF) | ((a.m == 0.0) & (a.hi == INF))
     infinite = ~fixed & (a.hi == INF)
     m, hi = xp.where(fixed, 0.0, a.m), xp.where(a.hi == INF, 0.0, a.hi)

@@ -99,10 +99,13 @@ def _add_pairs(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class Measure(NamedTuple):
-    """Scores x = beta z relative to the maximum of their row: x - x_max = s + t, w = exp(s + t), r = sum w - 1."""
+    """Scores x = beta z relative to the maximum of their row: x - x_max = s + t, w = exp(s + t), r = sum w - 1.
+
+    If there are weights, x is beta z + log weights.
+    """
 
     m: Any  # the maximum of z, or of -z if beta is negative
-    c: Any  # the maximum of (x - |beta| m + log weights), or 0 without weights
+    c: Any  # the maximum of (beta z - |beta| m + log weights), or 0 without weights
     s: Any
     t: Any
     w: Any

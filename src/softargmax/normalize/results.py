@@ -27,7 +27,7 @@ class SoftmaxWithLse(NamedTuple):
 
 @of_arrays
 class SignedLog(NamedTuple):
-    """Result of `signed_logsumexp`: the sum of each row, as the logarithm of its magnitude and its sign.
+    """Result of `signed_logsumexp`: the sum of each row, as its sign and the logarithm of its magnitude.
 
     Examples
     --------

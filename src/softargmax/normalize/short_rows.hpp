@@ -18,7 +18,7 @@ constexpr int kShort = kUnroll * 16;  // length of the longest row that fits a l
 // not predict the order in which rows of different lengths are read. If all lines were requested at once, the requests
 // would wait for one another.
 struct Lookahead {
-    const char *next = nullptr, *end = nullptr;  // the next line to prefetch and the end, both in the scores
+    const char *next = nullptr, *end = nullptr;  // in the scores: the next line to prefetch, and where to stop
     char* out = nullptr;  // the position in the results that corresponds to `next`
     const char* until = nullptr;
 
@@ -113,7 +113,7 @@ template <bool Unit> class Lanes {
         for (int g = 0; g < kRows; ++g) magic_[g] = static_cast<float>(magic - k[g]);
     }
 
-    // Sets the terms from columns_ to padded_ to 0.
+    // Writes 0 into the padding, terms[columns_] .. terms[padded_ - 1].
     void pad(float (*terms)[kRows]) const {
         for (int i = columns_; i < padded_; ++i) V::all(0).store(terms[i]);
     }
@@ -138,8 +138,8 @@ template <bool Unit> class Lanes {
         sum_lanes(y_, padded_, rest_);
         for (int g = 0; g < kRows; ++g) r_[g] = sum_of_terms(g, rest_[g]);
     }
-    // Returns the state's r: the number of maxima minus 1, plus `rest`, the sum of the other terms. `rest` is scaled so
-    // that the term of a maximum would be 1.
+    // Returns the state's r: the number of maxima minus 1, plus the sum of the other terms. The function scales this
+    // sum, `rest`, so that the term of a maximum would be 1.
     double sum_of_terms(int g, double rest) const {
         return (static_cast<double>(ties_[g]) - 1) + rest * (Reach<float>::lower / e_[g]);
     }
@@ -169,8 +169,8 @@ template <bool Unit> class Lanes {
     // For rows of at most `columns` scores.
     Lanes(Scale beta, int columns) : beta_(beta), columns_(columns), padded_((columns + kSide - 1) / kSide * kSide) {}
 
-    // Copies a row register by register, not pack by pack. With AVX2 a pack has two registers, and the second of the
-    // last pack may be past the end of the row.
+    // Copies a row register by register, not pack by pack. With AVX2 a pack has two registers, and the second register
+    // of the last pack may be past the end of the row.
     void load_row(int g, const float* z, std::int64_t n) {
         int i = 0;
         for (; i < n; i += One<float>::kLanes) One<float>::load_part(z + i, n - i, -INFINITY).store(row_[g] + i);

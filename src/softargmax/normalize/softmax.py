@@ -72,8 +72,8 @@ def softmax(
     Notes
     -----
     A score of -inf is outside the support: its probability is 0. A row with an empty support, or of length 0, is 0
-    everywhere. If k entries are +inf, each of them has probability 1/k. For beta < 0, -inf and +inf change roles. A NaN
-    in the support makes the support of its row NaN, and changes no other row.
+    everywhere. If k entries are +inf, each of them has probability 1/k. For beta < 0, -inf and +inf change roles. If a
+    score in the support is NaN, all probabilities in the support of its row are NaN. Other rows do not change.
 
     Gradient: with incoming g, it is :math:`\beta\,p \odot (g - \langle p, g\rangle)`. It is 0 outside the support and
     in rows that contain +inf.

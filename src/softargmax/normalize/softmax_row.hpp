@@ -120,7 +120,7 @@ template <class T, int Size> State start(const Group<T, Size>& group, int g) {
     return {at(args.m, args, row), at(args.r, args, row), at(args.low, args, row)};
 }
 
-// Writes the results of a row that are one number or state: the state itself, lse and the smooth maximum.
+// Writes the results that have one value per row: the state, lse and the smooth maximum.
 template <class T, int Size> void finish(const Group<T, Size>& group, int g, State& s) {
     const Args& args = group.args;
     const std::int64_t row = group.first + g;

@@ -44,7 +44,7 @@ struct States {
     State p, q;
 };
 // Returns the order a of a Renyi entropy, and 1 for sums without an order. The second distribution of the Renyi entropy
-// is q = p^a / sum p^a, which is the softmax of a times the scores.
+// is q = p^a / sum p^a, which is the softmax of the scores times a.
 template <int Size> double order_of(const Group<double, Size>& group, int g) {
     return group.args.parameter ? at(group.args.parameter, group.args, group.first + g) : 1;
 }
@@ -74,9 +74,9 @@ SOFTARGMAX_INLINE void add_to(Twofold& sum, Twofold part) {
     sum = {s.hi, std::isinf(s.hi) ? 0 : sum.lo + (s.lo + part.lo)};
 }
 
-// Returns h(r) = e^r - 1 - r without cancellation for |r| <= kNear. It starts from h(r / 4) and t(r / 4), where
-// t(r) = e^r - 1, and doubles r twice: h(2 r) = 2 h(r) + t(r)^2 and t(2 r) = t(r) (2 + t(r)). No term of these sums for
-// h is negative.
+// Returns h(r) = e^r - 1 - r without cancellation for |r| <= kNear. Let t(r) = e^r - 1. The function computes h and t
+// at r / 4, then doubles the argument twice: h(2 x) = 2 h(x) + t(x)^2 and t(2 x) = t(x) (2 + t(x)). No term of these
+// sums for h is negative.
 constexpr double kNear = 1.36;  // so that |r / 4| is less than ln2 / 2, the range of exp_tail
 SOFTARGMAX_INLINE Pack<double> beyond_linear(Pack<double> r) {
     using V = Pack<double>;
@@ -86,9 +86,9 @@ SOFTARGMAX_INLINE Pack<double> beyond_linear(Pack<double> r) {
 }
 
 // Returns sum (p delta - p + q), where delta = beta (x - y - top) - log_ratio = log p - log q. All terms are at
-// least 0. For close distributions a term is computed as p h(-delta), with the h of `beyond_linear`. So an error e in
-// `top` or `log_ratio` changes the sum by about e (sum p - sum q) + e^2 / 2, which is about e^2 / 2, because p and q
-// both sum to 1.
+// least 0. For close distributions a term is computed as p h(-delta), with the h of `beyond_linear`. An error e in
+// `top` or `log_ratio` then changes the sum by only about e^2 / 2. The part linear in e is e (sum p - sum q), and
+// vanishes because p and q both sum to 1.
 inline Twofold divergence(const double* x, const double* y, double beta, Twofold top, double log_ratio, const double* p,
                           const double* q, std::int64_t n) {
     using V = Pack<double>;

@@ -1,7 +1,9 @@
 """Read and write boxes (one slice per dimension) of the array in a ``.npy`` file, with plain read and write calls.
 
 The file is not memory-mapped, for two reasons. The system may keep mapped pages in this process's memory indefinitely.
-A disk error in a mapped page raises a signal, not an exception. Python objects are never unpickled.
+A disk error in a mapped page raises a signal, not an exception.
+
+Python objects are never unpickled.
 """
 
 from __future__ import annotations

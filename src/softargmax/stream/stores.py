@@ -181,10 +181,10 @@ class ScatteredStoreRows:
         return window[0].T if self.side_by_side else window[:, :, 0]
 
     def _boxes(self, box: Box) -> list[tuple[tuple[slice, slice], list[int], Box]]:
-        """Return (place, shape, box) for each box of the store from which a window is gathered.
+        """Return the boxes of the store that together make up a window, each as (place, shape, stored).
 
-        `place` is the position of the box in the flat view of the window (see `_flat`). `shape` is the shape of the
-        box, with the kept dimensions first.
+        `place` is the position of a box in the flat view of the window (see `_flat`). `shape` is the shape of the box,
+        with the kept dimensions first. `stored` is the box itself.
         """
         rows, elements = (box[2] if self.side_by_side else box[0]), box[1]
         boxes = []
