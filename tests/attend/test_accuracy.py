@@ -58,9 +58,9 @@ def test_error_is_at_most_1_5_times_torchs(shape: tuple[int, int, int], size: fl
     Let S be the scores. Each error is also at most 1e-6 max |v| if max |S| is at most 10. For larger scores the limit
     is D 2^-24 max |S| max |v|.
 
-    torch's error depends on the processor. With AVX-512 on Intel, torch's products are twice as accurate at scores of
-    100 as on other processors. If torch is that accurate, our error may exceed 1.5 times torch's. Our error must then
-    be at most half the error of `naive`.
+    torch's error depends on the processor. At scores of 100, torch's products with AVX-512 on Intel are twice as
+    accurate as on other processors. If torch is that accurate, our error may exceed 1.5 times torch's. Our error must
+    then be at most half the error of `naive`.
     """
     if causal and shape[0] != shape[1]:
         shape = (max(shape[0], 50), max(shape[0], 50), shape[2])

@@ -144,7 +144,11 @@ LAYOUTS: dict[str, Any] = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("width", "values"), [(64, 64), (40, 128), (17, 24)])
 def test_few_queries_have_the_bits_of_many(layout: str, width: int, values: int) -> None:
-    """Keys that at most 12 queries use, and values that at most 96 use, are not packed. With 100 queries, both are."""
+    """The bits do not depend on whether keys and values are packed.
+
+    Keys used by at most 12 queries, and values used by at most 96 queries, are not packed if their numbers are
+    contiguous. (Keys in float64 are always packed.) With 100 queries, both are packed.
+    """
     q, k, v = draw(2, 100, width), draw(2, 561, width, seed=1), draw(2, 561, values, seed=2)
     q, k, v = q.astype(LAYOUTS[layout](k).dtype), LAYOUTS[layout](k), LAYOUTS[layout](v)
     many = s.attention(q, k, v)

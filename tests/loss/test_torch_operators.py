@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import softargmax as s  # noqa: E402 not without torch
 from softargmax.core.scale import UNIT, Scale  # noqa: E402
 from softargmax.loss import linear_operations, operations  # noqa: E402
-from softargmax.loss.arguments import CrossEntropy, CrossEntropyVjp, Layer, LinearCrossEntropy, LinearVjp, LossOptions  # noqa: E402  # noqa: E402  # noqa: E402
+from softargmax.loss.arguments import CrossEntropy, CrossEntropyVjp, Layer, LinearCrossEntropy, LinearVjp, LossOptions  # noqa: E402
 
 Z = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 CLASSES = torch.tensor([[0, 1, -100, 3, 2], [3, 3, 2, 1, 0], [1, 1, -100, 2, 2]])

@@ -26,9 +26,8 @@ struct Args {
     Operand sink;  // one more score for each query, whose value is a vector of zeros; may be absent
     const std::int64_t* lengths = nullptr;  // number of keys of each entry of the batch; null: all keys
     // Paged keys and values (null `table`: no pages). A page has `page` rows, and `table` has `pages` page indices per
-    // entry of the batch. Key j of entry e is in row j % page of the page of k with the index
-    // table[e * pages + j / page], and its value is in the same place of v. The first `row` stride of k and v belongs
-    // to the page index.
+    // entry of the batch. Key j of entry e is in page table[e * pages + j / page] of k, in row j % page of that page.
+    // The key's value is in the same place of v. The first `row` stride of k and v belongs to the page index.
     const std::int64_t* table = nullptr;
     std::int64_t pages = 0, page = 0;
     std::int64_t left = -1, right = -1;  // number of visible keys before and after the query's position; -1: no limit

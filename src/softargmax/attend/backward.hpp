@@ -176,7 +176,7 @@ template <class T> struct Backward {
         T* const p = scratch(kScores).get<T>(2 * kBackQueries * kBackPitch);
         T* const ds = p + kBackQueries * kBackPitch;
         Range seen[kBackPanels];  // the keys of the block that each panel of queries sees
-        Range visible;  // the keys that any of them sees
+        Range visible;  // the keys that any of the panels sees
         for (std::int64_t i = 0; i < kBackPanels; ++i) {
             const std::int64_t first = block * kBackQueries + i * kPanelRows;
             const Range in = scores(first, begin, keys, p + i * kPanelRows * kBackPitch,
@@ -193,7 +193,7 @@ template <class T> struct Backward {
         if (!dk) return;
         for (std::int64_t i = visible.begin / kPanelRows * kPanelRows; i < visible.end; i += kPanelRows) {
             const std::int64_t count = std::min<std::int64_t>(kPanelRows, visible.end - i);
-            // The queries of the first to the last panel that sees at least one of the keys i to i + count - 1.
+            // From the first to the last query of the panels that see at least one of the keys i to i + count - 1.
             Range queries;
             for (std::int64_t j = 0; j < kBackPanels; ++j)
                 if (seen[j].begin < i + count && seen[j].end > i)

@@ -334,7 +334,7 @@ void bind(nb::module_& module) {
                [](nb::handle q, nb::handle k, nb::handle v) {
         return plain_heads(q, k, v, true) && Torch::known().still();
     }, "q"_a.none(), "k"_a.none(), "v"_a.none(),
-               "True if q, k and v are tensors, `plain_heads` is True, and a kernel may run `at_once`");
+               "True if q, k and v are tensors, `plain_heads` is True, and a kernel may run now, without torch");
     const auto qkv =
         std::tuple{input("q", &Args::q, Per::query, Count::width), input("k", &Args::k, Per::key, Count::width),
                    input("v", &Args::v, Per::key, Count::values)};

@@ -41,7 +41,7 @@ template <class T> struct Packing {
     }
     // Returns a block that only a few queries use. Values with contiguous numbers are not packed: they are read in
     // place, or copied row by row (`rows_of`). The same holds for whole panels of keys if their numbers are contiguous
-    // and at most kMostByColumns queries use them. Only float64 keys are always packed: few models use them, and
+    // and at most kMostByColumns queries use them. Keys in float64 are always packed: few models use them, and
     // reading them in place would need much code.
     Block<T> block_once(const Shared& head, std::int64_t begin) const {
         const Args& args = head.args;

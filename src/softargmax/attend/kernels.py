@@ -1,7 +1,7 @@
 """CPU kernels for NumPy arrays and tensors: the native kernels and the Python code around them.
 
-The native kernel flags each query with a NaN, an infinity or an overflow. The definition then recomputes the output and
-the gradients of the flagged queries. The results of other queries keep their bits.
+The native kernel flags each query for which it finds a NaN, an infinity or an overflow. The definition then recomputes
+the output and the gradients of the flagged queries. The results of other queries keep their bits.
 """
 
 from __future__ import annotations

@@ -223,8 +223,8 @@ class Attention(nn.Module):
         Parameters
         ----------
         module : torch.nn.MultiheadAttention
-            A module without `bias_k`, and with equal `kdim` and `vdim`, because here keys and values are projections of
-            one context. `add_zero_attn` becomes a sink of 0 that is not trained.
+            A module without `bias_k`. Its `kdim` and `vdim` must be equal, because here keys and values are projections
+            of one context. `add_zero_attn` becomes a sink of 0 that is not trained.
         **options
             Options that the torch module does not have: causal, window, softcap and others.
 

@@ -37,7 +37,7 @@ def attention_varlen(
     v : array_like, shape (M, G, Dv)
         Values of all sequences.
     cu_q, cu_k : array of int, shape (S + 1,)
-        a and b. Sequence s has the queries a_s to a_{s+1} - 1 and the keys b_s to b_{s+1} - 1. Both are
+        a and b. Sequence s has the queries a_s to a_{s+1} - 1 and the keys b_s to b_{s+1} - 1. a and b are
         nondecreasing. a runs from 0 to N, b from 0 to M.
     scale, alpha : float or array, optional
         As in `attention`. An array broadcasts with (H, N).

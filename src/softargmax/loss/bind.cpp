@@ -156,7 +156,7 @@ void bind(nb::module_& module) {
     };
     bind_layer(
         "linear_cross_entropy",
-        "the loss of a last layer; those of the gradients dh, dw, db that have the shape of h, w, bias; returns the "
+        "the loss of a last layer; also each gradient dh, dw, db, unless its array has the shape (0,); returns the "
         "first row whose class is out of range",
         loss, least);
     bind_layer("linear_cross_entropy_vjp", "g times the gradients of the loss of a last layer", g, least);

@@ -116,7 +116,7 @@ template <class T> class LastLayer {
         if (args_.dh) product(dz, w_of_dh_, row_of(args_.dh, begin, args_.width), false, true);
         if (args_.dw) product(dz.transposed(), h_of_dw_.part(begin, end), args_.dw, begin > 0, true);
         if (!args_.db) return;
-        if (!ones_) {  // no later part has more rows than the first, so these ones are enough for all parts
+        if (!ones_) {  // no later part has more rows than the first, so this vector of ones is long enough
             ones_ = numbers(end - begin);
             std::fill_n(ones_.get(), end - begin, T{1});
         }

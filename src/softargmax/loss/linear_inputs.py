@@ -77,7 +77,7 @@ def layer_of(h: Any, w: Any, bias: Any, suffix: str = "") -> CheckedLayer:
 
 
 def widest_dtype(dtype: Any, *layers: CheckedLayer) -> Any:
-    """Return `dtype`, or if it is None the widest dtype of the arrays of the layers, at least float32."""
+    """Return `dtype`. If `dtype` is None, return the widest dtype of the arrays of the layers, at least float32."""
     if dtype is not None:
         return dtype
     xp = namespace(layers[0].h)

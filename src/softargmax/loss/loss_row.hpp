@@ -130,11 +130,11 @@ struct Slope {
 
 // ---- passes over rows -----------------------------------------------------------------------------------------
 //
-// The blocks of a row are folded into the state of the row. The loss is computed from the state and the score of the
-// target. The gradient is the softmax of the blocks minus the target. These two passes are enough for a `plain` loss,
-// which has classes as targets and neither label smoothing nor a soft-cap. All other losses are computed in double,
-// because p minus a smoothed target cancels. If the target has more than one class, as with label smoothing, an extra
-// pass over the blocks computes `Sums`.
+// The first pass folds the blocks of a row into the state of the row. The loss is computed from the state and the score
+// of the target. The second pass computes the gradient: the softmax of the blocks minus the target. These two passes
+// are enough for a `plain` loss, which has classes as targets and neither label smoothing nor a soft-cap. All other
+// losses are computed in double, because p minus a smoothed target cancels. If the target has more than one class, as
+// with label smoothing, an extra pass over the blocks computes `Sums`.
 
 inline bool is_plain(const Args& args) { return args.target && args.label_smoothing == 0 && args.softcap == 0; }
 
@@ -155,7 +155,7 @@ struct Strip {
 // Returns the sums of one block. `s` must contain the maximum of the whole row.
 inline Sums look(const Strip& x, const State& s, Scale beta) {
     using V = Pack<double>;
-    // far = kFar beta (m - z), computed so that m - z cannot overflow.
+    // Here `far` includes the factor kFar: kFar beta (m - z). It is computed so that m - z cannot overflow.
     const double part = beta.hi < 1 || std::fabs(s.m) > 1e290 ? kFar : 1;
     const V top = V::all(s.m), m = V::all(part * s.m), minus_part = V::all(-part);
     const V rest_of_beta = V::all(beta.hi * (kFar / part));
