@@ -92,7 +92,7 @@ def masked(row: Row, backend: Backend, *, rows: bool) -> dict[str, Any]:
 
 @each
 def test_values(row: Row, quick: Backend) -> None:
-    """Every edge row gives the p of the table and no NaN in other rows, for one alpha and for an array of alphas."""
+    """Every edge row gets its listed p and puts no NaN into other rows, for one alpha and for an array of alphas."""
     z = np.array([np.zeros(len(row.z)), row.z, np.ones(len(row.z))])
     for dtype in quick.dtypes:
         if not serves(row, quick, dtype):
@@ -110,7 +110,10 @@ def test_values(row: Row, quick: Backend) -> None:
 @each
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_values_of_long_rows(row: Row, dtype: str) -> None:
-    """An edge row, padded with -inf to 67 scores for the kernel for long rows, has its listed p, support and loss."""
+    """An edge row, padded with -inf to 67 scores for the kernel for long rows, has its listed p and support.
+
+    Its loss is NaN if and only if a p of the row is NaN.
+    """
     if not serves(row, Backend("numpy", "native"), dtype):
         return
     z, p, mask = np.full(67, -INF), np.zeros(67), np.ones(67, bool)

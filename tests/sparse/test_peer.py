@@ -65,7 +65,7 @@ def peer_result(f: Any) -> str:
 
 
 def test_results_where_the_peer_fails() -> None:
-    """Where the peer returns NaN or raises, softargmax returns the value of the edge table."""
+    """Where the peer returns NaN or raises, softargmax returns finite values."""
     nothing = torch.full((3,), -math.inf)
     assert peer_result(lambda: peer.sparsemax(nothing)) in ("IndexError", "RuntimeError", "NaN")
     assert (s.sparsemax(nothing) == 0).all()

@@ -74,7 +74,7 @@ def by_differences(row: list[float], alpha: float) -> tuple[np.ndarray, float]:
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("alpha", ORDERS)
 def test_the_gradient_to_alpha(alpha: float, name: str) -> None:
-    """The gradients of p and tau with respect to alpha agree with differences, near alpha = 1 and at 1, too."""
+    """Gradients of p and tau with respect to alpha agree with finite differences, also at alpha = 1 and near it."""
     row = ROWS[name]
     dp, dtau = by_differences(row, alpha)
     for implementation in ("native", "reference"):

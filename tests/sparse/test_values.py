@@ -135,10 +135,7 @@ def test_sparsemax_is_the_exact_fraction_rounded(dtype: str) -> None:
 @pytest.mark.no_sanitize  # other tests run the same code under the sanitizers
 @pytest.mark.parametrize("alpha", [1.001, 1.01, 1.03, 1.05, 1.1, 1.2, 1.3])
 def test_powers_over_the_range_of_v(alpha: float) -> None:
-    """The lower of two scores has p = v^(1 / (alpha - 1)). It is accurate for these v, up to 1.
-
-    The powers of these v use every entry of the kernel's table of logarithms.
-    """
+    """The p of the lower of two scores, v^(1 / (alpha - 1)), is accurate over a wide range of v up to 1."""
     for v in np.linspace(max(0.02, 1 - 60 * (alpha - 1)), 1, 97):
         row = np.array([0.0, (v - 1) / (alpha - 1)])
         check(row, alpha, "native", "float64")

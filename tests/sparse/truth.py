@@ -1,6 +1,6 @@
 """The true p of the sparse maps: in mpmath for a row, in longdouble for a matrix, in fractions for sparsemax.
 
-This file does not use softargmax. Unlike the library, it solves for the largest probability q, between 1/K and 1.
+This file does not use softargmax. Unlike the library, it solves for q, the largest of the K probabilities of a row.
 
     p_i = (q^a + a d_i)_+^(1/a)      d_i = z_i - max z      a = alpha - 1      p_i = q e^(d_i) where a = 0
 

@@ -17,7 +17,7 @@ struct Args : RowArgs {
     bool replace = true;
     Operand index;  // one per draw; -1 in a row that cannot be drawn from
     Operand logprob;  // one per draw, float or double; absent: not requested
-    Operand support_size;  // number of classes of a row that can be drawn; absent: not requested
+    Operand support_size;  // one per row: the number of classes that can be drawn; absent: not requested
     std::uint8_t* status = nullptr;  // one error code per row (kernels.cpp); 0: no error
     std::uint64_t* words = nullptr;  // for noise: the output if there is no `out`, else the input
     std::int64_t first = 0;  // the first column of the words

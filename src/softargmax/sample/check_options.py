@@ -64,7 +64,7 @@ def parameter(value: Any, z: Any, name: str, axis: int = -1) -> Any:
 
 
 def _kept(k: Any, classes: int) -> Any:
-    """Return the number of classes that top_k keeps. -1 (in vLLM), 0 (in transformers) and k above K keep all."""
+    """Return the number of classes that top_k keeps. -1 (in vLLM), 0 (in transformers) and k > `classes` keep all."""
     if isinstance(k, float):
         return k if 1 <= k <= classes else float(classes)
     xp = namespace(k)

@@ -157,7 +157,7 @@ template <class T> class Select {
         while (i + 1 < all.size() && (before += all[i].weight) < goal) ++i;
         return {all[i].key, all[i].at};
     }
-    // Returns the boundary for a bin in which all scores are equal. Scores with the lowest columns are kept first.
+    // Returns the boundary for a bin in which all scores have the same key. The lowest columns are kept first.
     Boundary first_alike(double its, double before, double goal) {
         Boundary last{its, -1};
         each([&](const Piece<T>& piece, std::int64_t from, std::int64_t n, const double* x, const double* q) {

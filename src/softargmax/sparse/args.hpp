@@ -5,12 +5,12 @@
 
 namespace softargmax::sparse {
 
-// The loss saves five numbers of `Found` (newton_root.hpp) per row for its gradient: the m and r of `limit`, with
-// kOrdinary in place of r if the row has a root; the root (2 numbers); and `others` (`save_root` in kernels.cpp).
+// The loss saves five numbers of `Found` (newton_root.hpp) per row for its gradient: the m and r of `limit`, the root
+// (2 numbers), and `others`. If the row has a root, kOrdinary is saved in place of r (`save_root` in kernels.cpp).
 constexpr int kRootNumbers = 5;
 
 // A map reads scores from `z` and writes p to `out`. The gradient of a map reads p from `z` and the incoming gradient
-// from `other`. Arrays with one number per row are contiguous.
+// from `other`. A pointer is to a contiguous array with one number per row, unless its comment says otherwise.
 struct Args : RowArgs {
     Operand alpha;                    // float64, one per row, above 0
     Operand tau;                      // written by a map unless absent; read by the gradient of a map

@@ -8,8 +8,8 @@
 //
 // The variable of a map, `at`, is a pair of doubles that determines lambda. Each map has its own kind of variable, the
 // one that gives the most accurate p. For alpha <= 2, `shift` moves `at` by a step of lambda. Far from the root,
-// `rough` computes p approximately, in packs of T. In the last steps, `exact` computes p in double, and uses both
-// numbers of `at`. Scores up to `cut` have p = 0 now and after all further steps.
+// `rough` computes p approximately, in packs of the scores' type. In the last steps, `exact` computes p in double, and
+// uses both numbers of `at`. Scores up to `cut` have p = 0 now and after all further steps.
 #pragma once
 
 #include "core/cpp/math.hpp"
@@ -100,8 +100,8 @@ struct Root {
 
 // ---- maps -----------------------------------------------------------------------------------------------------
 
-// Scores up to `cut` are skipped, because they have p = 0 at the root. This also holds if the current lambda is too
-// large, by at most kMargin.
+// Scores up to `cut` are skipped, because they have p = 0 at the root. This also holds if the current lambda exceeds
+// the root by up to kMargin.
 constexpr double kMargin = 1e-3;
 
 // (1 - e^-u) / u for u >= 0.
@@ -257,9 +257,9 @@ template <class N, bool scaled> struct SquaredEntmax : ClosedEntmax<N, 2, scaled
     }
 };
 
-// alpha <= 2 without a closed form: v = 1 + a beta (z - c), with c = m + lambda / beta. Below order 1 every v is at
-// least 1, so no score is near the threshold. Below order 1, lambda may be in the thousands. Therefore a step is
-// measured relative to the v of the maximum.
+// alpha <= 2 without a closed form, or with an extreme beta (`is_closed`): v = 1 + a beta (z - c), with
+// c = m + lambda / beta. Below order 1 every v is at least 1, so no score is near the threshold. Below order 1, lambda
+// may be in the thousands. Therefore a step is measured relative to the v of the maximum.
 template <class N> struct ShiftedEntmax : GentleEntmax<N> {
     using GentleEntmax<N>::at, GentleEntmax<N>::m;
     static constexpr bool kLogarithm = true;
@@ -282,9 +282,9 @@ template <class N> struct ShiftedEntmax : GentleEntmax<N> {
         shift(step);
         return std::fabs(step) / scale();
     }
-    // A step may bring a score into the support. The score then adds v^(1/a) to the sum, which the derivatives at the
-    // start of the step do not include. The tolerance bounds this v by e^(-37 a), so that the score adds at most e^-37,
-    // less than half an ulp of 1 in double. At a = 1 the sum is linear (see `LinearEntmax`).
+    // A step may bring a score into the support. The score then adds v^(1/a) to the sum. The derivatives at the start
+    // of the step do not include this term. The tolerance bounds this v by e^(-37 a), so that the score adds at most
+    // e^-37, less than half an ulp of 1 in double. At a = 1 the sum is linear (see `LinearEntmax`).
     double tolerance() const { return a_ == 1 ? kInf : std::min(1e-5, exp_scalar(-37 * a_)); }
     N newton(N rest, N slope) const { return sparse::newton(a_, rest, slope); }
     double cut() const { return cut_below(at.hi - (reach_of(a_) + kMargin) / beta.hi); }

@@ -172,7 +172,8 @@ template <class F, class From> LossOf loss_of(const F& map, From& from, double z
     const double psi = e < 0.5 ? psi_of(a, e) : (pv - 1) / (1 + a) - map.x(z_y);
     return {(rounded(others.pv) + ties * pv) / (1 + a) + psi, e < 0.5 ? e : 1 - p};
 }
-// Returns the loss for a target among k scores of +inf: H_alpha of the uniform distribution over k classes.
+// Returns the loss for a target with p = 1 / k, in a row with +inf or at infinite beta: H_alpha of the uniform
+// distribution over k classes.
 inline double loss_of_ties(double a, double k) {
     const double log = log_scalar(k), u = a * log;
     return log / (1 + a) * (std::fabs(u) < 1e-6 ? 1 - u / 2 : (1 - exp_scalar(-u)) / u);

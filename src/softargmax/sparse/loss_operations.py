@@ -1,7 +1,7 @@
 """Operations of the Fenchel-Young losses. The definitions are in reference_loss.py.
 
-The notation is that of `support.py`. In addition, t is the target probability of each class, and u = g (p - t) is the
-gradient of <g, loss> with respect to x.
+The notation is that of `support.py`, but t is the target probability of each class. u = g (p - t) is the gradient of
+<g, loss> with respect to x.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _refuse(i: OfClasses, row: int) -> None:
 
 
 def _support(i: OfClasses) -> tuple[Support, Any, Any]:
-    """Return (`Support` of p, p, tau), from which second derivatives follow. Ignored rows have an empty support."""
+    """Return the `Support`, p and tau, from which second derivatives follow. Ignored rows have an empty support."""
     xp = namespace(i.z)
     ignored = i.target == i.ignore_index
     p, tau = entmax(Scores(xp.where(ignored, 0.0, i.z), i.alpha, i.where, i.beta, i.axes))

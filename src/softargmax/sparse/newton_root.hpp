@@ -14,7 +14,7 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::sparse {
 template <class T> using Frame = FrameOf<Args, T>;
 template <class T, int Size> using Group = GroupOf<Args, T, Size>;
 
-constexpr std::int64_t kSlack = 2 * 16;  // `compress` writes up to this many numbers past the end
+constexpr std::int64_t kSlack = 2 * 16;  // `compress` writes up to this many numbers past the end of the list
 
 // Calls f(pack of doubles, index) for each half of a pack of floats, or once for a pack of doubles. Callers add up each
 // half separately, because the additions to a single sum would wait for each other.
@@ -83,7 +83,7 @@ struct Found {  // the solution of a row
     Twofold a{0, 0};  // alpha - 1
     Scale beta;
     Twofold at;  // the root, if `ordinary`
-    State limit;  // m is the maximum; r is only set without a root, to NaN or one less than the number of p > 0
+    State limit;  // m is the maximum; without a root, r is NaN or one less than the number of p > 0
     bool ordinary = false;  // true if the row has a root; false with +inf, NaN, an empty support or infinite beta
     double others = -1;  // 1 - p of the target class, or -1 if the class is not in the support
 };

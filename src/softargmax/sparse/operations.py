@@ -21,7 +21,7 @@ from softargmax.sparse.support import Support
 
 
 class Scores(NamedTuple):
-    """Scores, whose rows run along `axes`, and alpha, the order of the map, for each row."""
+    """Scores with rows along `axes`, the order alpha of each row, and the options of the map."""
 
     z: Array
     alpha: Rowwise

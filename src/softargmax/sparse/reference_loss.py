@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from softargmax.core.scale import Scale
 
-_TERMS = 25  # terms of the series for psi, used for e < 1/4
+_TERMS = 25  # the largest j in the series for psi, which is used for e < 1/4
 
 
 @np.errstate(all="ignore")

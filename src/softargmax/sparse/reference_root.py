@@ -121,7 +121,7 @@ def powers(root: Root, low: Any) -> tuple[Any, Any, Any]:
     log_q = xp.log(xp.where(steep, at + low, 1.0))
     base = xp.where(steep, xp.exp(a * log_q), 1.0)
     tie = steep & (x == 0.0) & (r == 0.0)
-    is_q = first | (tie & (base <= xp.finfo(base.dtype).smallest_normal))  # here p is q itself
+    is_q = first | (tie & (base <= xp.finfo(base.dtype).smallest_normal))  # here p is the root itself
     v, v_low = two_sum(base + xp.zeros_like(w), w)
     v_low = v_low + q
     inside = there & (v + v_low > 0.0) & ~is_q
@@ -138,7 +138,7 @@ def powers(root: Root, low: Any) -> tuple[Any, Any, Any]:
     p = xp.where(inside, xp.exp(xp.where(near, y_near, y_far)), 0.0)
     factor = xp.where(steep, xp.exp((xp.where(steep, a, 1.0) - 1.0) * log_q), 1.0)
     p, slope = xp.where(is_q, at + low, p), xp.where(is_q & there, 1.0, p / safe_v * factor)
-    p = xp.where(tie, p + frozen(at + low - p), p)  # the value of q, with the derivative of p
+    p = xp.where(tie, p + frozen(at + low - p), p)  # the value of the root, with the derivative of p
     return xp.where(there, p, 0.0), slope, xp.where(is_q, base, xp.where(inside, safe_v, 0.0))
 
 
