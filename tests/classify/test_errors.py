@@ -119,7 +119,7 @@ MIXED = np.array(["a", 1] * 20, object)
             lambda: classify.TemperatureScaling().fit(X, MIXED),
         ),
         (TypeError, r"SoftmaxRegression\(\) has no argument alpah; use alpha", lambda: SoftmaxRegression(alpah=2)),
-        # No argument resembles random_state enough to suggest it.
+        # No argument is similar enough to random_state to be suggested.
         (TypeError, r"no argument random_state; it takes C, l1_ratio", lambda: SoftmaxRegression(random_state=0)),
         (TypeError, r"^MultinomialNaiveBayes\(\) has no argument q", lambda: classify.MultinomialNaiveBayes(q=2)),
         (TypeError, r"^LinearDiscriminant\(\) takes none by position", lambda: classify.LinearDiscriminant(2)),

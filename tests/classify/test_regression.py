@@ -306,8 +306,8 @@ def test_scores_beyond_the_dtype_raise() -> None:
 def test_stalled_fit_warns() -> None:
     """A descent that stalls far above tol warns.
 
-    On float32 rows far from 0 with an l1 penalty, some descents stall. Which ones do depends on the last bits of
-    NumPy's sums, which differ between instruction sets.
+    On float32 rows far from 0 with an l1 penalty, some descents stall. The last bits of NumPy's sums decide
+    which descents stall. These bits differ between instruction sets.
     """
     X, y = SMALL["breast_cancer"]
     far, ratios, options = X + 1000, (0.1, 0.3, 0.5, 0.7, 0.9), {"max_iter": 5000, "tol": 1e-8}

@@ -266,8 +266,11 @@ def test_qda_names_the_class_and_the_column(run, tmp_path):
     once = np.where(t, np.arange(400) == 7, x)
     little = np.where(t, 0.03 * x, x)
     for columns, message in (
-        ({"a": z, "b": np.where(t, 2, x)}, "class '1' does not vary in column 'b'; --drop b leaves it out, or"),
-        ({"a": z, "b": np.where(t, 1e-6 * x, x)}, "class '1' hardly varies in column 'b'; --drop b leaves it out, or"),
+        ({"a": z, "b": np.where(t, 2, x)}, "class '1' does not vary in column 'b'; --drop b leaves out the column, or"),
+        (
+            {"a": z, "b": np.where(t, 1e-6 * x, x)},
+            "class '1' hardly varies in column 'b'; --drop b leaves out the column, or",
+        ),
         ({"a": z, "my k": colour}, "class '1' does not vary in column 'my k' ('blue' or not); --drop 'my k' leaves"),
         ({"a": z, "b": once}, "class '1' does not vary in column 'b' without the rows of one fold;"),
         (

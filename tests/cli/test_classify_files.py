@@ -61,7 +61,7 @@ def test_decimal_commas(run, tmp_path, mark):
 @pytest.mark.parametrize(
     ("mark", "change", "message"),
     [
-        (",", comma, "row 1: '5,1' is not a number; write it like 1234.5, or --drop length leaves it out"),
+        (",", comma, "row 1: '5,1' is not a number; write it like 1234.5, or --drop length leaves out the column"),
         (
             ";",
             lambda i, x: x if i % 2 else comma(i, x),
@@ -76,7 +76,11 @@ def test_decimal_commas(run, tmp_path, mark):
         (",", lambda i, x: x if i % 4 else "-", "row 1: '-' is not a number, unlike 112 other rows; correct it"),
         (",", lambda i, x: "?" if i % 3 else x, "row 2: '?' is not a number, unlike 50 other rows"),
         (",", lambda i, _: f"w{i % 100}", "'length': expected at most 75 categories, got 100 in 150 rows; --drop"),
-        (",", lambda i, _: f"2020-01-{1 + i % 28:02}", "'length' contains dates or times; --drop length leaves it out"),
+        (
+            ",",
+            lambda i, _: f"2020-01-{1 + i % 28:02}",
+            "'length' contains dates or times; --drop length leaves out the column",
+        ),
         (",", lambda i, _: f"2020-01-01T12:{i % 28:02}:00Z", "'length' contains dates or times"),
     ],
 )
@@ -132,7 +136,7 @@ def test_unnamed_column_of_row_numbers_is_refused(run, tmp_path, name):
     found = run("fit", "index.csv", "--target", "t")
     assert found.code == 1
     assert f"column {name!r} has no name" in found.err
-    assert "--drop '" + name + "' leaves it out" in found.err
+    assert "--drop '" + name + "' leaves out the column" in found.err
     assert run("fit", "index.csv", "--target", "t", "--drop", name, "--json").json()["features"] == 1
 
 
@@ -319,7 +323,7 @@ def test_increasing_integers_give_a_warning(run, tmp_path, start, step, shown):
     found = run("fit", path, "--target", "kind", "--json").json()
     [line] = found["warnings"]
     assert line.startswith(f"column 'length' increases from row to row ({shown}")
-    assert line.endswith("--drop length leaves it out")
+    assert line.endswith("--drop length leaves out the column")
     assert "warning: column 'length'" in run("fit", path, "--target", "kind").out
     assert not run("fit", path, "--target", "kind", "--drop", "length", "--json").json()["warnings"]
     assert not run("fit", numbered(tmp_path / "x.csv", 0.5, 1), "--target", "kind", "--json").json()["warnings"]

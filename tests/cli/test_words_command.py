@@ -301,4 +301,4 @@ def test_killed_training_process_is_reported(run, text, monkeypatch):
     monkeypatch.setattr(launch_worker, "send", lambda pipe, *_: pipe.close())
     done = run("train-words", text, "--layer", "full", *SMALL)
     assert done.code == 1
-    assert done.err == "softargmax: the process that trained full ended with code 1 and no results\n"
+    assert done.err == "softargmax: the process of layer full ended with code 1 and no results\n"

@@ -177,7 +177,7 @@ def test_invalid_texts(tmp_path, monkeypatch, words, message):
 
 
 def round_trip(text):
-    """Return the text that a vocabulary writes for the classes of this text."""
+    """Return the text that a vocabulary writes for the classes of `text`."""
     vocabulary = Vocabulary([*dict.fromkeys([UNKNOWN, BEGIN, *TOKEN.findall(text)])], np.empty(0))
     return vocabulary.text(vocabulary.encoded(text))
 

@@ -109,7 +109,8 @@ def test_held_out_spans_are_spread_over_the_text():
     assert held_out.spans[:, 0].tolist() == [0, 196, 392, 588, 784, 980]
     assert (held_out.spans.diff() == 1).all()
     every = HeldOut(settings, text, 10**9)
-    assert every.tokens == 992  # 62 sequences predict 16 tokens each, and the last 4 tokens are not used
+    # 62 sequences predict 16 tokens each. 8 tokens are not predicted: the first 4, and 4 between sequences.
+    assert every.tokens == 992
     assert (every.spans[:, 4:].flatten().unique(return_counts=True)[1] == 1).all()
 
 
@@ -176,7 +177,9 @@ def test_target_sampling_has_the_targets_of_its_part(tmp_path):
 
 
 def test_nonfinite_loss_is_an_error(tmp_path):
-    with pytest.raises(FailedRunError, match=r"the loss of full is (inf|nan) at step \d+; a smaller --lr may help"):
+    with pytest.raises(
+        FailedRunError, match=r"the loss of layer full is (inf|nan) at step \d+; a smaller --lr may help"
+    ):
         run(job(tmp_path, lr=1e38, until=Until(steps=50)))
     assert not list(tmp_path.iterdir())
 

@@ -114,15 +114,15 @@ def calibration_report(
         Probabilities, shape (n, K); for two classes also (n,), the probabilities of the second class.
     classes : array_like, optional
         The classes in the order of p's columns. If y has K different labels, the default is the sorted labels. If y has
-        fewer labels, and they are integers from 0 to K - 1 that include 0, the default is 0 to K - 1.
+        fewer labels, the default is 0 to K - 1. In this case all labels must be in this range, and one label must be 0.
     bins : int
         Number of bins of the confidence. The confidence of a row is its largest p.
     strategy : {"uniform", "quantile"}
         Bins of equal width, or with equal numbers of rows.
     confidence : float
-        Confidence level of the interval, between 0 and 1.
+        Confidence level of `ece_interval`, between 0 and 1.
     seed : int
-        Seed of the draws from which the interval is computed.
+        Seed of the draws from which `ece_interval` is computed.
 
     Returns
     -------

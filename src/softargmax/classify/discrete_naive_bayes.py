@@ -134,7 +134,7 @@ class MultinomialNaiveBayes(_CountingBayes):
     -----
     The model is that of scikit-learn's MultinomialNB. Like MultinomialNB, it has no `decision_function`. Rows can be
     dense or sparse. With alpha = 0, a class has probability 0 in rows with a feature that never occurs in the class.
-    Other rows are not affected (scikit-learn gives NaN if the rows are dense).
+    Other rows are not affected. (scikit-learn gives these other rows NaN if they are dense.)
 
     References
     ----------

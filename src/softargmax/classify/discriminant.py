@@ -62,7 +62,7 @@ class LinearDiscriminant(ScoreClassifier):
     -----
     The model is that of scikit-learn's LinearDiscriminantAnalysis, with its solver "lsqr" if there is shrinkage, and
     "svd" otherwise. The covariance divides by the number of rows, as scikit-learn's does from version 1.9.1 on.
-    (Before, it divided by the number of rows minus the number of classes, if there was no shrinkage.) For two classes,
+    (Without shrinkage, earlier versions divide by the number of rows minus the number of classes.) For two classes,
     probabilities near 1 and their logarithms stay accurate (scikit-learn computes 1 - p by subtraction). The mean of
     all classes, which may be large, is subtracted from rows before they are scored.
 
@@ -181,8 +181,8 @@ class QuadraticDiscriminant(ScoreClassifier):
     -----
     The model is that of scikit-learn's QuadraticDiscriminantAnalysis, with its solver "eigen" if there is shrinkage,
     and "svd" otherwise. A covariance divides by the number of rows of the class, as scikit-learn's does from version
-    1.9.1 on. (Before, it divided by one less, if there was no shrinkage.) Rows are first scaled by a power of two, so
-    that rows whose squares would overflow are still classified.
+    1.9.1 on. (Without shrinkage, earlier versions divide by one less.) Rows are first scaled by a power of two, so that
+    rows whose squares would overflow are still classified.
 
     References
     ----------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FAR = 1e140
 """Scaled rows are clipped to this absolute value. Rows are scaled such that the largest training number is near 1."""
 LEAST = 1e-290
-"""Smaller variances of scaled features are raised to this number, so that FAR / sqrt(variance) is finite."""
+"""Lower bound of the variances of scaled features. It keeps FAR / sqrt(variance) finite."""
 
 
 def power_of_two(X: NDArray[Any]) -> float:

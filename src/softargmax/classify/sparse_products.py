@@ -23,7 +23,8 @@ SMALL = 1 << 20
 def add_product(x: Any, table: NDArray[Any], into: NDArray[Any]) -> None:
     """Add x times a dense matrix to `into`. The bits of a row do not depend on threads or other rows.
 
-    SciPy releases the GIL during a product. The parts have about the same number of stored entries.
+    Each thread multiplies parts of x, which have about the same number of stored entries. SciPy releases the GIL during
+    a product.
     """
     table, threads = np.ascontiguousarray(table), get_num_threads()
     if threads == 1 or x.nnz * table.shape[1] < SMALL:

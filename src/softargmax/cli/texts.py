@@ -51,8 +51,8 @@ def read(path: str) -> bytes:
 def separator(line: str, kind: str) -> str | None:
     """Return the separator of a line: the most frequent of comma, semicolon and tab, or None for white space.
 
-    `kind` is the extension of the file. The separator is always a tab in .tsv files, and a comma in lines of .csv files
-    that contain none of the three. In a line with semicolons or tabs, a comma between digits is a decimal comma.
+    `kind` is the extension of the file. In a .tsv file, the separator is always a tab. In a .csv file, it is a comma if
+    the line contains none of the three. In a line with semicolons or tabs, a comma between digits is a decimal comma.
 
     >>> separator("1,5;2,5", ".csv"), separator("1 2", ".txt"), separator("a", ".csv"), separator('"a;b",c', ".csv")
     (';', None, ',', ',')

@@ -143,9 +143,10 @@ def known_words(table: Any, name: str, source: Source) -> list[str]:
 
 
 def check_numbers(words: list[str], known: list[str], mark: str, where: str, advice: str) -> None:
-    """Reject a column of numbers and words if few cells are words, or if most distinct words look like numbers.
+    """Reject a text column that is probably meant to be numeric.
 
-    In the second case, up to `CODES` repeated numbers are allowed.
+    In such a column few cells are not numbers, or most distinct cells look like numbers. In the second case, the column
+    is accepted if its numbers are codes (see `CODES`).
     """
     plain = {word for word in known if is_number(word, mark)}
     like = plain.union(filter(looks_like_number, known))
@@ -205,4 +206,4 @@ def filled(table: Any, name: str, source: str, *, learns: bool) -> Any:
 
 def leave_out(name: str) -> str:
     """Return the advice to omit a column with --drop."""
-    return f"--drop {shlex.quote(name)} leaves it out"
+    return f"--drop {shlex.quote(name)} leaves out the column"

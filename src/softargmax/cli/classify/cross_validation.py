@@ -94,7 +94,7 @@ def singular_message(X: NDArray[Any], y: NDArray[Any], parts: Any, columns: Colu
                 how = "hardly varies" if np.ptp(x[:, at]) else "does not vary"
                 what = f"column {column!r}" + ("" if word is None else f" ({word!r} or not)")
                 when = "" if len(rows) == len(y) else " without the rows of one fold"
-                return f"qda: class {str(name)!r} {how} in {what}{when}; {leave_out(column)}, or --model lda"
+                return f"qda: class {str(name)!r} {how} in {what}{when}; {leave_out(column)}, or use --model lda"
     return (
         f"qda: in class {str(most_singular_class(X, y))!r} some columns are linear functions of others; try --model lda"
     )

@@ -51,7 +51,7 @@ def run(out: Console | None, folder: Path) -> dict[str, Any]:  # noqa: ARG001  a
 
 
 def written(values: Iterable[float], decimals: int) -> str:
-    """Return the first three values as text, rounded to `decimals` decimals, at most 7.
+    """Return the first three values as text, rounded to `decimals` decimals, or to 7 if `decimals` is larger.
 
     If there are more than four values and `decimals` is above 4, return only the first two.
     """

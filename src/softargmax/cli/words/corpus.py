@@ -70,8 +70,8 @@ def read(words: Sequence[str] = (), *, classes: int | None = None, tokens: int |
 
     Files are read in the order of a hash of their names. A file is held out if its hash is in the first twentieth of
     all hash values, so every machine holds out the same files. The order of hashes is as good as random, so the first
-    `tokens` tokens are a fair sample of the training files. If this rule would hold out no file or every file, for
-    example because there is only one, the last twentieth of the text is held out instead.
+    `tokens` tokens are a fair sample of the training files. If the hashes would hold out no file or every file, for
+    example because there is only one file, the last twentieth of the text is held out instead.
     """
     began = time.perf_counter()
     sources = sorted({source.path.resolve(): source for source in sources_of(words)}.values())

@@ -85,7 +85,7 @@ def train_in_subprocess(job: Job, texts: Texts) -> dict[str, Any]:
             if not message:
                 raise
     if not message:
-        raise FailedRunError(f"the process that trained {layer} ended with code {process.returncode} and no results")
+        raise FailedRunError(f"the process of layer {layer} ended with code {process.returncode} and no results")
     record: dict[str, Any] = json.loads(message)
     if "error" in record:
         raise FailedRunError(record["error"])

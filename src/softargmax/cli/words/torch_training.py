@@ -77,7 +77,7 @@ class Training:
         self.loss = float(loss.detach())
         if not math.isfinite(self.loss):
             raise FailedRunError(
-                f"the loss of {self.settings.layer} is {self.loss} at step {self.step}; a smaller --lr may help"
+                f"the loss of layer {self.settings.layer} is {self.loss} at step {self.step}; a smaller --lr may help"
             )
         loss.backward()  # type: ignore[no-untyped-call]
         for optimiser in self.optimisers.values():

@@ -72,7 +72,7 @@ class Vocabulary:
         elif not 3 <= classes <= distinct + 2:
             raise WrongUseError(
                 f"--vocab {classes}: expected a number from 3 to "
-                f"{distinct + 2}, the number of distinct tokens with {UNKNOWN} and {BEGIN}"
+                f"{distinct + 2}, the number of distinct tokens including {UNKNOWN} and {BEGIN}"
             )
         kept = np.concatenate([[0, 1], by_count[: classes - 2]])
         counted = counts[kept]
