@@ -95,7 +95,7 @@ def softargmax_side(op: str, z: NDArray[Any], case: Case) -> Answer:
 
 
 def _scaled(z: Any, case: Case) -> tuple[Any, float]:
-    """Return the scores multiplied by beta = ln(base) / temperature, and beta.
+    """Return the scores multiplied by beta, and beta itself. beta is ln(base) / temperature.
 
     Users of the peers scale their scores in this way, because the peers have no temperature and no base.
     """
@@ -132,7 +132,7 @@ SUBJECTS: dict[str, Subject] = {"softargmax": softargmax_side, "torch": torch_si
 
 
 def errors(op: str, answer: Answer, truth: Family) -> NDArray[np.float64]:
-    """Return the errors in ulp of the result's format. For logsumexp, the ulp is taken at max(|m|, |lse|)."""
+    """Return the errors in ulp of the result's format. For logsumexp, take the ulp of max(|largest score|, |lse|)."""
     at = truth.largest if op == "logsumexp" else None
     return ulp_error(answer[0], *getattr(truth, op), dtype=answer[1], at=at)
 

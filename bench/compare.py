@@ -40,7 +40,7 @@ LINE, ROOM = 0.97, 0.98
 """The smallest ratio that passes, for a line and for the mean of a room."""
 RUNS = 15
 PROCESSES = 5
-"""How many pairs of processes time a line that is slow at first."""
+"""Number of results of a line whose first ratio is below LINE. Each result comes from new processes."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def python_of(name: str) -> str:
 
 
 def measured(a: str, b: str, chosen: Callable[[int, str], bool]) -> dict[int, Ratio]:
-    """Return the ratios of the lines for whose number and room `chosen` is true, by number, in new processes.
+    """Time the lines for which `chosen(number, room)` is true, in new processes. Return their ratios by number.
 
     Each line is timed first for two processes of A, which gives the margin, and then for A and B.
     """
@@ -150,7 +150,10 @@ def measured(a: str, b: str, chosen: Callable[[int, str], bool]) -> dict[int, Ra
 
 
 def confirmed(a: str, b: str, found: dict[int, Ratio]) -> list[Ratio]:
-    """Measure the lines below LINE in more processes, and return all lines with the middle result."""
+    """Measure lines whose ratio is below LINE again, in new processes. Return the results of all lines.
+
+    For a line that was measured again, the middle one of its results is returned.
+    """
     slow = {line for line, ratio in found.items() if ratio.ratio < LINE}
     if not slow:
         return list(found.values())

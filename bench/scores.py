@@ -40,7 +40,7 @@ def offset(rng: np.random.Generator, shape: tuple[int, int], _: str) -> NDArray[
 
 
 def confident(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> NDArray[np.float64]:
-    """Draw rows with one score far above the others, so that the loss is tiny, down to the subnormal range."""
+    """Draw rows with one score far above the others. The loss of this score is tiny, and may be subnormal."""
     z = rng.uniform(SUBNORMAL[dtype][0], -10, shape)
     z[np.arange(shape[0]), rng.integers(0, shape[1], shape[0])] = 0
     return z

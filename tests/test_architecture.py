@@ -41,7 +41,7 @@ OPTIONAL = (*SERVES, "ml_dtypes", "click")
 
 
 def name(path: Path) -> str:
-    """Return the name of a source file in the rules below: its path inside the package."""
+    """Return the path of a source file inside the package. The rules below name files by this path."""
     return path.relative_to(SOURCE).as_posix()
 
 
@@ -269,7 +269,7 @@ def test_only_the_command_imports_the_top_package(path: Path) -> None:
 
 
 def public_names(module: str) -> set[str]:
-    """Return the names in the `__all__` of a room that stand for the same objects in `module`, a file of the room."""
+    """Return the public names of a room that `module`, a file of the room, also has for the same objects."""
     found = importlib.import_module(module)
     room = importlib.import_module(".".join(module.split(".")[:2]))
     return {n for n in room.__all__ if getattr(found, n, None) is getattr(room, n)}

@@ -194,7 +194,7 @@ def summary(thing: Any) -> str:
 
 
 def overloads(name: str, function: Any, results: dict[str, str], *, method: bool = False) -> list[str]:
-    """Return the declarations of a function: one for each kind of array, or a single one if it takes none."""
+    """Return the declarations of a function: one for each kind of array, or only one if the function takes no array."""
     decorators = ["@classmethod"] if method else []
     hints = " ".join(str(x.annotation) for x in inspect.signature(function).parameters.values())
     if not re.search(r"\b(Logits|Vectors|Like)\b", hints):

@@ -157,7 +157,7 @@ def task(name: str) -> str:
 
 
 def small_layers() -> str:
-    """Return a table of last layers: the time of a step with torch, and the times of our functions divided by it."""
+    """Return a table of last layers: torch's time of a step, and the times of our functions divided by torch's time."""
     record = load(RESULTS / "tasks.json")
     if record is None:
         return NOT_YET

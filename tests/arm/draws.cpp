@@ -1,5 +1,6 @@
-// Prints one line per test case: draws, filtered scores and the bits of noise. This program is linked with
-// sample/kernels.cpp, compiled for one instruction set. test_arm.py compares the lines of two instruction sets.
+// Prints one line per test case: draws, with hashes of their log-probabilities and of the sizes of the supports, or a
+// hash of noise. This program is linked with sample/kernels.cpp, compiled for one instruction set. test_arm.py compares
+// the lines of two instruction sets.
 #include <cmath>
 #include <cstdio>
 #include <vector>

@@ -1,4 +1,4 @@
-"""The digest cases of softargmax/attend: every function, option and pair of options, gradients."""
+"""The digest cases of softargmax/attend: every function, option and pair of options, and gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The digest cases of softargmax/loss: losses of scores, with every option and pair, first and second derivatives."""
+"""The digest cases of softargmax/loss: losses of scores, with options, pairs of options and derivatives."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 
 
 def over_options() -> Iterator[Case]:
-    """Yield cases of every option and pair, with values and gradients, and cases of edge rows."""
+    """Yield cases of every option and pair of options, with values and gradients, and cases of edge rows."""
     for name, (function, labels) in FUNCTIONS.items():
         for w in (*NUMPY, *TORCH):
             given, z = chosen(options(w), *labels), w.array(scores(ROWS, COLUMNS))

@@ -17,9 +17,9 @@ The following has no digests, for these reasons:
 - CUDA and other devices: there were no kernels for them when the digests were recorded.
 - Draws without a seed, `nn.Attention` with dropout in training, and initial parameters of layers: they depend on the
   generators of NumPy and torch.
-- float16 in second derivatives, forward mode and vmap, and pairs of options in dtypes other than float32 (for a few
-  functions, bfloat16 has digests of pairs): they run the same code as other dtypes, and the file stays small. The room
-  sample has no digests of second derivatives, forward mode and vmap at all.
+- float16 in second derivatives, forward mode and vmap, and pairs of options in dtypes other than float32: they run the
+  same code as cases that have digests, and would make the file large. A few functions have digests of pairs in
+  bfloat16, too. The room sample has no digests of second derivatives, forward mode and vmap at all.
 - `qk_norm` of tensors other than float32: it uses torch's mean, whose bits depend on the processor.
 - The definitions (`using("reference")`) of the rooms attend and output, and of sample except for draws: other tests
   compare them with truth.

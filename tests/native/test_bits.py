@@ -56,7 +56,7 @@ def test_batch_size_and_position(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_batch_of_long_rows(name: str, dtype: str) -> None:
-    """Rows with about one block of scores (4096) and with more have the same bits alone and in a batch."""
+    """Rows of about one block (4096 scores), and longer rows, have the same bits alone and in a batch."""
     operation = OPERATIONS[name]
     for n in (4095, 4096, 4097, 20_001):
         z = scores((9, n), dtype)
@@ -204,7 +204,7 @@ def test_out(dtype: str) -> None:
 def test_threads(name: str, dtype: str) -> None:
     """One, two and three threads give the same bits.
 
-    The test uses few long rows, which threads split by blocks, many short rows, and axis 0.
+    The test uses many short rows, a few long rows (threads split them by blocks), and axis 0.
     """
     operation = OPERATIONS[name]
     for shape in ((2, 50_001), (1100, 64), (1100, 65)):

@@ -29,10 +29,10 @@ def _threads() -> Iterator[None]:
 
 
 def bound(dtype: str, width: int, size: Any = 1.0) -> Any:
-    """Return the error bound: 2 eps for adding the partial sums, and (width / 64) eps for their terms.
+    """Return the error bound: 2 eps for adding the partial sums, and (width / 64) eps for adding the terms of each.
 
-    In float32 there are 64 partial sums, so this is eps for each term of a partial sum. In float64 there are 32, so it
-    is eps / 2.
+    In float32 there are 64 partial sums of width / 64 terms, so the bound allows eps per term. In float64 there are 32
+    partial sums of width / 32 terms, so the bound allows eps / 2 per term.
     """
     return np.finfo(dtype).eps * (2 + width / 64) * size
 

@@ -1,4 +1,4 @@
-// A program in which several threads call the pool of threads.cpp at once. It prints the number of wrong results.
+// A program in which several threads call the thread pool (threads.cpp) at once. It prints the number of wrong results.
 // test_thread_pool.py runs the program under the thread sanitizer.
 #include <atomic>
 #include <chrono>

@@ -17,7 +17,10 @@ GROUP = 64  # a row updates the nodes of this many pairs together (`kTogether` i
 
 
 class Problem(NamedTuple):
-    """Rows (vectors h), nodes (rows of `weight` and `bias`), and (row, node) pairs ordered by row."""
+    """Rows, nodes, and (row, node) pairs ordered by row.
+
+    A row has a vector in `h`. A node has a vector in `weight` and a number in `bias`.
+    """
 
     h: Array
     weight: Array
@@ -204,7 +207,7 @@ def true_logistic_losses(p: Problem, x: Array | None = None) -> tuple[Array, Arr
 
 
 def true_descent(t: Text, rate: float, last: float, batch: int) -> tuple[Array, Array, float]:
-    """Return the tables and the loss after gradient descent, row by row in float64.
+    """Return `vectors`, `weight` and the loss after gradient descent, row by row in float64.
 
     Nodes are updated after every GROUP pairs of a row, and the input vectors after each batch.
     """

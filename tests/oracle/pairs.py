@@ -117,14 +117,14 @@ def dd_expm1(x: Pair) -> Pair:
 
 
 def dd_log1p(r: Pair, lift: int) -> Pair:
-    """Return log(1 + r) * 2**lift for r >= 0, by one Newton step from float64's log1p.
+    """Return log(1 + x) * 2**lift for x >= 0, by one Newton step from float64's log1p.
 
-    The argument `r` is not r itself but the pair of r * 2**lift.
+    The argument `r` is x * 2**lift as a pair.
     """
-    tiny = r[0] < 2.0 ** (lift - 120)  # log(1 + r) equals r to 36 digits, and r without the lift may be subnormal
+    tiny = r[0] < 2.0 ** (lift - 120)  # log(1 + x) equals x to 36 digits, and x may be subnormal
     plain = np.where(tiny, 0.0, np.ldexp(r[0], -lift)), np.where(tiny, 0.0, np.ldexp(r[1], -lift))
     y = np.log1p(plain[0])
     e = dd_expm1((-y, np.zeros_like(y)))
-    d = dd_add(dd_add(plain, e), dd_mul(plain, e))  # (1 + r) exp(-y) - 1
+    d = dd_add(dd_add(plain, e), dd_mul(plain, e))  # (1 + x) exp(-y) - 1
     y, f = dd_add((y, np.zeros_like(y)), (d[0], d[1] - 0.5 * d[0] * d[0]))
     return np.where(tiny, r[0], np.ldexp(y, lift)), np.where(tiny, r[1], np.ldexp(f, lift))

@@ -29,7 +29,7 @@ class Truth(NamedTuple):
     lift: int | NDArray[np.int64] = 0
 
 
-Beta = tuple[F64, F64, NDArray[np.int64]]  # beta = (hi + lo) 2^k, with hi from 1/2 to 1 in magnitude: hi, lo, k
+Beta = tuple[F64, F64, NDArray[np.int64]]  # (hi, lo, k) for beta = (hi + lo) 2^k, with hi from 1/2 to 1 in magnitude
 
 
 class Family(NamedTuple):
