@@ -115,7 +115,7 @@ exp-check: $(VENV)/.native $(VENV)/.group-test ## exp on every float32, every in
 	$(BIN)/python tools/exp_check.py
 
 docs: $(VENV)/.native $(VENV)/.group-docs $(VENV)/.group-test ## the pages, warnings are errors
-	$(BIN)/python tools/tables.py --check
+	$(BIN)/python -m tools.tables --check
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 # A virtual environment of its own, without torch and without the editable finder, which would win over it.

@@ -1,0 +1,241 @@
+"""The text of docs/speed.md, from the committed measurements. tools/tables.py writes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tools.measurements import NOT_YET, PEERS, RESULTS, avx2_results, load, measured_on, seconds, table
+
+
+def benches() -> list[tuple[str, dict[str, Any]]]:
+    """Return the names and records of the result files that contain timings."""
+    found = [(path.stem, load(path)) for path in sorted(RESULTS.glob("*.json"))]
+    return [(name, record) for name, record in found if record and "results" in record]
+
+
+def memory() -> str:
+    """Return a sentence on the time and memory of converting a large file, or an empty text if not measured."""
+    record = load(RESULTS / "memory.json")
+    if record is None:
+        return ""
+    found = record["conversion"]
+    return (
+        f"A file of {found['file_bytes'] / (1 << 30):.3g} GiB converted in {found['seconds']:.1f} s with a peak of "
+        f"{found['peak_mib']:.0f} MiB (`python -m bench.memory`)."
+    )
+
+
+def extra_memory(record: dict[str, Any]) -> str:
+    """Return a table of the memory of each case and the size of its scores, or an empty text if not measured."""
+    found = record.get("memory", [])
+    mib = [{key: f"{case[key] / 2**20:,.0f}" for key in ("scores", "beyond", "peak")} for case in found]
+    rows = [
+        [case["name"], sizes["scores"], sizes["beyond"], sizes["peak"]] for case, sizes in zip(found, mib, strict=True)
+    ]
+    head = ["forward and backward, MiB", "scores would be", "beyond inputs and gradients", "resident in all"]
+    return f"\n\n{table(head, rows)}" if rows else ""
+
+
+def extra_words(record: dict[str, Any]) -> str:
+    """Return a table of the training speed and quality of word vectors, or an empty text if not measured."""
+    quality, rows = record.get("quality", {}), []
+    for result in record["results"] if quality else []:
+        kind = result["name"].split(",")[0]
+        for side, timing in result["seconds"].items():
+            learned = quality[kind][side]
+            speed = f"{record['tokens'] / timing['median']:,.0f}"
+            rows.append([f"{kind}, {side}", speed, f"{learned['loss']:.3f}", f"{learned['agreement']:.2f}"])
+        other = quality[kind]["gensim, another seed"]
+        rows.append([f"{kind}, gensim, another seed", "", f"{other['loss']:.3f}", f"{other['agreement']:.2f}"])
+    head = ["one epoch", "words a second", "loss on held-out files", "nearest neighbours shared with gensim"]
+    return f"\n\n{table(head, rows)}" if rows else ""
+
+
+def extra_fits(record: dict[str, Any]) -> str:
+    """Return a table of the objective and memory of each fit, or an empty text if not measured."""
+    rows = [
+        [
+            f"{case}, {side}",
+            f"{fit['objective']:.8g}",
+            f"{fit['derivative']:.1e}",
+            str(fit["steps"]),
+            f"{fit['memory_mib']:,.0f}",
+        ]
+        for case, sides in record.get("reached", {}).items()
+        for side, fit in sides.items()
+    ]
+    head = ["fits", "objective", "largest derivative", "steps", "memory beyond the data, MiB"]
+    return f"\n\n{table(head, rows)}" if rows else ""
+
+
+def timings(record: dict[str, Any], avx2: list[dict[str, Any]]) -> str:
+    """Return one table of medians and ratios, with all instruction sets and, if it was measured, with AVX2 only."""
+    others = {result["name"]: result for result in avx2}
+    rows = []
+    for result in record["results"]:
+        row = [result["name"], *median_and_ratios(result)]
+        if others:
+            row += median_and_ratios(others[result["name"]]) if result["name"] in others else ["", ""]
+        bounds = ", ".join(f"{name} {seconds(value)}" for name, value in result.get("limits", {}).items())
+        rows.append([*row, bounds])
+    ratio = "peer's time / ours (promised)"
+    sides = ["AVX-512", ratio, "AVX2", ratio] if others else ["softargmax", ratio]
+    return table(["", *sides, "limit of the machine"], rows)
+
+
+def median_and_ratios(result: dict[str, Any]) -> list[str]:
+    """Return our median, and the ratio to each peer with the promised ratio. A ratio below the promise is bold."""
+    found = []
+    for peer, ratio in result["ratios"].items():
+        promised = result.get("targets", {}).get(peer)
+        number = f"{ratio:.3g}" if promised is None or ratio >= promised else f"**{ratio:.3g}**"
+        found.append(f"{PEERS.get(peer, peer)} {number}" + ("" if promised is None else f" ({promised:.3g})"))
+    return [seconds(result["seconds"]["softargmax"]["median"]), ", ".join(found)]
+
+
+TITLES = {
+    "attend": "Attention: heads x length x width, after the batch",
+    "classify": "Fits of `SoftmaxRegression`: rows x features",
+    "last_layer": "Last layers of many sizes, rows x width x classes, and their matrix products",
+    "loss": "Losses: rows x classes, of a last layer rows x width x classes",
+    "normalize": "The softmax family: rows x scores",
+    "output": "One training step with each output layer",
+    "sample": "Draws: rows x classes",
+    "sparse": "Sparse maps: rows x scores",
+    "word2vec": "`WordVectors`: one epoch",
+}
+"""The titles of the tables in docs/speed.md, by result file."""
+
+SPEED = """# Speed
+
+`python -m tools.tables` writes this page from `bench/results/`. Do not edit it. softargmax and its peers took turns in
+one run. A ratio is the median time of the peer, divided by the median time of softargmax. If it is above 1, softargmax
+is faster. Absolute times of a shared machine drift by a factor of two, ratios much less.
+
+Numbers in brackets are the ratios that we promise. A ratio below the promise is bold. Columns "AVX2" come from a run on
+the same machine in which softargmax and its peers used AVX2 only (`make bench-avx2`), as on processors without AVX-512.
+The other columns come from a run with all instruction sets.
+
+"Limit of the machine" is a lower bound of the time, measured in the same run. "Memory" is the time to read the inputs
+and write the outputs once, at the speed of a large copy. "Arithmetic" is the time of the multiplications (16 floats
+each, with or without an addition) in a loop on registers. The other instructions of our kernels (comparisons,
+additions, shifts, stores) take additional time. A loop with all instructions takes 1.4 times as long as a loop with
+only the multiplications. "Products alone" is not a peer. It is the time of the same number of operations in torch's
+products of 1024 x 1024 matrices.
+
+`softargmax bench` measures the speed on your machine. `make bench` also measures every peer.
+
+## Ratios below the promise
+
+The promises were set on a Zen 5. On the machine of these tables, with an Intel processor and 2 cores, some ratios are
+below them. What we know of the reasons:
+
+- **Products and large last layers.** torch's matrix product runs at 0.8 of the multiplication peak with AVX-512, and at
+  0.9 with AVX2. Ours does, too, so a ratio of 1.3 would need more than the peak. What was tried: other block sizes (no
+  gain), panels of two chunks (depth 768 with AVX2: 0.85 to 0.88), and a prefetch of the result (1024 x 32768 with
+  AVX-512: 0.94 to 1.01).
+- **Small last layers.** A step of 13 x 152 x 978 alone, with AVX-512 and one thread, takes 449 µs: products 158, the
+  rest of the kernel 76, Python and autograd 215. torch's takes 334 µs: products 131, all the rest 203. A step of
+  2 x 374 x 256 takes 214 µs, of which Python and autograd take 149. torch's takes 177. After larger products the same
+  Python takes up to 1.5 times as long, because they evict it from the caches. What was tried: a packed copy of W (dz W
+  takes 66 µs with the copy, and 57 without), twice as many rows of W per step of dz W (51 µs, but 12 % slower for
+  matrices larger than the caches), and memory that is never returned to the operating system (no gain).
+- **Three rows and many classes.** Our step alone takes 3.8 ms for 3 x 137 x 38552, and torch's alone 4.7 ms. When the
+  two take turns, ours is slower, because the memory of its gradient is no longer in the caches.
+- **Causal attention with AVX2.** Its products run at the speed of torch's sgemm and take 0.8 of the time. Most of the
+  rest is exponentials (a tenth) and 0.15 µs per query. What was tried: maxima of all rows of a tile before their
+  exponentials (2 to 3 % faster, adopted), gradients of keys that skip the queries before them (3 % of the backward
+  pass, adopted), and longer sums (no gain).
+- **A last layer with trained scores.** Panels of zeros in the gradient are skipped, but the model of this line has
+  none: at a loss of 5.0 no probability is 0. With 0 in place of probabilities below $2^{-24}$, 44 % of the entries
+  would be 0, but no panel. So the products take as long as those of random scores.
+- **bfloat16.** With AVX2 and one thread, the first pass of a softmax takes 42 % of the time, the second pass 14 %,
+  reading for both passes 14 %, rounding and writing 21 %, and the rest (maxima, Python) 9 %. What was tried: rounding
+  in 32 bits (8 % faster, adopted), and writing in pieces of 2 KiB between parts of the second pass (no gain with AVX2,
+  7 % slower with AVX-512). In a loss, the first pass takes three quarters of the time. Its exponentials take as long as
+  those of float32 scores.
+- **Rows in caches, and passes that only read.** These are limited by instructions. With AVX-512, the fold has about 15
+  arithmetic instructions for 16 scores, and the second pass of a softmax 4 to 13. The processor executes two of them
+  per cycle. For 4096 x 1024 a prefetch of the result and storing the expensive part of each exponential were adopted;
+  stores past the caches take 1.4 ms in place of 1.0. With AVX-512 this softmax takes 1.5 times as long as a copy.
+- **Segments with AVX2.** Limited by instructions: 560 for a segment of 20 scores, in place of 670 before. What was
+  tried: lanes of similar lengths (28 padded scores became 22), sums that stay in registers, and one pass in place of
+  two for confident rows. All were adopted, and the segments take 0.82 of their time.
+- **Sparse maps of equal scores.** The whole row is in the support, so every step sums all of its scores, at the end in
+  float64. Sparsemax takes 1.5 times as long as with normal scores with AVX-512, and 2.1 times with AVX2. Other orders
+  take up to 8 times as long. For sparsemax and entmax 1.5 the peer sorts, and sorting equal scores takes 0.4 of the
+  time of sorting normal ones. For other orders it bisects, which takes the same time for all scores.
+- **top-p of level scores with AVX2.** 66,000 of the 128,256 classes are in the nucleus, in place of 26 in the line
+  without "level". Its smallest score is found by histograms of masses in float64. AVX2 has half as many float64 numbers
+  per instruction as AVX-512.
+
+## Memory of results
+
+Page faults of new memory cost more than a softmax: 64 MiB take 20 ms in pages of 4 KiB. Therefore results of 12 MiB and
+more use huge pages. Up to 256 MiB of freed results are kept for later results of the same size, which then have no page
+faults. The operating system may reclaim the kept memory at any time (`MADV_FREE`). Until then it counts as resident.
+The environment variable `SOFTARGMAX_POOL_MIB` sets another limit than 256. With the limit 0, no memory is kept. Results
+of 12 MiB and more cannot grow in place (`resize`, `resize_`).
+
+## Threads
+
+Large calls use several threads. Small calls stay on the calling thread. The default number of threads is
+`OMP_NUM_THREADS` if set, and otherwise the number of processors that this process may run on (`os.sched_getaffinity`).
+`torch.set_num_threads` changes it. The CPU quota of a container lowers it. For example, at most 2 threads run with a
+quota of 1.5 processors. torch does not read quotas. `OMP_NUM_THREADS` and `softargmax.set_num_threads` override the
+quota.
+
+The threads take small pieces of the work whenever they are free, and the result has the same bits for any number of
+threads. In a process that uses torch, they are the threads of torch's OpenMP. These spin for some milliseconds after a
+call, so threads of our own would compete with them for the cores. OpenMP waits for every thread, even for one that
+cannot start because another process occupies its core. When this happens, the next calls run on a pool of threads of
+our own. The pool waits only for threads that have started. Processes without torch always use this pool, and so do
+forked children.
+"""
+
+
+def contention() -> str:
+    """Return a table of slowdowns beside other processes, and of torch's time over ours."""
+    record = load(RESULTS / "contention.json")
+    if record is None:
+        return ""
+    rows, excess, sides = [], {}, ("softargmax", "torch")
+    for case, alone in record["seconds"]["alone"].items():
+        for condition, every in record["seconds"].items():
+            times = every[case]
+            ours, torchs = (times[side] / alone[side] for side in sides)
+            name = f"{case}, {condition}"
+            rows.append([name, f"{ours:.2f}", f"{torchs:.2f}", f"{times['torch'] / times['softargmax']:.3g}"])
+            excess[name] = ours / torchs
+    rounds = record["rounds per second"]
+    shares = " and ".join(f"{rounds['2'][side] / rounds['1'][side]:.2f} ({side})" for side in sides)
+    worst = max(excess, key=lambda name: excess[name])
+    head = ["two threads", "slowdown of softargmax", "slowdown of torch", "torch's time / ours"]
+    return (
+        "A slowdown is the time beside other processes, divided by the time alone. We aim at slowdowns of at most 1.3\n"
+        f"times torch's. The largest is {excess[worst]:.2f} times torch's ({worst}).\n\n"
+        f"{table(head, rows)}\n\n"
+        "Beside busy processes, a call of a few milliseconds takes about as long as with one thread: the second\n"
+        "thread gets the core of a busy process only at the next tick of the kernel, which comes every 4 ms here.\n"
+        "With one thread, cross_entropy takes 2.0 times as long as with two. torch's takes about 1.5 times as long,\n"
+        "because a part of its work runs on one thread. So our slowdown is larger, although we stay ahead. Three\n"
+        "changes made no difference: only threads of our own, threads of OpenMP that never spin (GOMP_SPINCOUNT=0),\n"
+        "and shorter time slices (sched_setattr).\n\n"
+        "Eight processes with two threads each, on two cores, finish this share of the calls that they finish with one "
+        f"thread each: {shares}.\n\n{measured_on(record)}"
+    )
+
+
+def speed_page() -> str:
+    """Return docs/speed.md."""
+    parts = [SPEED]
+    for name, record in benches():
+        tables = timings(record, avx2_results(name)) + extra_memory(record) + extra_words(record) + extra_fits(record)
+        parts.append(f"## {TITLES[name]}\n\n{tables}\n\n{measured_on(record)}\n")
+    if len(parts) == 1:
+        parts.append(NOT_YET + "\n")
+    if text := contention():
+        parts.append(f"## Beside other processes\n\n{text}\n")
+    if text := memory():
+        parts.append(f"## Memory\n\n{text}\n")
+    return "\n".join(parts)
