@@ -193,7 +193,7 @@ class _NormalizedQK(NamedTuple, Generic[A]):
     k: A
 
 class SignedLog(NamedTuple, Generic[A]):
-    """Result of `signed_logsumexp`: the sum of each row, as the logarithm of its magnitude and its sign."""
+    """Result of `signed_logsumexp`: the sum of each row, as its sign and the logarithm of its magnitude."""
 
     log_abs: A
     sign: A
