@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "softargmax"
 PYTHON = sorted(SOURCE.rglob("*.py"))
 NATIVE = sorted([*SOURCE.rglob("*.cpp"), *SOURCE.rglob("*.hpp")])
-TEXTS = [*PYTHON, *NATIVE, *sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "bench").rglob("*.py"))]
+TEXTS = [*PYTHON, *NATIVE, *(path for of in ("tests", "bench", "tools") for path in sorted((ROOT / of).rglob("*.py")))]
 
 # The only files in which states are merged: one per language.
 STATE_FILES = {"core/state.py", "core/cpp/state.hpp"}
