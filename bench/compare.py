@@ -40,7 +40,7 @@ LINE, ROOM = 0.97, 0.98
 """The smallest ratio that passes, for a line and for the mean of a room."""
 RUNS = 15
 PROCESSES = 5
-"""Number of results of a line whose first ratio is below LINE. Each result comes from new processes."""
+"""A line whose first ratio is below LINE is measured this many times in all, each time in new processes."""
 
 
 @dataclass(frozen=True)

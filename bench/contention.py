@@ -108,8 +108,8 @@ def measured(count: int) -> Seconds:
     torch.set_num_threads(THREADS)
     sa.set_num_threads(THREADS)
     with busy(count):
-        # One call per sample under every condition. A sample of several calls would be faster, because its later calls
-        # find z in the caches, and only the quick conditions would have such samples. On an idle machine, our
+        # One call per sample under every condition. Otherwise only the quick conditions would have samples of several
+        # calls. The later calls of such a sample are faster, because they find z in the caches. On an idle machine, our
         # cross_entropy takes 2.0 ms right after itself, and 3.1 ms right after torch's.
         results = [measure(case, rounds=7, seconds=3, shortest=0) for case in cases()]
     return {one.name: {side: timing.median for side, timing in one.timings.items()} for one in results}

@@ -269,7 +269,7 @@ def test_only_the_command_imports_the_top_package(path: Path) -> None:
 
 
 def public_names(module: str) -> set[str]:
-    """Return the public names of a room that `module`, a file of the room, also has for the same objects."""
+    """Return the public names of a room that stand for the same objects in `module`, a file of the room."""
     found = importlib.import_module(module)
     room = importlib.import_module(".".join(module.split(".")[:2]))
     return {n for n in room.__all__ if getattr(found, n, None) is getattr(room, n)}

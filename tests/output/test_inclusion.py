@@ -93,9 +93,10 @@ KINDS = [
 
 @pytest.mark.parametrize(("many", "few", "ratio", "n"), KINDS)
 def test_against_the_recursion_for_two_kinds_of_classes(many: int, few: int, ratio: float, n: int) -> None:
-    """The absolute errors are at most 6e-15. The relative errors are at most 4e-11, and at most 2e-13 if pi > 1e-4.
+    """The measured errors are below the limits of this test.
 
-    These measured errors include the rounding errors of the recursion.
+    The absolute errors are at most 6e-15. The relative errors are at most 4e-11, and at most 2e-13 if pi > 1e-4. They
+    include the rounding errors of the recursion.
     """
     q = np.repeat([ratio, 1.0], [many, few])
     q /= q.sum()

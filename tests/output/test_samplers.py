@@ -112,7 +112,7 @@ def test_draws_depend_only_on_seed_stream_and_position(case: str, unique: bool) 
     assert draw(few) == draw(many)[:few] == draw(many - 1)[:few]
     assert draw(many) == list(pickle.loads(pickle.dumps(sampler)).draw(many, seed=1, stream=2, unique=unique).index)
     if support > 1:
-        # With few classes, two seeds or streams can have equal draws. So each line tries three, and one must differ.
+        # With few classes, two seeds or streams can have equal draws. So of three pairs, at least one must differ.
         one = draw(many)
         assert any(one != draw(many, seed=s) for s in (0, 3, 2**64 - 1))
         assert any(one != draw(many, stream=s) for s in (0, -3, 2**62))

@@ -52,7 +52,7 @@ def test_certain_draws(backend: Backend, z: list[float], options: dict[str, Any]
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_far_scores_without_replacement(quick: Backend, dtype: str, options: dict[str, Any]) -> None:
-    """If z / T are 1e35 or more apart, the draws are the largest scores, because noise cannot change their order."""
+    """If the z / T of a row are at least 1e35 apart, noise cannot change their order: the largest scores are drawn."""
     if quick.library == "jax":
         pytest.skip("JAX computes in float32, where distances from the maximum above 1e30 are set to 1e30")
     where = np.asarray(options.get("where", np.ones(1000, bool)))

@@ -74,7 +74,7 @@ def test_p_follows_from_tau(quick: Backend, alpha: float) -> None:
         return
     v = np.maximum(a * MANY - tau, 0)
     wanted = np.exp(np.log(v, where=v > 0, out=np.full_like(v, -np.inf)) / a)
-    slack = 2.0**-50 * (1 + np.abs(tau)) / a  # the error of tau divided by a, which is v times the error of log p
+    slack = 2.0**-50 * (1 + np.abs(tau)) / a  # the error of tau, divided by a; slack / v is the error of log p
     large = p > 1e-6
     assert (np.abs(wanted - p)[large] <= (slack / np.where(v > 0, v, 1) * p)[large] + 1e-15).all()
 

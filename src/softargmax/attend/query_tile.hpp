@@ -71,8 +71,8 @@ struct Range {
     }
 };
 
-// A head of keys and values, and the queries of all heads that share it. All these queries are numbered as rows: row r
-// is query r % args.queries of head number r / args.queries among these heads of queries.
+// A head of keys and values, and the queries of all heads that share it. These queries are numbered as rows, one head
+// of queries after another: row r is query r % args.queries of head r / args.queries, counted from the first of them.
 struct Shared {
     const Args& args;
     std::int64_t entry, group, heads, keys;

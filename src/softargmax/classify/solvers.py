@@ -25,7 +25,7 @@ DENSE = 2048
 ROWS = 8
 """Number of rows per feature that suffice to estimate correlations."""
 MATRICES, PRODUCTS = 1 << 24, 1 << 34
-"""Limits for one matrix R per class: the total number of entries, and of multiplications to compute the matrices."""
+"""Limits for the matrices R, one per class: the number of all entries, and of the multiplications that compute them."""
 MEMORY = 10
 """Number of steps that L-BFGS stores."""
 LOST = 64.0

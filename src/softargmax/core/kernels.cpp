@@ -51,7 +51,7 @@ constexpr std::int64_t kRowsAtOnce = kFewPanels * kPanelRows;
 
 // The depth of panels: two chunks of kDepth, so that a tile of C is loaded from memory once for both. In sparse
 // products a panel has one chunk, because zeros are skipped by whole panels. With few rows, B may be read without
-// panels, and the depth is also one chunk. A greater depth would make the pieces of C narrower, and narrow pieces read
+// panels. The depth is then also one chunk: with two chunks, the pieces of C would be narrower, and narrow pieces read
 // the rows of B in parts.
 constexpr std::int64_t kPanelDepth = 2 * kDepth;
 inline std::int64_t panel_depth(const ProductArgs& args) {

@@ -33,7 +33,7 @@ def defined_vjp(of: Any, i: Any, _r: Any, g: Any, wanted: Wanted) -> Gradients:
         return tuple(itertools.compress(found if of.many else (found,), varying))
 
     # A pullback of torch.func.vjp may call this rule after the transform level of that vjp has ended. Tensors may
-    # then still have wrappers of the ended level, which are removed.
+    # then still have wrappers of the ended level. `unwrap_dead_wrappers` removes them.
     found, pullback = torch.func.vjp(definition, *(flat[slot] for slot in slots))  # type: ignore[misc]
     incoming = unwrap_dead_wrappers(tuple(itertools.compress(g, varying)))
     full = tuple(

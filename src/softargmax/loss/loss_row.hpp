@@ -155,7 +155,7 @@ struct Strip {
 // Returns the sums of one block. `s` must contain the maximum of the whole row.
 inline Sums look(const Strip& x, const State& s, Scale beta) {
     using V = Pack<double>;
-    // Here `far` includes the factor kFar: kFar beta (m - z). It is computed so that m - z cannot overflow.
+    // Here `far` is kFar beta (m - z): kFar times the `far` of `Sums`. It is computed so that m - z cannot overflow.
     const double part = beta.hi < 1 || std::fabs(s.m) > 1e290 ? kFar : 1;
     const V top = V::all(s.m), m = V::all(part * s.m), minus_part = V::all(-part);
     const V rest_of_beta = V::all(beta.hi * (kFar / part));

@@ -138,8 +138,8 @@ template <bool Unit> class Lanes {
         sum_lanes(y_, padded_, rest_);
         for (int g = 0; g < kRows; ++g) r_[g] = sum_of_terms(g, rest_[g]);
     }
-    // Returns the state's r: the number of maxima minus 1, plus the sum of the other terms. The function scales this
-    // sum, `rest`, so that the term of a maximum would be 1.
+    // Returns the state's r: the number of maxima minus 1, plus the sum of the other terms. The argument `rest` is this
+    // sum before it is scaled. The function scales it so that the term of a maximum would be 1.
     double sum_of_terms(int g, double rest) const {
         return (static_cast<double>(ties_[g]) - 1) + rest * (Reach<float>::lower / e_[g]);
     }

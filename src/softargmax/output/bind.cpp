@@ -303,8 +303,8 @@ void bind(nb::module_& module) {
                            numbers("x", &DotsArgs::out, &DotsArgs::pairs, &DotsArgs::h));
 
     bind_vectors<SumsArgs>(module, "sums",
-                           "For each segment, write the weighted sum of rows of the table to sums, and the sum of the "
-                           "factors (the weights) to totals.",
+                           "For each segment, write to `sums` the weighted sum of rows of `table`, and to `totals` "
+                           "the sum of the weights. `factors` are the weights.",
                            run, vectors_result("sums", &SumsArgs::out), vectors("table", &SumsArgs::table),
                            vector("index", &SumsArgs::index, &SumsArgs::places),
                            numbers("factors", &SumsArgs::factors, &SumsArgs::places, &SumsArgs::out),
@@ -347,7 +347,7 @@ void bind(nb::module_& module) {
     const auto purpose = number("purpose", &DrawsArgs::purpose);
     const auto first = number("first", &DrawsArgs::first);
     bind_vectors<DrawsArgs>(module, "random_blocks",
-                            "Fill each column of `words` with the random words of one position, from `first` on.", run,
+                            "Write the four random words of position first + i to column i of `words`.", run,
                             WordsField{"words"}, seed, stream, purpose, first);
     bind_vectors<DrawsArgs>(
         module, "alias_draws",

@@ -86,7 +86,7 @@ def inclusion_probabilities(probabilities: Floats, n: int) -> Floats:
     --------
     >>> import numpy as np
     >>> from softargmax.output.inclusion_probability import inclusion_probabilities
-    >>> inclusion_probabilities(np.array([0.5, 0.25, 0.25]), 2)  # 1/2 + 1/4 * 2/3 + 1/4 * 2/3, ..
+    >>> inclusion_probabilities(np.array([0.5, 0.25, 0.25]), 2)  # class 0: 1/2 + 1/4 * 2/3 + 1/4 * 2/3
     array([0.8333, 0.5833, 0.5833])
     """
     found, support = np.zeros(probabilities.size), np.flatnonzero(probabilities > 0.0)

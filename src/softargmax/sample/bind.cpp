@@ -38,7 +38,7 @@ void random_words(Words out, std::uint64_t seed, std::int64_t stream, std::int64
     job.rows.total = 1;
     job.cols.total = static_cast<std::int64_t>(out.size());
     if (draw < 0 || draw >= std::int64_t{1} << 31 || first < 0 || first % 4)
-        throw nb::value_error("draw, first: expected 0 to 2^31 - 1 for draw, and a multiple of 4 from 0 on for first");
+        throw nb::value_error("draw, first: expected draw from 0 to 2^31 - 1, and first a multiple of 4, 0 or above");
     CallOf<Args>::constant(job.seed, seed);
     CallOf<Args>::constant(job.stream, stream);
     job.draws = draw;

@@ -1,9 +1,9 @@
 // Gumbel-max: arg max of beta z plus noise. The noise g is only computed for columns that may be the arg max.
 //
 // Columns are processed 64 at a time. Each column has two random words of 32 bits. The first gives an upper bound of
-// the noise of the column. A column is skipped if beta z plus this bound does not reach the best value so far. Of K
-// columns, O(log K) are expected not to be skipped. For these columns the noise is computed in double. If none of the
-// 64 columns can reach the best value even with the largest possible noise, their random words are not computed.
+// the noise of the column. A column is skipped if beta z plus this bound does not reach the best value so far. The
+// noise of the other columns is computed in double. Their expected number is O(log K) in a row of K columns. If none of
+// the 64 columns can reach the best value even with the largest possible noise, their random words are not computed.
 #pragma once
 
 #include "core/cpp/philox.hpp"

@@ -10,7 +10,7 @@ namespace softargmax::sparse {
 constexpr int kRootNumbers = 5;
 
 // A map reads scores from `z` and writes p to `out`. The gradient of a map reads p from `z` and the incoming gradient
-// from `other`. A pointer is to a contiguous array with one number per row, unless its comment says otherwise.
+// from `other`. Pointers point to contiguous arrays with one number per row, unless their comments say otherwise.
 struct Args : RowArgs {
     Operand alpha;                    // float64, one per row, above 0
     Operand tau;                      // written by a map unless absent; read by the gradient of a map

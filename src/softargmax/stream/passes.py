@@ -3,8 +3,8 @@
 A window is a part of an array that is read as one piece. If windows contain whole rows, the data is read once, and each
 window is passed to the in-memory function. Rows longer than a window are read in pieces. The first pass folds each
 piece into the states of its rows. The second pass applies the final states to each piece (logsumexp needs only the
-first pass). Pieces are cut at the block boundaries of the in-memory kernels, so the results have the same bits
-as in memory.
+first pass). Pieces are cut at the block boundaries of the in-memory kernels, so the results have the bits of the
+in-memory functions.
 """
 
 from __future__ import annotations

@@ -59,10 +59,10 @@ def window_of(form: Form, elements: int, block: int, itemsize: int) -> Form:
     """Return the largest window of a form with at most `elements` elements, but at least one block of one row.
 
     If whole rows fit, the window has whole rows, which are read once. Interleaved rows (`inner` > 1) are read whole
-    only if all rows of a slab fit, or so many rows that one element of each fills a memory page. Otherwise the window
-    has as many rows as fit with one block each, and then as many blocks as fit. Rows are then read once to fold their
-    states, and (except for logsumexp) once more to apply the states. The length of such a window is a multiple of
-    `block`, so that pieces are cut at the boundaries of blocks.
+    only if all rows of a slab fit, or at least as many rows as a memory page has elements. Otherwise the window has as
+    many rows as fit with one block each, and then as many blocks as fit. Rows are then read once to fold their states,
+    and (except for logsumexp) once more to apply the states. The length of such a window is a multiple of `block`, so
+    that pieces are cut at the boundaries of blocks.
     """
     outer, length, inner = form
     if length * inner <= elements:

@@ -145,8 +145,8 @@ def known_words(table: Any, name: str, source: Source) -> list[str]:
 def check_numbers(words: list[str], known: list[str], mark: str, where: str, advice: str) -> None:
     """Reject a text column that is probably meant to be numeric.
 
-    In such a column few cells are not numbers, or most distinct cells look like numbers. In the second case, the column
-    is accepted if its numbers are codes (see `CODES`).
+    In such a column almost all cells are numbers, or most distinct cells look like numbers. In the second case, the
+    column is accepted if its numbers are codes (see `CODES`).
     """
     plain = {word for word in known if is_number(word, mark)}
     like = plain.union(filter(looks_like_number, known))

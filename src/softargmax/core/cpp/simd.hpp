@@ -200,8 +200,8 @@ template <class T> SOFTARGMAX_INLINE One<T> max(One<T> z, One<T> acc) { return {
 
 // Masks: above(a, b) is !(a <= b), so it is true if a or b is NaN. keep(m, a) equals a where m is true, and 0
 // elsewhere. unless(a, b) is a && !b. `compress` writes the lanes for which the mask is true contiguously, and returns
-// the address after the last of them. It may also overwrite the elements from this address on, at most one more than a
-// vector has.
+// the address after the last of them. From this address on, it may also overwrite up to L + 1 elements, where L is the
+// number of lanes.
 #if defined(__AVX512F__)
 template <class T> struct OneMask {
     std::uint32_t bits;

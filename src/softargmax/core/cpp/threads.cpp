@@ -300,7 +300,7 @@ void share_indices(int threads, std::int64_t n, Work work) {
 }
 void run_together(int threads, Work work) {
     if (threads <= 1) return work(0, 1);
-    std::atomic<std::int64_t> next{0}, team{0};  // team: its size, or 0 until all its threads have started
+    std::atomic<std::int64_t> next{0}, team{0};  // team: the number of threads, or 0 until all have started
     const auto on_new_threads = [&](int count, void (*run)(void*), void* context) {
         std::vector<std::thread> others;
         others.reserve(static_cast<std::size_t>(count));
