@@ -34,7 +34,10 @@ class FreshEnvironment:
         cwd: Path | None = None,
         stdout: int | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program of the environment, by default in its folder. The options are those of `subprocess.run`."""
+        """Run a program of the environment. By default it runs in the environment's folder.
+
+        The options are those of `subprocess.run`.
+        """
         command, variables = [self._folder / "bin" / program, *arguments], {**os.environ, **VARIABLES}
         return subprocess.run(command, check=check, cwd=cwd or self._folder, stdout=stdout, env=variables, text=True)
 

@@ -194,7 +194,7 @@ def test_a_learned_order() -> None:
         ({"groups": 3}, "^groups: expected a divisor of heads, 4, got 3"),
         ({"heads": 5}, r"^head_dim: expected a number \(because dim, 12, is not a multiple of heads, 5\), got None"),
         ({"heads": 0}, "^heads: expected an integer, 1 or above, got 0"),
-        ({"dropout": 1.0}, "^dropout: expected from 0 to below 1, got 1.0"),
+        ({"dropout": 1.0}, "^dropout: expected a number of at least 0 and below 1, got 1.0"),
         ({"scale": "sqrt"}, "^scale: expected one of 'root', 'log', got 'sqrt'"),
         ({"window": (-1, 0)}, "^window: "),
         ({"softcap": -1.0}, "^softcap: "),

@@ -120,7 +120,7 @@ def test_nan_rows(name: str) -> None:
         (
             lambda: nn.ImportanceSampledSoftmax(5, Uniform(7), samples=4, least_ess=-1),
             ValueError,
-            "least_ess: expected 0 or a finite number above it, got -1",
+            "least_ess: expected a finite number of at least 0, got -1",
         ),
         (
             lambda: nn.NCE(5, Uniform(7), samples=4, log_z="no"),

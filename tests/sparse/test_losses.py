@@ -214,7 +214,7 @@ def test_axis_dtype_and_orders_per_row(quick: Backend) -> None:
         ({"alpha": -0.5}, ValueError, "alpha: expected a finite number above 0, got -0.5"),
         ({"alpha": NAN}, ValueError, "alpha: expected a finite number above 0, got nan"),
         ({"reduction": "median"}, ValueError, "reduction: expected one of 'none', 'mean', 'sum', got 'median'"),
-        ({"label_smoothing": 1.5}, ValueError, "label_smoothing: expected from 0 to 1, got 1.5"),
+        ({"label_smoothing": 1.5}, ValueError, "label_smoothing: expected a number from 0 to 1, got 1.5"),
         ({"weight": [1.0]}, ValueError, r"weight: expected one number per class, shape \(3,\), got \(1,\)"),
         ({"ignore_index": 1.5}, TypeError, "ignore_index: expected an integer, got 1.5"),
         ({"axis": 3}, ValueError, "axis: expected from -2 to 1, got 3, which is out of range for 2 dimensions"),

@@ -1,4 +1,4 @@
-"""CPU kernels for NumPy arrays and tensors: the native kernels and the Python code around them.
+"""Calls of the compiled kernels for NumPy arrays and tensors, with the Python code around them.
 
 The native kernel flags each query for which it finds a NaN, an infinity or an overflow. The definition then recomputes
 the output and the gradients of the flagged queries. The results of other queries keep their bits.

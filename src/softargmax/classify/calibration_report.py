@@ -222,7 +222,7 @@ def _error(
             high *= 2
         return min(1.0, found * float(brentq(beyond, 0.0, high, xtol=1e-6)))
 
-    # If noise alone seldom gives an error as small as the estimate, the estimate says nothing about the gaps. The upper
+    # If noise alone usually gives a larger error than the estimate, the estimate says nothing about the gaps. The upper
     # end is then computed from noise alone.
     most = float(np.quantile(alone, level)) if by_noise <= 1 - level else end((0.5 - level / 2) * by_noise)
     return found, (end(0.5 + level / 2), most)

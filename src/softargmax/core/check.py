@@ -99,7 +99,7 @@ def scores(z: Any, name: str = "z", *, complex_too: bool = False) -> Any:
 
 
 def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
-    """Broadcast two arrays of scores to one shape and dtype. Errors call the second array `name`."""
+    """Broadcast two arrays of scores to one shape and dtype. In errors the second array is called `name`."""
     is_array = kind_of(a) == "numpy" or hasattr(b, "dtype")
     b, xp = scores(like(b, a, name), name), namespace(a)
     b = b if is_array else xp.astype(b, a.dtype, copy=False)
@@ -222,9 +222,12 @@ def number(value: Any, name: str) -> float:
 
 def between(value: Any, name: str, high: float, *, below: bool = False) -> float:
     """Check a finite number from 0 to `high` and return it as a float. `below` excludes `high` itself."""
-    allowed = f"from 0 to {'below ' * below}{high:g}" if high < math.inf else "0 or a finite number above it"
+    if high == math.inf:
+        allowed = "a finite number of at least 0"
+    else:
+        allowed = f"a number of at least 0 and below {high:g}" if below else f"a number from 0 to {high:g}"
     if not isinstance(value, Real):
-        raise TypeError(f"{name}: expected a number, {allowed}, got {value!r}")
+        raise TypeError(f"{name}: expected {allowed}, got {value!r}")
     found = number(value, name)
     if not 0.0 <= found <= high or math.isinf(found) or (below and found == high):
         raise ValueError(f"{name}: expected {allowed}, got {value}")

@@ -32,7 +32,7 @@ class SchemaSlots:
     """The slots of an operation's arguments.
 
     - `flatten(record)` returns the slots, `unflatten(*slots)` the record.
-    - `stage(record)` returns the path of an eager call.
+    - `stage(record)` tells how an eager call runs: AT_ONCE, RECORDED or ELSEWHERE.
     - `save` saves the arrays that the rules read, and only the shape and dtype of other arrays. It takes slots.
     - `save_record` does the same for a record.
     - `of_varying(record)` returns the arrays that may have a gradient.

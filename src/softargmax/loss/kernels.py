@@ -1,4 +1,4 @@
-"""Kernels for last layers in CPU memory. They compute scores and losses for a few rows at a time, called a part.
+"""Calls of the compiled kernels of last layers. They compute scores and losses for a few rows at a time, called a part.
 
 The scores come from the matrix product of the core. The bits of a row of scores, and of the loss of the row, do not
 depend on the other rows of the batch. The scores of all parts are written to the same array. The gradient with respect

@@ -1,4 +1,4 @@
-"""CPU kernels for NumPy arrays and tensors: the native kernels and the Python code around them."""
+"""Calls of the compiled kernels for NumPy arrays and tensors, with the Python code around them."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ class Targets(NamedTuple):
 
     A row does not count if its target is ignored or out of range.
 
-    On the CPU and without tracing, ignored rows are removed, and a target out of range raises IndexError. `wrong` is
-    then None. `rows` has the positions of the remaining rows among all `total` rows, or is None if no row was removed.
+    On the CPU and without tracing, ignored rows are removed, `wrong` is None, and a target out of range raises
+    IndexError. `rows` has the positions of the remaining rows among all `total` rows, or is None if no row was removed.
 
     Under tracing, and on other devices, no row is removed, and `rows` is None. `wrong` is then True for targets out of
     range, and `classes` is 0 where `counted` is False.

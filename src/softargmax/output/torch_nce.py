@@ -154,7 +154,7 @@ class NCE(SamplingLayer):
             nn.init.constant_(self.bias, self.log_z - log(self.classes))
 
     def log_score_of(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """Return s_y - log Z of one class per row, (...), an estimate of log p(y | h)."""
+        """Return s_y - log Z of one class per row, an estimate of log p(y | h). The shape is (...)."""
         h, shape, y = self._inputs(hidden, target)
         own, _ = self._scored(h, y, y.classes.new_empty(len(h), 0))
         return restore_rows(own - self._log_z(h), shape, y)

@@ -1,4 +1,4 @@
-// The sparse maps: p as a function of the scores and of the root, a number per row for which the row sums to 1.
+// The sparse maps: p as a function of the scores and of the root, one number per row, chosen so that p sums to 1.
 //
 //     p = e_a(beta (z - m) - lambda),   e_a(x) = [1 + a x]_+^(1/a),   a = alpha - 1,   e_0 = exp,   m = max z
 //

@@ -1,4 +1,4 @@
-"""The root of each row, from which p and tau follow, as a differentiable function of the scores.
+"""The root of each row, a number from which p and tau follow, as a differentiable function of the scores.
 
 For alpha <= 2 the root is lambda in p = e_a(z - max z - lambda), with e_a as in `reference.py`. For alpha > 2 the root
 is q, the smallest p above 0. Let o be the score whose p is q. Then p = (q^a + a (z - o))^(1/a). In this form

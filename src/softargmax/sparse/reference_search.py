@@ -57,9 +57,9 @@ def search_shift(d: Any, e: Any, a: Any) -> Any:
 def search_smallest_in_support(d: Any, e: Any, a: Any) -> tuple[Any, Any]:
     """Return o, the smallest score with p > 0, for a > 1. Scores and o are sums d + e of two floats.
 
-    A score z has p > 0 if the p of all higher scores sum to less than 1 when the p of z is set to 0. A bisection finds
-    t such that the sum of (t + a d)^(1/a) is about 1, which gives a score close to o. Then the search moves from score
-    to score until it reaches o.
+    Let the threshold be at a score z. If the p of all higher scores then sum to less than 1, z has p > 0. A bisection
+    finds t such that the sum of (t + a d)^(1/a) is about 1, which gives a score close to o. Then the search moves from
+    score to score until it reaches o.
     """
     xp = namespace(d)
     a = xp.where(a > 1.0, a, 1.0)  # rows with a <= 1 do not use the result
