@@ -228,5 +228,6 @@ def _below(nodes: _Nodes, n: int, expected: Floats, p: Floats) -> tuple[Floats, 
     phase = np.arctan2(imaginary, real) @ nodes.weight - (n - 0.5) * angle[:, 0]
     a, b = -size * np.sin(phase), size * np.cos(phase)  # real and imaginary part of i G e^{..} / (M sin(theta/2))
     without = 0.5 + np.sum((a[:, None] * real + b[:, None] * imaginary) / (1.0 + shrink), axis=0)
-    without[without < _NOISE] = 0.0  # errors would add up, since t spans up to 100 orders of magnitude
+    # t spans up to 100 orders of magnitude. Rounding errors would add up in the integral over log t.
+    without[without < _NOISE] = 0.0
     return without, 0.5 - float(a.sum()), 0.5 - float(size @ np.sin(phase - angle[:, 0]))

@@ -91,7 +91,7 @@ template <class A, class T, int Size> struct GroupOf {
     std::int64_t length;  // of each row
     bool changed;
     RowScale scale[Size];
-    double mean[Size] = {};  // sum of w z, for rows whose scores are read as equal (beta = 0)
+    double mean[Size] = {};  // at beta = 0: the sum of w z over the finite scores
     const T* scores = nullptr;
     const T* other = nullptr;
     T* result = nullptr;
