@@ -39,7 +39,7 @@ BUILD = ROOT / "build" / "compare"
 LINE, ROOM = 0.97, 0.98
 """The smallest ratio that passes, for a line and for the mean of a room."""
 RUNS = 15
-PROCESSES = 5
+MEASUREMENTS = 5  # odd, so that one result is in the middle
 """A line whose first ratio is below LINE is measured this many times in all, each time in new processes."""
 
 
@@ -157,9 +157,9 @@ def confirmed(a: str, b: str, found: dict[int, Ratio]) -> list[Ratio]:
     slow = {line for line, ratio in found.items() if ratio.ratio < LINE}
     if not slow:
         return list(found.values())
-    more = [measured(a, b, lambda line, _: line in slow) for _ in range(PROCESSES - 1)]
+    more = [measured(a, b, lambda line, _: line in slow) for _ in range(MEASUREMENTS - 1)]
     results = {line: sorted((r[line] for r in (found, *more)), key=attrgetter("ratio")) for line in slow}
-    middle = {line: of_line[PROCESSES // 2] for line, of_line in results.items()}
+    middle = {line: of_line[MEASUREMENTS // 2] for line, of_line in results.items()}
     return [middle.get(line, ratio) for line, ratio in found.items()]
 
 

@@ -168,6 +168,11 @@ below them. What we know of the reasons:
 - **top-p of level scores with AVX2.** 66,000 of the 128,256 classes are in the nucleus, in place of 26 in the line
   without "level". Its smallest score is found by histograms of masses in float64. AVX2 has half as many float64 numbers
   per instruction as AVX-512.
+- **Short calls beside one busy process per core.** A call of a few milliseconds takes at least as long as with one
+  thread: the second thread gets a core only at the next tick of the kernel, which comes every 4 ms. With one thread,
+  cross_entropy takes 2.0 times as long as with two, and torch's 1.5 times, because a part of its work runs on one
+  thread. So our slowdown is the larger one, although the call stays ahead. What was tried: only threads of our own,
+  threads of OpenMP that never spin (`GOMP_SPINCOUNT=0`), and shorter time slices (`sched_setattr`); no gain.
 
 ## Memory of results
 
@@ -215,12 +220,6 @@ def contention() -> str:
         "A slowdown is the time beside other processes, divided by the time alone. We aim at slowdowns of at most 1.3\n"
         f"times torch's. The largest is {excess[worst]:.2f} times torch's ({worst}).\n\n"
         f"{table(head, rows)}\n\n"
-        "Beside busy processes, a call of a few milliseconds takes about as long as with one thread: the second\n"
-        "thread gets the core of a busy process only at the next tick of the kernel, which comes every 4 ms here.\n"
-        "With one thread, cross_entropy takes 2.0 times as long as with two. torch's takes about 1.5 times as long,\n"
-        "because a part of its work runs on one thread. So our slowdown is larger, although we stay ahead. Three\n"
-        "changes made no difference: only threads of our own, threads of OpenMP that never spin (GOMP_SPINCOUNT=0),\n"
-        "and shorter time slices (sched_setattr).\n\n"
         "Eight processes with two threads each, on two cores, finish this share of the calls that they finish with one "
         f"thread each: {shares}.\n\n{measured_on(record)}"
     )

@@ -155,21 +155,18 @@ class Side:
             call()
         self.samples.append((time.perf_counter() - start) / repeats)
 
-    def warm_up(self, shortest: float = SHORTEST_SAMPLE) -> None:
-        """Warm up (memory pages, caches, lazy imports), and choose the number of calls per sample.
-
-        The number is doubled until a sample takes at least `shortest` seconds.
-        """
+    def warm_up(self) -> None:
+        """Warm up (memory pages, caches, lazy imports), and choose the number of calls per sample."""
         self.call()
         self.repeats = 1
         self.sample()
-        while self.repeats * self.samples[-1] < shortest and self.repeats < 1 << 20:
+        while self.repeats * self.samples[-1] < SHORTEST_SAMPLE and self.repeats < 1 << 20:
             self.repeats *= 2
             self.sample()
         self.samples.clear()
 
 
-def measure(case: Case, *, rounds: int = 15, seconds: float = 20.0, shortest: float = SHORTEST_SAMPLE) -> Result:
+def measure(case: Case, *, rounds: int = 15, seconds: float = 20.0) -> Result:
     """Time the sides of a case in turn: every round takes one sample of each side, in a rotating order.
 
     Arguments
@@ -180,13 +177,10 @@ def measure(case: Case, *, rounds: int = 15, seconds: float = 20.0, shortest: fl
         The number of samples per side, at least 3.
     seconds : float
         Stop after this many seconds, once every side has three samples.
-    shortest : float
-        Smallest duration of a sample, in seconds. With 0, every sample is one call, which finds the caches as the
-        call of another side has left them.
     """
     sides = {name: Side(call) for name, call in case.sides.items()}
     for side in sides.values():
-        side.warm_up(shortest)
+        side.warm_up()
     order = list(sides.values())
     start = time.perf_counter()
     for turn in range(max(rounds, 3)):
