@@ -168,11 +168,12 @@ below them. What we know of the reasons:
 - **top-p of level scores with AVX2.** 66,000 of the 128,256 classes are in the nucleus, in place of 26 in the line
   without "level". Its smallest score is found by histograms of masses in float64. AVX2 has half as many float64 numbers
   per instruction as AVX-512.
-- **Short calls beside one busy process per core.** A call of a few milliseconds takes at least as long as with one
-  thread: the second thread gets a core only at the next tick of the kernel, which comes every 4 ms. With one thread,
-  cross_entropy takes 2.0 times as long as with two, and torch's 1.5 times, because a part of its work runs on one
-  thread. So our slowdown is the larger one, although the call stays ahead. What was tried: only threads of our own,
-  threads of OpenMP that never spin (`GOMP_SPINCOUNT=0`), and shorter time slices (`sched_setattr`); no gain.
+- **cross_entropy beside busy processes.** A call of a few milliseconds runs on one core there: the second thread gets
+  the core of a busy process only at the next tick of the kernel, which comes every 4 ms. On one core, our call takes
+  2.1 to 2.9 times as long as on two, because it reads 64 MiB, and a core reads 8 to 14 GB/s. torch's takes 1.5 to 1.7
+  times as long, because a part of its work runs on one thread in any case. So our slowdown is the larger one, although
+  the call stays 5 times faster. What was tried: only threads of our own, threads of OpenMP that never spin
+  (`GOMP_SPINCOUNT=0`), and shorter time slices (`sched_setattr`); no gain.
 
 ## Memory of results
 
