@@ -39,6 +39,6 @@ def test_each_limit(changed: dict[tuple[str, str], float], share: float, found: 
 
 
 def test_a_call_that_is_faster_alone_must_stay_faster() -> None:
-    changed = {("one busy process", "softmax"): 1.6}
+    changed = {("one busy process", "softmax"): 1.516}  # torch's time is 1.515
     missed = misses(times(1.0, 1.01, changed), {"softargmax": 1.0, "torch": 1.0})
     assert missed == ["softmax, one busy process: slower than torch, but faster alone"]
