@@ -240,6 +240,7 @@ def test_offsets_that_are_empty(backend: Backend) -> None:
     for offsets in ([], (), range(0), backend.array(np.zeros(0, np.int32)), backend.array(np.zeros(0, np.float32))):
         with pytest.raises(
             ValueError,
-            match=r"^offsets: expected shape \(S \+ 1,\) for S segments \(for no segments the array \[0\]\), got",
+            match=r"^offsets: expected shape \(S \+ 1,\) for S segments "
+            r"\(for no segments the array \[0\]\), got \(0,\)",
         ):
             s.segment_softmax(z, offsets)
