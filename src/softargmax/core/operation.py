@@ -198,7 +198,7 @@ class Operation(Generic[A, R]):
 
     @property
     def torch(self) -> TorchOperation:
-        """The `TorchOperation` of this operation. The first use derives those of the whole subpackage."""
+        """The `TorchOperation` of this operation. The first use derives those of the whole room."""
         if self._torch is None:
             from softargmax.core.torch_operation import register
 

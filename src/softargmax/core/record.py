@@ -203,7 +203,7 @@ def gradient(of: str, when: str = "True", dtype: str = "") -> Result:
 
 
 OPERATIONS: list[Any] = []
-"""All operations of the subpackages that are loaded."""
+"""All operations of the rooms that are loaded."""
 
 
 # --- generated code ---------------------------------------------------------------------------------------------------

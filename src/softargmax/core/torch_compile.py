@@ -23,7 +23,7 @@ _waiting: list[Callable[[], None]] = []
 
 
 def compile_whole(room: str) -> None:
-    """Register a subpackage's public functions, so that Dynamo puts each call of them in its graph as one node.
+    """Register a room's public functions, so that Dynamo puts each call of them in its graph as one node.
 
     The later stages of the compiler see the operators that the functions call. Nothing is lost: the checks of
     arguments, the choice of an implementation and the exact arithmetic for beta contain nothing to compile, and Dynamo

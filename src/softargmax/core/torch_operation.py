@@ -53,7 +53,7 @@ _registering = threading.RLock()
 
 
 def register(room: str) -> None:
-    """Register a subpackage with torch: its operators, and its public functions as single nodes of compiled graphs.
+    """Register a room with torch: its operators, and its public functions as single nodes of compiled graphs.
 
     A lock is held: if two threads pass their first tensors at the same time, the second waits for the first.
     """

@@ -379,7 +379,7 @@ void write(const RowArgs& args, const Operand& x, std::int64_t first, int count,
         });
 }
 
-// Used by the kernels of all subpackages, and compiled once, in core/kernels.cpp.
+// Used by the kernels of all rooms, and compiled once, in core/kernels.cpp.
 extern template void read(const RowArgs&, const Operand&, std::int64_t, int, std::int64_t, std::int64_t, float*,
                           std::int64_t);
 extern template void read(const RowArgs&, const Operand&, std::int64_t, int, std::int64_t, std::int64_t, double*,
