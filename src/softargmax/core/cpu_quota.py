@@ -7,7 +7,6 @@ With 64 threads it would use up its quota in a burst and then be stopped until t
 from __future__ import annotations
 
 import math
-import os
 import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -16,12 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def most_threads() -> int:
-    """Return the limit of the default number of threads: the quota, rounded up, or 0 if there is no limit.
-
-    OMP_NUM_THREADS overrides the quota.
-    """
-    quota = None if os.environ.get("OMP_NUM_THREADS") else cpu_quota()
+def quota_threads() -> int:
+    """Return the limit of the default number of threads: the quota, rounded up, or 0 if there is no limit."""
+    quota = cpu_quota()
     return 0 if quota is None else math.ceil(quota)
 
 

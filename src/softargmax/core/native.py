@@ -33,13 +33,15 @@ def set_num_threads(n: int) -> None:
     Parameters
     ----------
     n : int
-        The largest number of threads, at least 1, or 0 for the default.
+        The largest number of threads, or 0 for the default. At most 4 times the number of processors, and at least 64
+        are allowed.
 
     Notes
     -----
-    The default is OMP_NUM_THREADS if it is set, and otherwise the number of processors that the process may run on.
-    `torch.set_num_threads` changes the default. If OMP_NUM_THREADS is not set, the CPU quota of a container, rounded
-    up, limits the default.
+    The default is OMP_NUM_THREADS if it is set, and otherwise the number of processors that the process may run on. In
+    a process that has imported torch, the default is torch's number, which `torch.set_num_threads` changes. If
+    OMP_NUM_THREADS is not set, the CPU quota of a container, rounded up, limits the default.
+
     Results do not depend on n. Small inputs use only the calling thread.
 
     Examples
@@ -54,8 +56,8 @@ def set_num_threads(n: int) -> None:
         n = operator.index(n)
     except TypeError:
         raise TypeError(f"n: expected an integer, got {n!r}") from None
-    if not 0 <= n < 1 << 16:
-        raise ValueError(f"n: expected 1 to 65535, or 0 for the default, got {n}")
+    if not 0 <= n <= (most := _native.most_threads()):
+        raise ValueError(f"n: expected 1 to {most}, or 0 for the default, got {n}")
     _native.set_num_threads(n)
 
 

@@ -167,11 +167,15 @@ template <auto kRun, class Args> std::optional<std::int64_t> unless_wrong_class(
 }
 constexpr std::initializer_list<Type> kReal = {Type::f16, Type::bf16, Type::f32, Type::f64};
 
-// The CPU quota's limit on the default number of threads. cpu_quota.py reads the quota at the first large call.
+// The CPU quota's limit on the default number of threads. OMP_NUM_THREADS overrides the quota, which cpu_quota.py reads
+// at the first large call.
 inline int quota_threads() {
     static std::atomic<int> known{0};
     if (known == 0) {
-        const int threads = nb::cast<int>(nb::module_::import_("softargmax.core.cpu_quota").attr("most_threads")());
+        const int threads =
+            omp_num_threads() > 0
+                ? 0
+                : nb::cast<int>(nb::module_::import_("softargmax.core.cpu_quota").attr("quota_threads")());
         known = threads > 0 ? threads : std::numeric_limits<int>::max();
     }
     return known;

@@ -114,6 +114,7 @@ NB_MODULE(_native, module) {
     Allocator::instance();  // an invalid SOFTARGMAX_POOL_MIB raises at import, too
     SOFTARGMAX_EACH_ROOM(SOFTARGMAX_BIND_ROOM)
 
+    module.def("most_threads", &most_threads, "Return the largest number of threads of a call");
     module.def("set_num_threads", [](int n) { requested_threads() = n; }, "n"_a,
                "Set the number of threads; 0 for the default");
     module.def("get_num_threads", [] { return threads_now(); });

@@ -245,21 +245,23 @@ int& requested_threads() {
     return threads;
 }
 int most_threads() { return std::max(64, 4 * processors()); }
-int default_threads() {
-    if (const OpenMP* found = openmp) return found->max_threads();
+int omp_num_threads() {
     const char* const given = std::getenv("OMP_NUM_THREADS");
     const long number = given ? std::strtol(given, nullptr, 10) : 0;
-    return number > 0 ? static_cast<int>(std::min<long>(number, most_threads())) : processors();
+    return static_cast<int>(std::clamp<long>(number, 0, most_threads()));
+}
+int default_threads() {
+    if (const OpenMP* found = openmp) return found->max_threads();
+    const int given = omp_num_threads();
+    return given > 0 ? given : processors();
 }
 
-bool find_openmp() {
+void find_openmp() {
     void* library = dlopen("libgomp.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (!library) return false;
+    if (!library) return;
     static const OpenMP functions = {reinterpret_cast<int (*)()>(dlsym(library, "omp_get_max_threads")),
                                      reinterpret_cast<decltype(OpenMP::parallel)>(dlsym(library, "GOMP_parallel"))};
-    if (!functions.max_threads || !functions.parallel) return false;
-    openmp = &functions;
-    return true;
+    if (functions.max_threads && functions.parallel) openmp = &functions;
 }
 void start_threads() {
     if (pool) return;
@@ -300,18 +302,18 @@ void share_indices(int threads, std::int64_t n, Work work) {
 }
 void run_together(int threads, Work work) {
     if (threads <= 1) return work(0, 1);
-    std::atomic<std::int64_t> next{0}, team{0};  // team: the number of threads, or 0 until all have started
+    std::atomic<std::int64_t> next{0}, started{0};  // the number of threads, or 0 until all have started
     const auto on_new_threads = [&](int count, void (*run)(void*), void* context) {
         std::vector<std::thread> others;
         others.reserve(static_cast<std::size_t>(count));
         start_up_to(count - 1, [&] { others.emplace_back(run, context); });
-        team = 1 + static_cast<std::int64_t>(others.size());
+        started = 1 + static_cast<std::int64_t>(others.size());
         run(context);
         for (std::thread& thread : others) thread.join();
     };
     on_threads(on_new_threads, threads, [&] {
-        while (team == 0) std::this_thread::yield();
-        work(next++, team);
+        while (started == 0) std::this_thread::yield();
+        work(next++, started);
     });
 }
 

@@ -10,13 +10,15 @@ namespace softargmax {
 
 // The number of threads that set_num_threads requested; 0 for the default.
 int& requested_threads();
+// The value of OMP_NUM_THREADS, or 0 if it is not a number above 0.
+int omp_num_threads();
 // The default number of threads. If torch has loaded OpenMP, it is OpenMP's, which torch.set_num_threads sets.
 // Otherwise it is OMP_NUM_THREADS, or the number of processors that this process may run on.
 int default_threads();
 // The largest number of threads of a call.
 int most_threads();
-// If another library has loaded GCC's OpenMP, uses its threads from now on, and returns true. Otherwise returns false.
-bool find_openmp();
+// If another library has loaded GCC's OpenMP, uses its threads from now on.
+void find_openmp();
 // Creates the pool, and arranges that every forked child creates its own pool. A second call has no effect.
 void start_threads();
 
