@@ -1,6 +1,8 @@
 // What the kernels of all rooms share: matrix products, the pass that folds a row into a state, the pass that computes
 // results from the state, and copies of tiles of scores. Also a measurement of the peak arithmetic rate for `softargmax
 // bench`.
+#include <unistd.h>
+
 #include "core/cpp/elementwise.hpp"
 #include "core/cpp/matmul.hpp"
 
@@ -43,10 +45,19 @@ void multiply_adds(MultiplyAddsArgs& args) {
 
 namespace {
 
-// The number of elements in a block of B. The block has 512 KiB, which stay in a second-level cache while the rows of A
-// are read. A product of 1024 x 32768 with depth 512, on two threads of a Sapphire Rapids, takes 105 ms. With half this
-// size it takes 120 ms, with twice this size 113 ms, and with four times this size 114 ms.
-template <class T> constexpr std::int64_t kBlockSize = (std::int64_t{512} << 10) / sizeof(T);
+// The number of bytes in a block of B: half of the second-level cache, where it stays while the rows of A are read, but
+// at most 512 KiB. A product of 1024 x 32768 with depth 512, on two threads of the Xeon of docs/speed.md (2 MiB), takes
+// 105 ms. With half this size it takes 120 ms, with twice this size 113 ms, and with four times this size 114 ms. The
+// size changes no bit of the result.
+inline std::int64_t block_bytes() {
+    constexpr std::int64_t least = std::int64_t{128} << 10, most = std::int64_t{512} << 10;
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+    static const std::int64_t cache = sysconf(_SC_LEVEL2_CACHE_SIZE);  // 0 or -1 if unknown
+    if (cache > 0) return std::clamp(cache / 2, least, most);
+#endif
+    return most;
+}
+template <class T> std::int64_t block_size() { return block_bytes() / static_cast<std::int64_t>(sizeof(T)); }
 constexpr std::int64_t kRowsAtOnce = kFewPanels * kPanelRows;
 
 // The depth of panels: two chunks of kDepth, so that a tile of C is loaded from memory once for both. In sparse
@@ -95,7 +106,7 @@ struct Pieces {
     template <class T> static Pieces cut(const ProductArgs& args, std::int64_t across, std::int64_t down) {
         constexpr std::int64_t width = kPanelCols<T>;
         const std::int64_t most =
-            kBlockSize<T> / std::clamp<std::int64_t>(args.depth, 64, panel_depth(args)) / width * width;
+            block_size<T>() / std::clamp<std::int64_t>(args.depth, 64, panel_depth(args)) / width * width;
         Pieces p{};
         p.rows = part<kPanelRows>(args.rows, down);
         p.cols = std::min(most, part<width>(args.cols, across));
@@ -124,7 +135,7 @@ template <class T> struct Piece {
     // the order of their depth.
     void compute() const {
         T* const a = scratch(kScores).get<T>(std::max(kRowsAtOnce, kMostByRows) * kPanelDepth);
-        T* const b = scratch(kOther).get<T>(kBlockSize<T>);
+        T* const b = scratch(kOther).get<T>(block_size<T>());
         const std::int64_t step = reads_in_place() ? kDepth : panel_depth(args);
         for (std::int64_t d = 0; d == 0 || d < args.depth; d += step) {
             const std::int64_t depth = std::min(step, args.depth - d);
