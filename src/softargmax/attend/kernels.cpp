@@ -156,13 +156,17 @@ template <class T> bool run_head_parallel(const Shared& head) {
 }
 
 // Processes a head with few queries on all threads. The blocks of its keys are divided among the threads. Each block
-// has its own sums. After every kWave blocks per thread, these sums are added in the order of the blocks.
-constexpr std::int64_t kWave = 8;
+// has its own sums. After a wave of blocks, these sums are added in the order of the blocks. A wave has kWave blocks per
+// thread, or more if the sums take less than kWaveBytes. So there are few waves, and at the end of each the threads wait
+// for each other.
+constexpr std::int64_t kWave = 8, kWaveBytes = 16 << 20;
 template <class T> bool run_keys_parallel(const Shared& head) {
     const Args& args = head.args;
     Unit<T> whole(head, 0, unit_memory<T>(args));
-    const std::int64_t wave = kWave * args.threads, size = Unit<T>::size(args);
-    T* const memory = scratch(kResult).get<T>(wave * size);
+    const std::int64_t size = Unit<T>::size(args),
+                       wave = std::max(kWave * args.threads, kWaveBytes / (size * std::int64_t{sizeof(T)}));
+    const std::int64_t blocks = blocks_of(whole.any.end - whole.begin());  // 0 or less if no key is visible
+    T* const memory = scratch(kResult).get<T>(std::clamp<std::int64_t>(blocks, 1, wave) * size);
     for (std::int64_t first = whole.begin(); first < whole.any.end; first += wave * kKeys) {
         const std::int64_t count = std::min(wave, blocks_of(whole.any.end - first));
         std::vector<Unit<T>> parts;
