@@ -50,10 +50,10 @@ struct LinearArgs : Args {
 // down to a multiple of 24, so that two threads get the same number of panels of the matrix product
 // (core/cpp/matmul.hpp).
 inline std::int64_t rows_at_once(std::int64_t rows, std::int64_t width, std::int64_t classes, std::int64_t parts) {
-    constexpr std::int64_t large = 1 << 20, even = 24;
+    constexpr std::int64_t kLeastScores = 1 << 20, kRowsPerTwoPanels = 24;
     const std::int64_t most =
-        std::max({rows / parts, large / std::max<std::int64_t>(classes, 1), width / 8, std::int64_t{1}});
-    return most >= rows ? rows : most > even ? most - most % even : most;
+        std::max({rows / parts, kLeastScores / std::max<std::int64_t>(classes, 1), width / 8, std::int64_t{1}});
+    return most >= rows ? rows : most > kRowsPerTwoPanels ? most - most % kRowsPerTwoPanels : most;
 }
 // Nine parts, not eight, so that all arrays of a call together take less than 1/8 of the memory of all scores.
 constexpr std::int64_t kParts = 9;

@@ -10,7 +10,7 @@ namespace {
 
 // Returns the number by which the sum of the losses of the rows [begin, end) is divided. For a sum it is 1. For a mean
 // it is the total weight of the rows, or infinity if the total weight is 0, so that the mean is 0.
-double together(const Args& args, std::int64_t begin, std::int64_t end) {
+double divisor(const Args& args, std::int64_t begin, std::int64_t end) {
     if (!args.mean) return 1;
     std::int64_t counted = end - begin;
     Twofold weights{};
@@ -35,7 +35,7 @@ void reduce(const Args& args) {
         using S = std::remove_reference_t<decltype(*loss)>;
         for (std::int64_t group = 0; group < args.loss.count; ++group) {
             const std::int64_t begin = group * args.each, end = begin + args.each;
-            const double found = sum_of_losses(args, begin, end) / together(args, begin, end);
+            const double found = sum_of_losses(args, begin, end) / divisor(args, begin, end);
             if constexpr (!std::is_same_v<S, std::uint8_t>) loss[group] = convert<S>(found);
         }
     });
@@ -53,7 +53,7 @@ struct RowNumbers {
         if (gradients) seeds.reset(new double[static_cast<std::size_t>(count)]);
         for (std::int64_t k = 0; gradients && k < count; ++k) {
             const double g = args.g ? reinterpret_cast<const double*>(args.g.data)[k] : 1;
-            seeds[k] = g / together(args, k * args.each_of_seed, (k + 1) * args.each_of_seed);
+            seeds[k] = g / divisor(args, k * args.each_of_seed, (k + 1) * args.each_of_seed);
         }
         args.losses = losses.get();
         args.seeds = seeds.get();

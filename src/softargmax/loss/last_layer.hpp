@@ -5,7 +5,8 @@
 //     dh = dz W        dW = dz^T h        db = sum dz
 //
 // The scores of a part are overwritten with dz. A row of dh has the same bits in every batch. dW and db are summed over
-// the parts.
+// the parts. Every part packs W again, block by block: a packed copy of all of W would be larger than the memory that
+// the function may use beyond inputs and gradients (an eighth of the scores).
 #pragma once
 
 #include <memory>
@@ -35,7 +36,7 @@ template <class T> class LastLayer {
     // This is no std::vector, because all instruction sets would share one compiled copy of its functions.
     using Numbers = std::unique_ptr<T[]>;
     Numbers finite_h_, finite_w_, bias_, finite_bias_, ones_;
-    bool late_ = false;  // true if some biases are not finite
+    bool has_nonfinite_bias_ = false;
 
     static Numbers numbers(std::int64_t count) { return Numbers(new T[static_cast<std::size_t>(count)]); }
 
@@ -78,7 +79,7 @@ template <class T> class LastLayer {
             for (std::int64_t k = 0; k < w_.rows; ++k) {
                 const T value = bias_[k] = convert<T>(base[k * args.bias.row]);
                 finite_bias_[k] = is_finite(value) ? value : T{0};
-                late_ = late_ || !is_finite(value);
+                has_nonfinite_bias_ = has_nonfinite_bias_ || !is_finite(value);
             }
         });
     }
@@ -87,7 +88,7 @@ template <class T> class LastLayer {
     // NaN. So a class with a bias of -inf is outside the support, except in rows where its product h W^T is +inf.
     void scores(std::int64_t begin, std::int64_t end, T* z) {
         product(h_.part(begin, end), w_.transposed(), reinterpret_cast<char*>(z), false, false, finite_bias_.get());
-        for (std::int64_t i = 0; late_ && i < end - begin; ++i)
+        for (std::int64_t i = 0; has_nonfinite_bias_ && i < end - begin; ++i)
             for (std::int64_t k = 0; k < w_.rows; ++k) {
                 T& score = z[i * w_.rows + k];
                 if (!is_finite(bias_[k]) && !std::isinf(score)) score += bias_[k];
