@@ -392,7 +392,7 @@ template <class T> struct QueryTile {
     }
     // For each query i, adds weight[i] p v to row i of o. A chunk of keys is used for all columns before the next
     // chunk, so that values that are not packed are read in the order of their memory. With the loops in the
-    // other order, decoding with 8192 keys of width 128 took 1.7 times as long with AVX2 (Sapphire Rapids).
+    // other order, decoding with 8192 keys of width 128 took 1.7 times as long with AVX2 (the Xeon of docs/speed.md).
     void add_weighted_values(const T* z, Range in, const Block<T>& block, const T* weight) {
         T* const sums = scratch(kWeights).get<T>(kRows * pitch);
         for (std::int64_t k = in.begin; k < in.end; k = (k / kChain + 1) * kChain) {
@@ -415,8 +415,8 @@ template <class T> struct QueryTile {
             }
     }
     // Prefetches the values of the keys from `begin` to `end` - 1 in the order of memory, which the hardware prefetcher
-    // can follow. In the order of use, decoding with 32 heads of 2048 keys and width 64 takes 1.05 times as long
-    // (Sapphire Rapids).
+    // can follow. In the order of use, decoding with 32 heads of 2048 keys and width 64 takes 1.05 times as long (the
+    // same Xeon).
     void prefetch_values(const Block<T>& block, std::int64_t begin, std::int64_t end) const {
         for (const T* its = block.values + begin * block.pitch; its < block.values + end * block.pitch;
              its += block.pitch)

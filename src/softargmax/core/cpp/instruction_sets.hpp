@@ -77,10 +77,10 @@ inline std::size_t chosen_isa() {
 
 // The smallest result, in bytes, that should be written past the caches. This pays on Zen 5 (family 0x1A) and on Intel
 // processors with AVX512-FP16 (Sapphire Rapids and later). The limit is higher on Intel, because the caches are larger.
-// For 512 x 32768 float32 on two threads, plain stores take 3.2 ms on Zen 5, 5.6 ms on Sapphire Rapids and 5.1 ms on
-// Zen 4. Stores past the caches take 2.6 ms, 4.7 ms and 9.3 ms there. For 4096 x 1024 on Sapphire Rapids, plain stores
-// take 1.0 ms, and stores past the caches 1.4 ms. On Zen 5 both take equally long for this shape, but stores past the
-// caches are faster if other processes use the last-level cache.
+// For 512 x 32768 float32 on two threads, plain stores take 3.2 ms on Zen 5, 5.6 ms on the Xeon of docs/speed.md and
+// 5.1 ms on Zen 4. Stores past the caches take 2.6 ms, 4.7 ms and 9.3 ms there. For 4096 x 1024 on this Xeon, plain
+// stores take 1.0 ms, and stores past the caches 1.4 ms. On Zen 5 both take equally long for this shape, but stores
+// past the caches are faster if other processes use the last-level cache.
 inline std::int64_t streaming_bytes() {
     constexpr std::int64_t never = std::numeric_limits<std::int64_t>::max();
 #if defined(__x86_64__)

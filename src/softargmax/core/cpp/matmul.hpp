@@ -218,8 +218,8 @@ template <class T> void multiply(PanelsA<T> a, PanelsB<T> b, const Corner<T>& al
             const bool zero = zeros[i / kPanelRows];
             if (zero && all.addend.data == all.c) continue;
             // Prefetches the tile of C, which is written after its sums are computed. With this prefetch, a product of
-            // 1024 x 32768 with depth 512 takes 0.99 of the time of torch's sgemm on a Sapphire Rapids, and 1.06 of it
-            // without the prefetch.
+            // 1024 x 32768 with depth 512 takes 0.99 of the time of torch's sgemm on the Xeon of docs/speed.md, and
+            // 1.06 of it without the prefetch.
             for (std::int64_t r = i; r < std::min<std::int64_t>(i + kTileRows, a.count); ++r)
                 for (int k = 0; k < kTileCols<T>; k += Pack<T>::kLanes)
                     __builtin_prefetch(all.c + r * all.pitch + j + k, 1);
@@ -232,7 +232,7 @@ template <class T> void multiply(PanelsA<T> a, PanelsB<T> b, const Corner<T>& al
 //
 // With few rows, packing B would take longer than the product. So B is read once, in the order of its memory, and not
 // packed. For 3 x 38552 with depth 137, the product takes 1.0 ms instead of 2.0 ms if the columns of B are contiguous,
-// and 1.1 ms instead of 1.8 ms if its rows are (Sapphire Rapids, one thread). Reading B alone takes 0.9 ms.
+// and 1.1 ms instead of 1.8 ms if its rows are (the same Xeon, one thread). Reading B alone takes 0.9 ms.
 
 // The largest numbers of rows for which this is faster.
 constexpr std::int64_t kMostByRows = 24, kMostByColumns = kPanelRows;
