@@ -230,10 +230,12 @@ def arithmetic_rate(threads: int) -> float:
     """
     from softargmax.core import _native  # not at the top, so that other commands work even if the core fails to load
 
-    start = time.perf_counter()
-    _native.multiply_adds(1000)
-    # Run for 5 ms, so that the time to wake threads is negligible.
-    rounds = max(1000, int(1000 * 5e-3 / (time.perf_counter() - start)))
+    rounds, seconds = 1000, 0.0
+    while seconds < 5e-3:  # the time to wake threads is then negligible
+        rounds *= 2
+        start = time.perf_counter()
+        _native.multiply_adds(rounds)
+        seconds = time.perf_counter() - start
     with ThreadPoolExecutor(threads) as pool:
         seconds = best_of(lambda: list(pool.map(_native.multiply_adds, [rounds] * threads)))
     return threads * rounds * _native.MULTIPLY_ADDS / seconds
@@ -316,10 +318,9 @@ def processor() -> dict[str, Any]:
 def readable(seconds: float) -> str:
     """Format a time with three digits and a unit.
 
-    >>> readable(0.00512), readable(1.1e-6), readable(2.5)
-    ('5.12 ms', '1.10 µs', '2.50 s')
+    >>> readable(0.00512), readable(1.1e-6), readable(2.5), readable(0.124), readable(584e-9)
+    ('5.12 ms', '1.10 µs', '2.50 s', '124 ms', '584 ns')
     """
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
-        if seconds >= size:
-            return f"{seconds / size:#.3g} {unit}"
-    return f"{seconds / 1e-9:#.3g} ns"
+    units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+    unit, size = next((one for one in units if seconds >= one[1]), units[-1])
+    return f"{f'{seconds / size:#.3g}'.rstrip('.')} {unit}"

@@ -111,6 +111,10 @@ def test_bench_says_what_the_run_lacks(run, monkeypatch):
         "x86-64-v4 (16 floats per instruction; another one was selected)",
         scipy,
     ]
+    assert bench.lacks("x86-64-v3", {"x86-64-v3": True}, 2) == [
+        "x86-64-v4 (16 floats per instruction; not in this build)",
+        scipy,
+    ]
     assert bench.lacks("neon", {"neon": True}, 2) == [scipy]
     facts = {"version": "1", "isa": "x86-64-v3", "isas": isas, "threads": 1}
     monkeypatch.setattr(native, "info", lambda: facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import platform
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,12 +69,10 @@ WIDTHS = {"x86-64-v4": 16, "x86-64-v3": 8}
 
 def lacks(isa: str, isas: dict[str, bool], threads: int) -> list[str]:
     """Return what a faster or more complete run would need, given the facts of `native.info`."""
-    better = [name for name in list(isas)[: list(isas).index(isa)] if name in WIDTHS]
-    found = [
-        f"{name} ({WIDTHS[name]} floats per instruction; "
-        f"{'another one was selected' if isas[name] else 'not supported by the processor'})"
-        for name in better
-    ]
+    reasons = {True: "another one was selected", False: "not supported by the processor", None: "not in this build"}
+    known = list(WIDTHS) if isa != "neon" and platform.machine() == "x86_64" else []
+    better = known[: known.index(isa)] if isa in known else known
+    found = [f"{name} ({WIDTHS[name]} floats per instruction; {reasons[isas.get(name)]})" for name in better]
     if threads == 1:
         found.append("a second thread")
     return found + [f"the peer {name} (not installed)" for name in PEERS if find_spec(name) is None]
