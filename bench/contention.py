@@ -1,9 +1,9 @@
-"""Time each family of softargmax and torch, by turns, on an idle and on a busy machine.
+"""Time softargmax and torch in turns, on an idle and on a busy machine: softmax, losses, sparse maps, draws, attention.
 
-    python -m bench.contention            6 minutes; writes bench/results/contention.json
+    python -m bench.contention            10 minutes; writes bench/results/contention.json
 
 There are four conditions: alone, beside one busy process, beside one busy process per core, and two threads on one
-core. They are timed by turns too, and the median of all turns counts. The slowdown of a side is its time under a
+core. They are timed in turns too, and the median of all turns counts. The slowdown of a side is its time under a
 condition divided by its time alone. Our slowdown should be at most EXCESS times torch's. If softargmax is faster alone,
 it should be faster under every condition. Beside one busy process, linear cross-entropy should take at most
 LINEAR_SLOWDOWN times its time alone.
@@ -27,14 +27,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import entmax
 import torch
+from bench.loss import both
+from bench.promises import isa
 from torch.nn import functional
 
 import softargmax as sa
 from softargmax.measure import OURS, Case, machine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     Times = dict[str, dict[str, float]]  # seconds by case and side
 
@@ -50,17 +53,15 @@ LINEAR = "linear_cross_entropy 1024x512x32768"
 
 
 def cases() -> list[Case]:
-    """Return one case for each family that runs in parallel."""
+    """Return the cases. The peer of sparsemax is the package entmax, which computes with torch."""
     torch.manual_seed(0)
     z, out = torch.randn(512, 32_768), torch.empty(512, 32_768)
     y = torch.randint(32_768, (512,))
     h, w = torch.randn(1024, 512), torch.randn(32_768, 512) / 512**0.5
-    words = torch.randint(32_768, (1024,))
-    q = torch.randn(1, 8, 1024, 64)
-
-    def trained(loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[[], object]:
-        h_, w_ = h.clone().requires_grad_(), w.clone().requires_grad_()
-        return lambda: torch.autograd.grad(loss(h_, w_), (h_, w_))
+    words, leaves = torch.randint(32_768, (1024,)), (h.clone().requires_grad_(), w.clone().requires_grad_())
+    logits = torch.randn(64, 128_256)
+    q, one = torch.randn(1, 8, 1024, 64), torch.randn(2, 8, 1, 128)
+    k, v = torch.randn(2, 8, 8192, 128), torch.randn(2, 8, 8192, 128)
 
     return [
         Case(
@@ -81,13 +82,25 @@ def cases() -> list[Case]:
         Case(
             f"{LINEAR}, backward",
             {
-                OURS: trained(lambda h, w: sa.linear_cross_entropy(h, w, words)),
-                PEER: trained(lambda h, w: functional.cross_entropy(h @ w.T, words)),
+                OURS: both(lambda h, w: sa.linear_cross_entropy(h, w, words), *leaves),
+                PEER: both(lambda h, w: functional.cross_entropy(h @ w.T, words), *leaves),
             },
         ),
         Case(
             "attention (1, 8, 1024, 64)",
             {OURS: lambda: sa.attention(q, q, q), PEER: lambda: functional.scaled_dot_product_attention(q, q, q)},
+        ),
+        Case(
+            "attention, decoding (2, 8, 1, 128), 8192 keys",
+            {OURS: lambda: sa.attention(one, k, v), PEER: lambda: functional.scaled_dot_product_attention(one, k, v)},
+        ),
+        Case(
+            "sparsemax 512x32768",
+            {OURS: lambda: sa.sparsemax(z), PEER: lambda: entmax.sparsemax(z, -1)},
+        ),
+        Case(
+            "categorical 64x128256",
+            {OURS: lambda: sa.categorical(logits, seed=0), PEER: lambda: torch.multinomial(logits.softmax(-1), 1)},
         ),
     ]
 
@@ -212,6 +225,7 @@ def main() -> int:
     if options.rounds:
         print(rounds_per_second(options.rounds, options.threads))
         return 0
+    here = machine()  # before the run, so that the load is that of other programs
     found = under_all_conditions()
     print(f"{'':46} {'condition':26} {'torch/ours':>10} {'slowdown':>9} {'torch':>8}")
     for name, alone in found["alone"].items():
@@ -223,12 +237,11 @@ def main() -> int:
     shares = {side: rounds[THREADS][side] / rounds[1][side] for side in (OURS, PEER)}
     for side, share in shares.items():
         print(f"{PROCESSES} processes of {side}: {THREADS} threads finish {share:.2f} of the calls of one thread")
-    RESULT.write_text(
-        json.dumps({"machine": machine(), "threads": THREADS, "seconds": found, "rounds per second": rounds}, indent=1)
-    )
     missed = misses(found, shares)
     for miss in missed:
         print(miss)
+    record = {"machine": here, "isa": isa(), "threads": THREADS, "seconds": found, "rounds per second": rounds}
+    RESULT.write_text(json.dumps(record | {"excess": EXCESS, "misses": missed}, indent=1) + "\n", encoding="utf-8")
     return int(bool(missed))
 
 

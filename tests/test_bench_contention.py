@@ -5,18 +5,19 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("entmax")
 
 from bench.contention import LINEAR, ONE_CORE, misses
 
 CONDITIONS = ("alone", "one busy process", "one busy process per core", ONE_CORE)
 
 
-def times(ours: float, torchs: float, changed: dict[tuple[str, str], float]) -> dict[str, dict[str, dict[str, float]]]:
+def times(ours: float, theirs: float, changed: dict[tuple[str, str], float]) -> dict[str, dict[str, dict[str, float]]]:
     """Return times with a slowdown of 1.5 for both sides, except for our times in `changed`."""
 
     def sides(condition: str, name: str) -> dict[str, float]:
         slow = 1.0 if condition == "alone" else 1.5
-        return {"softargmax": changed.get((condition, name), ours * slow), "torch": torchs * slow}
+        return {"softargmax": changed.get((condition, name), ours * slow), "torch": theirs * slow}
 
     return {condition: {name: sides(condition, name) for name in ("softmax", LINEAR)} for condition in CONDITIONS}
 
