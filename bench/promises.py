@@ -82,7 +82,8 @@ def run(promises: Iterable[Promise], words: list[str], rounds: int) -> tuple[lis
             reachable = machine_limits(promise.threads)  # measured once for each number of threads
             result = measure(promise.case(), rounds=min(rounds, promise.rounds))
             print(line(promise, result, reachable), flush=True)
-            records.append({**result.as_json(reachable), "targets": promise.targets, "aims": promise.aims})
+            more = {"threads": promise.threads, "targets": promise.targets, "aims": promise.aims}
+            records.append(result.as_json(reachable) | more)
     return records, limits
 
 

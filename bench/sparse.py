@@ -59,10 +59,15 @@ def of_map(name: str, ours: Map, theirs: Map, hinted: Map, z: Tensor) -> Iterato
 
 
 def of_order(name: str, alpha: float, z: Tensor) -> Iterator[Promise]:
-    """Yield two cases of the map of order `alpha`: a forward pass, and a forward and backward pass."""
-    leaf, g = z.clone().requires_grad_(), torch.randn(z.shape)
+    """Yield three cases of the map of order `alpha`: two forward passes, and a forward and backward pass."""
+    out, leaf, g = torch.empty_like(z), z.clone().requires_grad_(), torch.randn(z.shape)
     sides = {"softargmax": lambda: sa.entmax(z, alpha), "entmax": lambda: peer.entmax_bisect(z, alpha)}
     yield Promise(f"entmax {alpha:g}, {name}", sides, {"entmax": 60}, 2 * z.nbytes, rounds=3)
+    sides = {
+        "softargmax": lambda: sa.entmax(z, alpha, out=out),
+        "our softmax": lambda: sa.softmax(z, out=out),
+    }
+    yield Promise(f"entmax {alpha:g}, {name}, out=", sides, {"our softmax": 1 / 3}, 2 * z.nbytes)
     sides = {
         "softargmax": both(lambda z: sa.entmax(z, alpha), leaf, g),
         "entmax": both(lambda z: peer.entmax_bisect(z, alpha), leaf, g),
