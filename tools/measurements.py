@@ -40,12 +40,16 @@ def measured_on(record: dict[str, Any], *, packages: bool = True) -> str:
     machine = record.get("machine", {})
     versions = ", ".join(f"{name} {version}" for name, version in machine.get("packages", {}).items())
     used = f" with {versions}" if packages else ""
-    return f"Measured{used} on {machine.get('cpu', 'an unnamed machine')}, {machine.get('cores', '?')} cores."
+    where = ", ".join([machine.get("cpu", "an unnamed machine"), *facts_of(machine)])
+    return f"Measured{used} on {where}."
 
 
-def seconds(value: float) -> str:
-    """Format a time with three digits and a unit."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= size:
-            return f"{value / size:#.3g} {unit}".replace(". ", " ")
-    return f"{value / 1e-9:#.3g} ns"
+def facts_of(machine: dict[str, Any]) -> list[str]:
+    """Return what identifies the processor even where a virtual machine hides its name, and the load before the run."""
+    found, processor = [], machine.get("processor", {})
+    if processor:
+        found.append(" ".join(f"{name} {processor[name]}" for name in ("family", "model") if name in processor))
+        found += [f"{level} {size}" for level, size in processor["caches"].items()]
+        found.append(processor["isas"][0])
+    found.append(f"{machine.get('cores', '?')} cores")
+    return [*found, *([f"load {machine['load']}"] if "load" in machine else [])]

@@ -1,4 +1,4 @@
-"""Write the tables of committed measurements into README.md and docs/, so that no figure is typed by hand.
+"""Write the tables of committed measurements into README.md and docs/, so that nobody types them.
 
     python -m tools.tables            write
     python -m tools.tables --check    exit with 1 if a page and its measurements differ
@@ -14,8 +14,10 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tools.measurements import NOT_YET, PEERS, RESULTS, ROOT, avx2_results, load, loaded, measured_on, seconds, table
+from tools.measurements import NOT_YET, PEERS, RESULTS, ROOT, avx2_results, load, loaded, measured_on, table
 from tools.speed_page import speed_page
+
+from softargmax.measure import readable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,7 +120,7 @@ def task(name: str) -> str:
     mib = [f"{side['beyond'] / 2**20:,.0f} MiB" for side in (plain, ours)]
     head = [one["what"], "plain", "softargmax"]
     rows = [["peak memory beyond the inputs", *mib]]
-    rows += [["CPU time, one thread", *(seconds(side["cpu_seconds"]) for side in (plain, ours))]]
+    rows += [["CPU time, one thread", *(readable(side["cpu_seconds"]) for side in (plain, ours))]]
     scores = f"The scores alone are {record['scores'] / 2**20:,.0f} MiB."
     return f"{table(head, rows)}\n\n{scores} {measured_on(record, packages=False)}"
 
@@ -132,7 +134,7 @@ def small_layers() -> str:
     for one in record["layers"]:
         (n, d, k), spent = one["shape"], one["cpu_seconds"]
         ratios = (f"{spent[side] / spent['plain']:.2f}" for side in ("cross_entropy", "softargmax"))
-        rows.append([f"({n}, {d}, {k})", f"{n * k / 1e6:.2g}", seconds(spent["plain"]), *ratios])
+        rows.append([f"({n}, {d}, {k})", f"{n * k / 1e6:.2g}", readable(spent["plain"]), *ratios])
     ours = ("`sa.cross_entropy(h @ w.T, y)`", "`sa.linear_cross_entropy(h, w, y)`")
     head = ["(N, D, K)", "million scores", "torch", *ours]
     return f"{table(head, rows)}\n\n{measured_on(record)}"
@@ -168,7 +170,7 @@ def summary() -> str:
     for label, (name, line) in SUMMARY.items():
         result = next(one for one in loaded(RESULTS / f"{name}.json")["results"] if one["name"] == line)
         peer, ratio = next(iter(result["ratios"].items()))
-        ours = seconds(result["seconds"]["softargmax"]["median"])
+        ours = readable(result["seconds"]["softargmax"]["median"])
         limited = next((one["ratios"][peer] for one in avx2_results(name) if one["name"] == line), None)
         rows.append([label, ours, PEERS.get(peer, peer), f"{ratio:.3g}", "" if limited is None else f"{limited:.3g}"])
     head = ["float32, two threads", "softargmax", "peer"]
