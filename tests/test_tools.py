@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,9 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 from tools.compat import claims
+from tools.fresh_environment import NATIVE_TESTS
+
+import softargmax
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,6 +38,21 @@ def test_the_check_of_exp_compiles() -> None:
 
 def test_the_tables_agree_with_the_measurements() -> None:
     subprocess.run([sys.executable, "-m", "tools.tables", "--check"], check=True, capture_output=True, cwd=ROOT)
+
+
+RECIPE = ROOT / "recipe" / "recipe.yaml"
+FILES = [ROOT / "pyproject.toml", pytest.param(RECIPE, marks=pytest.mark.skipif(not RECIPE.exists(), reason="sdist"))]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.name)
+def test_the_native_tests_of_wheels_are_the_same_everywhere(file: Path) -> None:
+    command = shlex.join(NATIVE_TESTS)
+    assert command in " ".join(file.read_text(encoding="utf-8").replace("\\\n", " ").split())
+
+
+@pytest.mark.skipif(not RECIPE.exists(), reason="sdist")
+def test_the_recipe_has_the_version_of_the_package() -> None:
+    assert f'  version: "{softargmax.__version__}"' in RECIPE.read_text(encoding="utf-8").splitlines()
 
 
 def test_every_claimed_version_was_tested() -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from auditwheel.wheel_abi import analyze_wheel_abi
 from installer.sources import WheelFile
 from packaging.utils import parse_wheel_filename
-from tools.fresh_environment import ROOT, FreshEnvironment, group
+from tools.fresh_environment import NATIVE_TESTS, ROOT, FreshEnvironment, group
 
 if TYPE_CHECKING:
     from packaging.tags import Tag
@@ -34,8 +34,6 @@ GLIBC = 34
 MANYLINUX = r"manylinux_2_(\d+)_(\w+)"
 SECONDS = 20
 """Longest time to install a wheel, NumPy and the extra `cli` in a fresh environment, with a quick package index."""
-TESTS = ("tests/native", "tests/normalize/test_edges.py", "tests/normalize/test_sums.py")
-"""The native tests. `test-command` in pyproject.toml lists the same paths."""
 
 
 def problems(wheel: Path) -> list[str]:
@@ -96,8 +94,7 @@ def test(python: str, wheels: list[Path]) -> None:
         environment.run("python", "-W", "error", "-c", "import softargmax; print(softargmax.softmax([1.0, 2.0, 3.0]))")
         environment.run("softargmax", "1", "2", "3")
         environment.install(*group("sanitize"))
-        options = ("-q", "-n", "auto", "-p", "no:cacheprovider", "-m", "not slow", "--doctest-ignore-import-errors")
-        environment.run("python", "-m", "pytest", *options, *TESTS, cwd=ROOT)
+        environment.run("python", "-m", "pytest", *NATIVE_TESTS, cwd=ROOT)
         if seconds > SECONDS:
             raise SystemExit(f"{python}: expected an installation within {SECONDS} s, got {seconds:.1f} s")
 

@@ -12,6 +12,14 @@ ROOT = Path(__file__).resolve().parent.parent
 VARIABLES = {"PYTHONPATH": "", "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
 """Environment variables: only installed packages are found, and test processes do not disturb one another."""
 
+NATIVE_TESTS = (
+    *("-n", "auto", "-q", "-p", "no:cacheprovider", "-m", "not slow", "--doctest-ignore-import-errors"),
+    *("--ignore=tests/native/test_thread_pool.py", "tests/native"),
+    *("tests/normalize/test_edges.py", "tests/normalize/test_sums.py"),
+)
+"""pytest's options for the native tests of an installed wheel. `test-command` in pyproject.toml and recipe/recipe.yaml
+repeat them. test_thread_pool.py is left out: it compiles C++ of its own, and tests no wheel."""
+
 
 def group(name: str) -> tuple[str, str]:
     """Return pip's options for a dependency group of pyproject.toml."""
@@ -46,7 +54,10 @@ class FreshEnvironment:
         self.run("python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *what)
 
     def install_wheel(self, wheels: list[Path], extras: str, *options: str | Path) -> None:
-        """Install the wheel that pip chooses of `wheels`, which are in one folder, with these extras."""
+        """Install the wheel that pip chooses of `wheels`, which are in one folder, with these extras.
+
+        The first step reads no package index, which might have another wheel of the same version.
+        """
         version = parse_wheel_filename(wheels[0].name)[1]
-        links = ("--find-links", wheels[0].resolve().parent)
-        self.install(*links, "--only-binary", "softargmax", *options, f"softargmax[{extras}]=={version}")
+        self.install("--no-index", "--no-deps", "--find-links", wheels[0].resolve().parent, f"softargmax=={version}")
+        self.install(*options, f"softargmax[{extras}]=={version}")
