@@ -19,7 +19,7 @@ SANITIZE_ENV = $(QUIET) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktra
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-quick lint format types build bench memory accuracy exp-check docs sanitize wheels wheel-aarch64 compat lint-release dev clean
+.PHONY: help demo test check check-quick lint format types build bench memory accuracy exp-check docs sanitize wheels wheel-aarch64 compat sdist-check lint-release dev clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -40,7 +40,7 @@ $(VENV)/.group-%: $(VENV)/.pip pyproject.toml
 COMPILED := $(PACKAGE) src/softargmax/__init__.py ':(glob)src/**/*.cpp' ':(glob)src/**/*.hpp'
 UNCHANGED_SINCE = test -z "$$(git ls-files --others --exclude-standard -- $(COMPILED))" && git diff --quiet $(1) -- $(COMPILED)
 WHEEL = $(abspath $(shell test -f dist/commit && $(call UNCHANGED_SINCE,"$$(cat dist/commit)") && \
-	ls dist/*-"$$($(BIN)/python -c 'import sys; print("cp311-cp311" if sys.version_info < (3, 12) else "cp312-abi3")')"-*.whl))
+	ls dist/*-"$$($(BIN)/python -c 'import sys; print("cp311-cp311" if sys.version_info < (3, 12) else "cp312-abi3")')"-*_"$$(uname -m)".whl))
 
 # Editable, without build isolation: build/dev stays, so that a rebuild compiles only what changed.
 $(VENV)/.editable: $(VENV)/.group-build $(PACKAGE)
@@ -60,9 +60,9 @@ demo: $(VENV)/.native $(VENV)/.group-tour ## install, then the tour
 
 test: lint types check ## lint, types, all tests and doctests
 
-# Several processes on a few cores: threads that wait must sleep, not spin, and those of OpenBLAS always spin (the
-# tests of classify and attend took 139 s, and 41 with one each). Neighbours stay together, since what one has compiled
-# or worked out serves the next.
+# Several processes share a few cores, so waiting threads must sleep. Those of OpenBLAS always spin: with one OpenBLAS
+# thread per process, the tests of classify and attend take 41 s in place of 139. worksteal keeps neighbouring tests in
+# one process, where the next test uses what an earlier one has compiled or computed.
 QUIET := OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
 check: $(VENV)/.native $(VENV)/.group-test ## tests and doctests only
 	$(QUIET) $(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
@@ -133,8 +133,8 @@ sanitize: $(SANITIZE)/venv/.installed ## native tests under address and undefine
 	$(SANITIZE_ENV) $(SANITIZE)/venv/bin/python -m pytest -n auto --dist worksteal -q --capture=sys -p no:cacheprovider \
 		--ignore-glob='*torch*' --doctest-ignore-import-errors -m 'sanitize and not no_sanitize' tests $(PYTEST_ARGS)
 
-# 3.11 has a wheel of its own; that of 3.12 is for the stable ABI, and serves later Pythons too. With pyenv:
-# PYENV_VERSION=3.11.7:3.12.1:3.13.0 make wheels
+# Python 3.11 has a wheel of its own. The wheel built with 3.12 is for the stable ABI, and serves later Pythons too. With
+# pyenv: PYENV_VERSION=3.11.7:3.12.1:3.13.0 make wheels
 WHEEL_PYTHONS ?= python3.11 python3.12
 TEST_PYTHONS ?= $(WHEEL_PYTHONS) python3.13
 wheels: $(VENV)/.group-release ## wheels in dist/, checked and tested with several Pythons
@@ -151,7 +151,20 @@ wheel-aarch64: $(VENV)/.native $(VENV)/.group-release ## a wheel for aarch64 in 
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tools.aarch64_wheel
 
 compat: $(VENV)/.group-release ## what pyproject.toml claims: oldest and newest packages, each Python; uses the wheels in dist/
-	$(BIN)/python -m tools.compat dist/*.whl
+	@test -f dist/commit && git diff --quiet "$$(cat dist/commit)" -- src || \
+		{ echo "compat: expected wheels of these sources in dist/; run make wheels" >&2; exit 1; }
+	$(BIN)/python -m tools.compat dist/*_"$$(uname -m)".whl
+
+sdist-check: $(VENV)/.group-release ## an sdist, and from it a wheel, tests and the pages, in a directory of its own
+	rm -rf build/sdist
+	$(BIN)/python -m build --sdist --outdir build/sdist
+	mkdir build/sdist/source
+	tar -xzf build/sdist/*.tar.gz -C build/sdist/source --strip-components=1
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir build/sdist/wheel build/sdist/*.tar.gz
+	cd build/sdist/source && $(MAKE) .venv/.group-test .venv/.group-docs VENV=.venv
+	cd build/sdist/source && .venv/bin/python -m pip install --quiet --constraint constraints.txt ../wheel/*.whl
+	cd build/sdist/source && $(QUIET) .venv/bin/python -m pytest -n auto -q -m 'not slow' tests/test_tools.py tests/normalize
+	cd build/sdist/source && .venv/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 SCHEMA := $(BIN)/check-jsonschema --builtin-schema
 lint-release: $(VENV)/.group-release ## workflows, issue forms, package metadata, citation: without the network
