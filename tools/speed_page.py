@@ -175,12 +175,13 @@ below them. What we know of the reasons:
 - **top-p of level scores with AVX2.** 66,000 of the 128,256 classes are in the nucleus, in place of 26 in the line
   without "level". Its smallest score is found by histograms of masses in float64. AVX2 has half as many float64 numbers
   per instruction as AVX-512.
-- **cross_entropy beside busy processes.** A call of a few milliseconds runs on one core there: the second thread gets
-  the core of a busy process only at the next tick of the kernel, which comes every 4 ms. On one core, our call takes
-  2.1 to 2.9 times as long as on two, because it reads 64 MiB, and a core reads 8 to 14 GB/s. torch's takes 1.5 to 1.7
-  times as long, because a part of its work runs on one thread in any case. So our slowdown is the larger one, although
-  the call stays 5 times faster. What was tried: only threads of our own, threads of OpenMP that never spin
-  (`GOMP_SPINCOUNT=0`), and shorter time slices (`sched_setattr`); no gain.
+- **cross_entropy and draws beside busy processes.** Our calls use both cores all the time, so on one core they take
+  about twice as long. A part of torch's work runs on one thread in any case, so its calls lose less: on one core they
+  take 1.7 times as long (cross_entropy) and 1.2 times (draws). Beside busy processes, a call of a few milliseconds
+  often runs on one core, because the second thread gets the core of a busy process only at the next tick of the
+  kernel, which comes every 4 ms. So our slowdown is the larger one, although cross_entropy stays 4 times faster, and
+  draws stay 19 times faster. What was tried for cross_entropy: only threads of our own, threads of OpenMP that never
+  spin (`GOMP_SPINCOUNT=0`), and shorter time slices (`sched_setattr`); no gain.
 
 ## Memory of results
 
