@@ -15,6 +15,7 @@ import pytest
 from tests.native.operations import row_operations, same_bits, scores
 
 import softargmax
+from softargmax.core import _native
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,9 +67,11 @@ def test_threads_can_change_the_number_of_threads() -> None:
 
 
 def test_set_num_threads() -> None:
-    softargmax.set_num_threads(3)
-    assert softargmax.get_num_threads() == 3
-    for wrong in (-1, 1 << 16):
+    most = _native.most_threads()
+    for n in (most, 3):
+        softargmax.set_num_threads(n)
+        assert softargmax.get_num_threads() == n
+    for wrong in (-1, most + 1, 1 << 70):
         with pytest.raises(ValueError, match=str(wrong)):
             softargmax.set_num_threads(wrong)
     for wrong in (1.5, "2", None):

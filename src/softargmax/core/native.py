@@ -56,7 +56,8 @@ def set_num_threads(n: int) -> None:
         n = operator.index(n)
     except TypeError:
         raise TypeError(f"n: expected an integer, got {n!r}") from None
-    if not 0 <= n <= (most := _native.most_threads()):
+    most = _native.most_threads()
+    if not 0 <= n <= most:
         raise ValueError(f"n: expected 1 to {most}, or 0 for the default, got {n}")
     _native.set_num_threads(n)
 
