@@ -156,9 +156,9 @@ template <class T> bool run_head_parallel(const Shared& head) {
 }
 
 // Processes a head with few queries on all threads. The blocks of its keys are divided among the threads. Each block
-// has its own sums. After a wave of blocks, these sums are added in the order of the blocks. A wave has kWave blocks per
-// thread, or more if the sums take less than kWaveBytes. So there are few waves, and at the end of each the threads wait
-// for each other.
+// has its own sums. After a wave of blocks, these sums are added in the order of the blocks. A wave has kWave blocks
+// per thread, or more if the sums take less than kWaveBytes. So there are few waves, and at the end of each the threads
+// wait for each other.
 constexpr std::int64_t kWave = 8, kWaveBytes = 16 << 20;
 template <class T> bool run_keys_parallel(const Shared& head) {
     const Args& args = head.args;
