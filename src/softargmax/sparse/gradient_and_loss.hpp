@@ -18,6 +18,10 @@ struct Slope {
     template <class T> SOFTARGMAX_FORMULA Doubles of(Doubles p) const {
         if (a == 1) return Doubles::all(1);
         if (a == 0.5) return sqrt(p);
+        if (a == 0.25) {  // p^(3/4)
+            const Doubles root = sqrt(p);
+            return root * sqrt(root);
+        }
         constexpr bool brief = sizeof(T) == 4;
         const Doubles log = log_of<brief ? 5 : kLogTerms<double>>(Two<Doubles>{p, Doubles::all(0)});
         // Above order 2, s grows as p falls. s is clipped at e^600, so that sums of s g do not overflow.

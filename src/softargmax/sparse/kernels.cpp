@@ -121,7 +121,7 @@ template <class T, int Size> void write_block(Group<T, Size>& group, std::int64_
         if (zero_gradient) std::fill_n(to.out, n, T{0});
         else if (!f.ordinary) apply_limit<Log::no>(z, n, f.limit, to.out, gain);
         else
-            with_map(f.limit.m, f.a, f.beta, f.at, [&](const auto& map_) {
+            with_map<T>(f.limit.m, f.a, f.beta, f.at, [&](const auto& map_) {
                 if (map_.kLogarithm || args.target) write_row<true>(z, n, map_, to, gain);
                 else write_row<false>(z, n, map_, to, gain);
             });

@@ -346,7 +346,9 @@ template <class From, class Then> void solve(SteepEntmaxSearch search, From& fro
 // Finds the threshold of a row with maximum m, and passes the map with this threshold to `then`.
 template <class From, class Then> void with_solution(double m, Twofold a, Scale beta, From& from, Then then) {
     if (a.hi > 1) solve(SteepEntmaxSearch(m, a.hi, beta, static_cast<double>(from.length)), from, then);
-    else with_gentle_map(m, a, beta, [&](auto map) { solve(map, from, then); });
+    else
+        with_gentle_map<std::remove_pointer_t<decltype(from.list)>>(m, a, beta,
+                                                                    [&](auto map) { solve(map, from, then); });
 }
 
 // ---- short float32 rows, sixteen at a time, one row per lane --------------------------------------------------
@@ -452,7 +454,7 @@ class Lanes {
         store_as_double(V::load(top), top_);
         const auto with_map = [&](auto m, auto beta, auto f) SOFTARGMAX_LAMBDA {
             if (scaled) with_closed_map<true>(m, a.hi, beta, f);
-            else with_gentle_map(m, a, Scale{}, f);
+            else with_gentle_map<float>(m, a, Scale{}, f);
         };
         const auto float_beta = narrow({Doubles::load(beta_[0]), Doubles::load(beta_[0] + kSide - kHalf)});
         with_map(V::load(top), Two<V>{float_beta, V::all(0)}, [&](auto map) {
