@@ -29,13 +29,14 @@ STATE_FILES = {"core/state.py", "core/cpp/state.hpp"}
 # For each framework, the files that may import it at their top. Frameworks without such files may only be imported
 # inside functions.
 SERVES = {
-    "torch": r"(.*/)?(torch_\w+|modules|nn)\.py",
+    "torch": r"(.*/)?(torch_\w+|modules|nn)\.py|integrate/.*\.py",
+    "transformers": r"integrate/.*\.py",
     "sklearn": r"classify/.*\.py",
     "scipy": r"classify/.*\.py",
     "matplotlib": r"(cli|classify)/plot\w*\.py",
     "rich": r"cli/.*\.py",
     "typer": r"cli/.*\.py",
-    **dict.fromkeys(("jax", "pyarrow", "skops", "triton", "dask", "transformers"), ""),
+    **dict.fromkeys(("jax", "pyarrow", "skops", "triton", "dask"), ""),
 }
 OPTIONAL = (*SERVES, "ml_dtypes", "click")
 

@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from softargmax import classify as classify
+from softargmax import integrate as integrate
 from softargmax import nn as nn
 from softargmax import output as output
 from softargmax import stream as stream

@@ -68,4 +68,4 @@ HOME = {
     "topk_softmax": "softargmax.sparse",
     "using": "softargmax.core.dispatch",
 }
-MODULES = ("classify", "nn", "output", "stream")
+MODULES = ("classify", "integrate", "nn", "output", "stream")

@@ -1,0 +1,215 @@
+"""Models of many families with our attention: logits, gradients, greedy tokens, masks and traps."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from tests.integrate.models import (  # noqa: E402 after the skip
+    DECODERS,
+    FAMILIES,
+    OLD,
+    TRANSLATORS,
+    inputs_of,
+    model_of,
+    padding,
+    pair,
+    shown,
+    texts,
+)
+
+from softargmax import integrate  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered() -> Iterator[None]:
+    integrate.register()
+    yield
+    integrate.unregister()
+
+
+def difference(ours: Any, theirs: Any) -> float:
+    """Return the largest difference, relative to the largest magnitude."""
+    return float(((ours - theirs).abs().max() / theirs.abs().max()).detach())
+
+
+@pytest.mark.parametrize("side", [None, "left", "right"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_and_gradients_are_those_of_eager_attention(family: str, side: str | None) -> None:
+    ours, theirs = pair(family)
+    given = inputs_of(family, side)
+    rows = shown(family, given)
+    a, b = (model(**given).logits[rows] for model in (ours, theirs))
+    assert difference(a, b) < 1e-6
+    weights = torch.randn(a.shape, generator=torch.Generator().manual_seed(5))
+    for logits in (a, b):
+        (logits * weights).sum().backward()
+    largest = max(float(p.grad.abs().max()) for p in theirs.parameters() if p.grad is not None)
+    for (name, p), q in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None), name
+        if p.grad is not None:
+            assert float((p.grad - q.grad).abs().max()) < 2e-6 * largest, name
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("family", [*DECODERS, *TRANSLATORS])
+def test_greedy_tokens_are_those_of_eager_attention(family: str, cache: str) -> None:
+    ours, theirs = pair(family)
+    given = inputs_of(family, "left")
+    given.pop("position_ids", None)
+    given.pop("decoder_input_ids", None)
+    options = {"do_sample": False, "max_new_tokens": 12, "cache_implementation": cache, "disable_compile": True}
+    a, b = (model.generate(**given, **options) for model in (ours, theirs))
+    assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "Gemma2", "Qwen2Moe"])
+def test_packed_texts_do_not_see_each_other(family: str) -> None:
+    ours, theirs = pair(family)
+    tokens, places = texts(1, 16), torch.cat([torch.arange(7), torch.arange(9)])[None]
+    packed = ours(tokens, position_ids=places, use_cache=False).logits
+    assert difference(packed, theirs(tokens, position_ids=places, use_cache=False).logits) < 1e-6
+    alone = [ours(part, use_cache=False).logits for part in tokens.split([7, 9], 1)]
+    assert difference(packed, torch.cat(alone, 1)) < 1e-6
+
+
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "T5"])
+def test_beam_search_finds_the_same_texts(family: str) -> None:
+    ours, theirs = pair(family)
+    given = {"input_ids": texts(2, 8), "num_beams": 3, "max_new_tokens": 8, "do_sample": False}
+    assert torch.equal(ours.generate(**given), theirs.generate(**given))
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma2", "Bert", *([] if OLD else ["GptOss"])])
+def test_compiled_models_take_padding(family: str) -> None:
+    ours, theirs = pair(family)
+    given = inputs_of(family, "right")
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    rows = shown(family, given)
+    assert difference(compiled(**given).logits[rows], theirs(**given).logits[rows]) < 1e-6
+
+
+def test_half_precision_is_as_exact_as_eager_attention() -> None:
+    ours, theirs = pair("Llama")
+    exact = theirs.double()(texts()).logits
+    errors = []
+    for model in (ours, pair("Llama")[1]):
+        with torch.autocast("cpu", torch.bfloat16):
+            errors.append(difference(model.float()(texts()).logits.double(), exact))
+    assert errors[0] < 1.5 * errors[1]
+
+
+def test_checkpointing_keeps_the_gradients() -> None:
+    ours, theirs = pair("Gemma2")
+    getattr(ours, "activation_checkpointing_enable", ours.gradient_checkpointing_enable)()  # the new and the old name
+    for model in (ours.train(), theirs.train()):
+        model(texts(), labels=texts()).loss.backward()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=2e-6)
+
+
+def test_dropout_is_that_of_the_configuration() -> None:
+    model = model_of("Llama", attention_dropout=0.5).train()
+    runs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        runs.append(model(texts()).logits)
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+
+
+def test_a_mask_of_the_user_replaces_causality() -> None:
+    ours, theirs = pair("Llama")
+    bias = torch.randn(3, 1, 17, 17, generator=torch.Generator().manual_seed(2))
+    seen = torch.rand(3, 1, 17, 17, generator=torch.Generator().manual_seed(4)) < 0.7
+    seen |= torch.eye(17, dtype=torch.bool)
+    for mask in (bias, torch.where(seen, 0.0, -torch.inf)):
+        a, b = (model(texts(), attention_mask=mask).logits for model in (ours, theirs))
+        assert difference(a, b) < 1e-6
+    theirs.set_attn_implementation("sdpa")
+    assert difference(*(model(texts(), attention_mask=seen).logits for model in (ours, theirs))) < 1e-6
+
+
+def test_a_mask_of_the_user_is_added_to_position_biases() -> None:
+    ours, theirs = pair("T5")
+    bias = torch.randn(3, 1, 17, 17, generator=torch.Generator().manual_seed(2))
+    a, b = (model.encoder(texts(), attention_mask=bias).last_hidden_state for model in (ours, theirs))
+    assert difference(a, b) < 1e-6
+
+
+@pytest.mark.parametrize("family", ["Mistral", "Gemma2", "GptOss"])
+def test_windows_hold_beside_padding_in_a_cache_of_all_keys(family: str) -> None:
+    ours, theirs = pair(family)
+    found = []
+    for model in (ours, theirs):
+        cache = transformers.DynamicCache()  # without the configuration, no layer forgets keys outside its window
+        seen = torch.ones(3, 18, dtype=torch.long)
+        seen[:, :17] = padding("left")
+        prompt = model(texts(), attention_mask=seen[:, :17], past_key_values=cache).logits[padding("left").bool()]
+        token = model(texts()[:, :1], attention_mask=seen, past_key_values=cache).logits[:, 0]
+        found.append(torch.cat([prompt, token]))
+    assert difference(*found) < 1e-6
+
+
+def test_chunks_are_no_windows() -> None:
+    """A configuration with a window and chunks of the same size: the mask of a chunk has a row per query."""
+    from transformers.masking_utils import chunked_causal_mask_function, sdpa_mask
+
+    from softargmax.integrate.attention import mask_of
+
+    config = transformers.MistralConfig(sliding_window=4, attention_chunk_size=4)
+    model_of("Mistral")  # its source is loaded
+    given = {"mask_function": chunked_causal_mask_function(4, torch.zeros(1, dtype=torch.long)), "local_size": 4}
+    given |= {"batch_size": 1, "kv_length": 9}
+    given |= (
+        {"q_length": 9}
+        if "q_length" in inspect.signature(sdpa_mask).parameters
+        else {"cache_position": torch.arange(9)}
+    )
+    assert torch.equal(mask_of(config=config, **given), sdpa_mask(allow_is_causal_skip=False, **given))
+
+
+def test_a_decoder_may_be_bidirectional() -> None:
+    ours, theirs = pair("Llama", is_causal=False)
+    for mask in (None, padding("left")):
+        a, b = (model(texts(), attention_mask=mask).logits[-1, 6:] for model in (ours, theirs))
+        assert difference(a, b) < 1e-6
+
+
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "Gemma2", "GptOss"])
+def test_no_mask_has_a_row_per_query(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from softargmax.integrate.attention import mask_of
+
+    made = []
+
+    def watched(**options: Any) -> Any:
+        mask = mask_of(**options)
+        made.append(None if mask is None else tuple(mask.shape))
+        return mask
+
+    integrate.register("watched")
+    try:
+        monkeypatch.setitem(transformers.AttentionMaskInterface._global_mapping, "watched", watched)
+        model = model_of(family, "watched")
+        model(texts())
+        assert {*made} == {None}
+        made.clear()
+        model(texts(), attention_mask=padding("right"))
+        assert {*made} == {(3, 1, 1, 17)}
+    finally:
+        integrate.unregister("watched")
+
+
+@pytest.mark.parametrize("name", ["cache", "indices", "block_indices", "sinks"])
+def test_what_attention_cannot_express_is_refused(name: str) -> None:
+    from softargmax.integrate.attention import attend
+
+    q = torch.randn(1, 2, 3, 4)
+    with pytest.raises(ValueError, match=rf'^{name}: Module needs .*; use attn_implementation="eager"$'):
+        attend(torch.nn.Module(), q, q, q, None, **{name: torch.ones(1)})
