@@ -14,6 +14,7 @@ except ModuleNotFoundError as missing:
         raise
     raise ImportError(f"softargmax.integrate needs transformers and PyTorch: {install('transformers')}") from missing
 
+from softargmax.integrate.fuse import fuse, unfuse
 from softargmax.integrate.register import register, unregister
 
-__all__ = ["register", "unregister"]
+__all__ = ["fuse", "register", "unfuse", "unregister"]

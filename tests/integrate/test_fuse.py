@@ -1,0 +1,194 @@
+"""`fuse`: the loss of a causal language model without logits."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from tests.integrate.models import DECODERS, model_of, padding, texts  # noqa: E402 after the skip
+
+from softargmax.integrate import fuse, unfuse  # noqa: E402
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "Gemma2": {"final_logit_softcapping": 3.0},
+    "Cohere": {"logit_scale": 0.3},
+    "GptOss": {"output_router_logits": True, "router_aux_loss_coef": 0.5},
+    "Mixtral": {"output_router_logits": True, "router_aux_loss_coef": 0.5},
+    "Qwen2Moe": {"output_router_logits": True, "router_aux_loss_coef": 0.5},
+    "Llama": {"tie_word_embeddings": True},
+}
+CASES = [*((family, {}) for family in DECODERS), *CHANGES.items()]
+
+
+def trained(family: str, **changes: Any) -> tuple[Any, Any]:
+    """Return a fused model and a plain copy, in training mode, with logits of magnitude 10."""
+    plain = model_of(family, "eager", **changes).train()
+    with torch.no_grad():
+        plain.get_output_embeddings().weight *= 20
+    return fuse(copy.deepcopy(plain)), plain
+
+
+def labels() -> Any:
+    """Return labels with a prompt and padding that do not count."""
+    y = texts().clone()
+    y[0, :5] = -100
+    y[2, -3:] = -100
+    return y
+
+
+def largest_gradient(model: Any) -> float:
+    return max(float(p.grad.abs().max()) for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"), CASES, ids=lambda x: x if isinstance(x, str) else "_".join(x) or "plain"
+)
+@pytest.mark.parametrize("count", [None, 7, torch.tensor(31)], ids=["mean", "int", "tensor"])
+def test_loss_and_gradients_are_the_models_own(family: str, changes: dict[str, Any], count: Any) -> None:
+    fused, plain = trained(family, **changes)
+    given = {"input_ids": texts(), "labels": labels(), "attention_mask": padding("right")}
+    given |= {} if count is None else {"num_items_in_batch": count}
+    a, b = (model(**given) for model in (fused, plain))
+    torch.testing.assert_close(a.loss, b.loss, rtol=1e-6, atol=0)
+    assert a.logits is None
+    assert {*a} == {*b} - {"logits"}
+    for output in (a, b):
+        output.loss.backward()
+    for (name, p), q in zip(fused.named_parameters(), plain.parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None), name
+        if q.grad is not None:
+            assert float((p.grad - q.grad).abs().max()) <= 2e-6 * largest_gradient(plain), name
+
+
+def test_a_bias_of_the_head_counts() -> None:
+    plain = model_of("Cohere", "eager", logit_scale=0.3).train()
+    head = plain.get_output_embeddings()
+    head.bias = torch.nn.Parameter(torch.randn(head.out_features, generator=torch.Generator().manual_seed(1)))
+    fused = fuse(copy.deepcopy(plain))
+    losses = [model(texts(), labels=texts()).loss for model in (fused, plain)]
+    torch.testing.assert_close(*losses, rtol=1e-6, atol=0)
+    gradients = [
+        torch.autograd.grad(x, m.get_output_embeddings().bias)[0] for x, m in zip(losses, (fused, plain), strict=True)
+    ]
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-8)
+
+
+def test_results_may_be_tuples() -> None:
+    fused, plain = trained("Llama")
+    given = {"input_ids": texts(), "labels": labels(), "return_dict": False, "use_cache": False}
+    (a,), (b, _) = fused(**given), plain(**given)
+    torch.testing.assert_close(a, b, rtol=1e-6, atol=0)
+
+
+def test_labels_may_be_shifted_already_and_positions_few() -> None:
+    fused, plain = trained("Llama")
+    shifted = texts()[:, -4:].contiguous()
+    given = {"input_ids": texts(), "shift_labels": shifted, "labels": shifted, "logits_to_keep": 4}
+    torch.testing.assert_close(fused(**given).loss, plain(**given).loss, rtol=1e-6, atol=0)
+
+
+def test_labels_may_be_positional() -> None:
+    fused, plain = trained("Llama")
+    given = (texts(), None, None, None, None, labels())
+    a, b = fused(*given), plain(*given)
+    torch.testing.assert_close(a.loss, b.loss, rtol=1e-6, atol=0)
+    assert a.logits is None
+
+
+def test_calls_without_labels_and_evaluation_do_not_change() -> None:
+    fused, plain = trained("Gemma2", final_logit_softcapping=3.0)
+    assert torch.equal(fused(texts()).logits, plain(texts()).logits)
+    a, b = (model.eval()(texts(), labels=labels()) for model in (fused, plain))
+    assert torch.equal(a.logits, b.logits)
+    assert torch.equal(a.loss, b.loss)
+    assert torch.equal(*(model.generate(texts(), max_new_tokens=4, do_sample=False) for model in (fused, plain)))
+
+
+def test_a_copy_of_a_fused_model_uses_its_own_weights() -> None:
+    fused, _ = trained("Llama")
+    other = copy.deepcopy(fused)
+    with torch.no_grad():
+        other.get_output_embeddings().weight.zero_()
+        losses = [float(model(texts(), labels=texts()).loss) for model in (other, fused)]
+    assert losses[0] == pytest.approx(math.log(101))
+    assert losses[1] > 1.5 * losses[0]
+
+
+def test_a_failing_call_leaves_the_model_as_it_was() -> None:
+    fused, plain = trained("Llama")
+    with pytest.raises(IndexError):
+        fused(texts() + 1000, labels=labels())
+    assert torch.equal(fused(texts()).logits, plain(texts()).logits)
+    torch.testing.assert_close(fused(texts(), labels=labels()).loss, plain(texts(), labels=labels()).loss)
+
+
+def test_a_call_with_a_bad_argument_or_a_changed_head_leaves_the_model_as_it_was() -> None:
+    fused, plain = trained("Llama")
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        fused(*[None] * 30)
+    head = fused.get_output_embeddings()
+    fused.set_output_embeddings(torch.nn.Sequential(head))
+    with pytest.raises(TypeError, match="expected a head of type"):
+        fused(texts(), labels=labels())
+    fused.set_output_embeddings(head)
+    torch.testing.assert_close(fused(texts(), labels=labels()).loss, plain(texts(), labels=labels()).loss)
+
+
+def test_fuse_keeps_the_mode_of_every_part() -> None:
+    model = model_of("Llama", "eager").train()
+    model.model.layers[0].eval()
+    assert model.training is fuse(model).training is True
+    assert [layer.training for layer in model.model.layers] == [False, True, True]
+
+
+def test_unfuse_restores_the_model() -> None:
+    fused, plain = trained("Llama")
+    assert unfuse(fused) is fused
+    a, b = (model(texts(), labels=labels()) for model in (fused, plain))
+    assert torch.equal(a.logits, b.logits)
+    with pytest.raises(ValueError, match=r"^model: expected a fused model, got a LlamaForCausalLM that is not fused$"):
+        unfuse(fused)
+
+
+def test_bad_models_are_refused_before_anything_changes() -> None:
+    model = model_of("Llama", "eager")
+    with pytest.raises(ValueError, match=r"^model: this LlamaForCausalLM is fused already$"):
+        fuse(fuse(model))
+    with pytest.raises(TypeError, match=r"^model: expected a language model of transformers, got Linear$"):
+        fuse(torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"^model: expected the loss of a causal language model, got that of BertForM"):
+        fuse(model_of("Bert", "eager"))
+
+    adapted = model_of("Llama", "eager")
+    adapted.set_output_embeddings(torch.nn.Sequential(adapted.get_output_embeddings()))
+    with pytest.raises(
+        TypeError, match=r"^model: expected a head of type torch\.nn\.Linear, got Sequential; merge or rem"
+    ):
+        fuse(adapted)
+
+    with torch.device("meta"):
+        absent = transformers.LlamaForCausalLM(model.config)
+    with pytest.raises(ValueError, match=r"it is sharded or offloaded, gather it first$"):
+        fuse(absent)
+
+    class Odd(type(model)):  # type: ignore[misc]
+        def forward(self, *args: Any, labels: Any = None, **kwargs: Any) -> Any:
+            logits = super().forward(*args, **kwargs).logits ** 2
+            return transformers.modeling_outputs.CausalLMOutputWithPast(
+                loss=self.loss_function(logits, labels, self.config.vocab_size), logits=logits
+            )
+
+    odd = Odd(model.config)
+    with pytest.raises(
+        ValueError, match=re.escape("changed by a factor and a soft-cap at most, got another change in Odd")
+    ):
+        fuse(odd)
+    assert "forward" not in vars(odd.get_output_embeddings())
+    assert not hasattr(odd, "_loss_function")
