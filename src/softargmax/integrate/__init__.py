@@ -16,5 +16,6 @@ except ModuleNotFoundError as missing:
 
 from softargmax.integrate.fuse import fuse, unfuse
 from softargmax.integrate.register import register, unregister
+from softargmax.integrate.sampler import Sampler
 
-__all__ = ["fuse", "register", "unfuse", "unregister"]
+__all__ = ["Sampler", "fuse", "register", "unfuse", "unregister"]

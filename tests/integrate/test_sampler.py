@@ -1,0 +1,121 @@
+"""`Sampler`: the same tokens and log-probabilities for a request at any place in any batch."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from tests.integrate.models import model_of, texts  # noqa: E402 after the skip
+
+import softargmax  # noqa: E402
+from softargmax.integrate import Sampler  # noqa: E402
+
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.7, "top_p": 0.9},
+    {"top_k": 7, "order": "joint", "min_p": 0.02},
+    {"typical_p": 0.8},
+    {"epsilon": 0.005},
+    {"eta": 0.01},
+]
+AS_PROCESSOR = {"do_sample": True, "top_k": 0}
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=lambda x: "_".join(x) or "none")
+def test_rows_have_the_same_bits_in_any_batch(filters: dict[str, Any]) -> None:
+    scores = 3 * torch.randn(6, 500, generator=torch.Generator().manual_seed(1))
+    seeds, tokens = [5, 0, 2**43 - 1, 7, 7, 123456789], torch.zeros(6, 4, dtype=torch.long)
+    together = Sampler(seeds, **filters)
+    drawn = [together(tokens, scores).argmax(-1), together(torch.zeros(6, 5, dtype=torch.long), scores).argmax(-1)]
+    for r in range(6):
+        alone = Sampler(seeds[r], **filters)
+        for step in range(2):
+            got = alone(torch.zeros(1, 9 + step, dtype=torch.long), scores[r : r + 1])
+            assert got.argmax(-1) == drawn[step][r]
+            assert got.isinf().sum() == 499
+        assert torch.equal(alone.logprobs[0], together.logprobs[r])
+    mixed = Sampler(seeds[::-1], **filters)
+    assert torch.equal(mixed(tokens, scores.flip(0)).argmax(-1), drawn[0].flip(0))
+
+
+def test_draws_are_those_of_categorical() -> None:
+    scores = torch.randn(2, 50, generator=torch.Generator().manual_seed(1))
+    sampler = Sampler([3, 4], top_p=0.8)
+    sampler(torch.zeros(2, 4, dtype=torch.long), scores)
+    got = sampler(torch.zeros(2, 5, dtype=torch.long), scores).argmax(-1)
+    stream = torch.tensor([3, 4]) * 2**20 + 1
+    wanted = softargmax.categorical_with_logprob(scores, top_p=0.8, seed=0, stream=stream)
+    assert torch.equal(got, wanted.index)
+    assert torch.equal(sampler.logprobs[:, 1], wanted.logprob)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma2", "T5"])
+def test_a_request_has_the_same_tokens_alone_and_in_a_padded_batch(family: str) -> None:
+    model = model_of(family, "eager")
+    prompts = [texts(1, n)[0] for n in (5, 9, 12)]
+    width = max(map(len, prompts))
+    batch = torch.stack([torch.nn.functional.pad(p, (width - len(p), 0)) for p in prompts])
+    seen = torch.stack([torch.arange(width) >= width - len(p) for p in prompts]).long()
+    options = {"max_new_tokens": 10, "min_new_tokens": 10}
+    sampler = Sampler([1, 2, 3], top_p=0.95)
+    together = model.generate(batch, attention_mask=seen, custom_generate=sampler.generate, **options)[:, -10:]
+    for r, prompt in enumerate(prompts):
+        alone = Sampler(r + 1, top_p=0.95)
+        mask = torch.ones(1, len(prompt), dtype=torch.long)
+        tokens = model.generate(prompt[None], attention_mask=mask, logits_processor=[alone], **AS_PROCESSOR, **options)[
+            :, -10:
+        ]
+        assert torch.equal(tokens[0], together[r])
+        torch.testing.assert_close(alone.logprobs[0], sampler.logprobs[r], rtol=1e-4, atol=1e-5)
+
+
+def test_a_draft_model_changes_no_token() -> None:
+    model, draft = model_of("Llama", "eager"), model_of("Llama", "eager", num_hidden_layers=1)
+    options = AS_PROCESSOR | {"max_new_tokens": 20, "attention_mask": torch.ones(1, 8, dtype=torch.long)}
+    plain, drafted = Sampler(9, temperature=0.8), Sampler(9, temperature=0.8)
+    a = model.generate(texts(1, 8), logits_processor=[plain], **options)
+    b = model.generate(texts(1, 8), logits_processor=[drafted], assistant_model=draft, **options)
+    assert torch.equal(a, b)
+
+
+def test_custom_generate_needs_no_other_options_and_keeps_processors() -> None:
+    model = model_of("Llama", "eager")
+    given = {"attention_mask": torch.ones(2, 8, dtype=torch.long), "max_new_tokens": 12}
+    a = model.generate(texts(2, 8), custom_generate=Sampler([1, 2]).generate, **given)
+    b = model.generate(texts(2, 8), custom_generate=Sampler([1, 2]).generate, do_sample=True, top_k=1, **given)
+    assert torch.equal(a, b)
+    banned = [[int(a[0, 8])], [int(a[1, 8])]]
+    c = model.generate(texts(2, 8), custom_generate=Sampler([1, 2]).generate, bad_words_ids=banned, **given)
+    assert not torch.isin(c[:, 8:], torch.tensor(banned)).any()
+
+
+@pytest.mark.parametrize(
+    ("seeds", "filters", "message"),
+    [
+        ([1.5], {}, "seeds: expected integers, got float"),
+        ([True], {}, "seeds: expected integers, got bool"),
+        ([-1], {}, "seeds: expected integers from 0 to 2^43 - 1, got -1"),
+        (2**43, {}, f"seeds: expected integers from 0 to 2^43 - 1, got {2**43}"),
+        ([1], {"topp": 0.9}, "Sampler() got an unknown argument 'topp'; it takes seeds, epsilon, eta, min_p, order, "),
+    ],
+)
+def test_wrong_arguments_are_refused(seeds: Any, filters: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}"):
+        Sampler(seeds, **filters)
+
+
+def test_wrong_calls_are_refused() -> None:
+    tokens, scores = torch.zeros(2, 4, dtype=torch.long), torch.zeros(2, 5)
+    with pytest.raises(ValueError, match=r"^seeds: expected 2 seeds, one per request, got 1$"):
+        Sampler(1)(tokens, scores)
+    sampler = Sampler([1, 2])
+    sampler(tokens, scores)
+    with pytest.raises(
+        ValueError, match=r"expected step 0 to 1048575 of one call of generate, got -1; make a new one$"
+    ):
+        sampler(tokens[:, 1:], scores)
