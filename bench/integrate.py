@@ -1,0 +1,161 @@
+"""Time models of Hugging Face transformers with our attention, against eager attention and torch's (SDPA).
+
+    python -m bench.integrate               all cases, about 8 minutes on 2 cores; writes bench/results/integrate.json
+    python -m bench.integrate Llama step    only the cases whose names contain these words; writes nothing
+
+The models have random weights, 2 layers of width 512, and heads of width 64: 8 of queries and 2 of keys. The windows of
+Gemma-2 and gpt-oss have 128 tokens, and every second layer has one. transformers has no SDPA for soft-caps (Gemma-2)
+and sinks (gpt-oss). A prompt computes the logits of its last token. A decoded token sees all keys of the cache. A
+training step computes the loss of all tokens and all gradients. The exit code is 1 if a promise is missed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from bench.promises import Promise, main
+
+from softargmax import integrate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SHAPE = {
+    "vocab_size": 1000,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "max_position_embeddings": 16_384,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+FAMILIES = {
+    "Llama": {},
+    "Gemma2": {"sliding_window": 128, "attn_logit_softcapping": 50.0},
+    "GptOss": {"sliding_window": 128, "num_local_experts": 2, "num_experts_per_tok": 1},
+}
+OURS = "softargmax"
+PEERS = {"Llama": ("eager", "sdpa"), "Gemma2": ("eager",), "GptOss": ("eager",)}
+PROMPT = {"Llama": {"sdpa": 1.0}, "Gemma2": {"eager": 5.0}, "GptOss": {"eager": 5.0}}
+STEP = {"Llama": {"sdpa": 1.0}, "Gemma2": {"eager": 3.5}, "GptOss": {"eager": 3.5}}
+PROMISED = 2048
+"""The number of tokens for which prompts and training steps have promises."""
+
+
+def models(family: str) -> dict[str, Any]:
+    """Return a model for each implementation of attention, with the same weights."""
+    found = {}
+    for implementation in (OURS, *PEERS[family]):
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{family}Config")(**SHAPE, **FAMILIES[family])
+        found[implementation] = transformers.AutoModelForCausalLM.from_config(
+            config, attn_implementation=implementation
+        )
+    return found
+
+
+def prompt(model: Any, tokens: torch.Tensor) -> Callable[[], object]:
+    """Return a call that computes the logits of the last token."""
+    model.eval()
+
+    def call() -> object:
+        with torch.no_grad():
+            return model(tokens, logits_to_keep=1, use_cache=False).logits
+
+    return call
+
+
+def decode(model: Any, keys: int) -> Callable[[], object]:
+    """Return a call that decodes one token after `keys` others. The cache then forgets the token."""
+    cache = transformers.DynamicCache()  # without the configuration, no layer forgets keys outside its window
+    tokens = torch.randint(3, 1000, (1, keys))
+    model.eval()
+    with torch.no_grad():
+        for part in tokens.split(2048, 1):
+            model(part, past_key_values=cache, logits_to_keep=1)
+
+    def call() -> object:
+        with torch.no_grad():
+            logits = model(tokens[:, :1], past_key_values=cache).logits
+        cache.crop(keys)
+        return logits
+
+    return call
+
+
+def step(model: Any, tokens: torch.Tensor) -> Callable[[], object]:
+    """Return a call that computes the loss and all gradients."""
+    model.train()
+
+    def call() -> object:
+        model.zero_grad()
+        return model(tokens, labels=tokens, use_cache=False).loss.backward()
+
+    return call
+
+
+def promises() -> Iterator[Promise]:
+    """Yield every case."""
+    integrate.register(OURS)
+    torch.manual_seed(0)
+    for family in FAMILIES:
+        made = models(family)
+        for length in (512, 2048, 8192):
+            tokens = torch.randint(3, 1000, (1, length))
+            sides = {name: prompt(model, tokens) for name, model in made.items()}
+            kept = PROMPT[family] if length == PROMISED else {}
+            yield Promise(f"{family}, prompt of {length}", sides, kept, rounds=9 if length < 8192 else 3)
+        for keys in (512, 8192):
+            sides = {name: decode(model, keys) for name, model in made.items()}
+            kept = {"sdpa": 1.3} if family == "Llama" and keys == 8192 else {}
+            yield Promise(f"{family}, a token after {keys}", sides, kept)
+        for length in (512, 2048):
+            tokens = torch.randint(3, 1000, (1, length))
+            sides = {name: step(model, tokens) for name, model in made.items()}
+            yield Promise(
+                f"{family}, training step of {length}", sides, STEP[family] if length == PROMISED else {}, rounds=5
+            )
+
+
+MEASURE = """
+import json, sys, torch
+from bench.integrate import models, step
+from bench.peak import peak_of
+from softargmax import integrate
+family, implementation, length, fused = sys.argv[1:]
+integrate.register("softargmax")
+model = models(family)[implementation]
+if fused == "fused":
+    integrate.fuse(model)
+call = step(model, torch.randint(3, 1000, (1, int(length))))
+step(model, torch.randint(3, 1000, (1, 16)))()
+before, peak, _ = peak_of(call)
+print(json.dumps({"peak": peak, "beyond": peak - before}))
+"""
+
+
+def memory() -> tuple[dict[str, Any], bool]:
+    """Measure the memory of a training step in a process of its own, for each implementation."""
+    found = []
+    for family in FAMILIES:
+        for implementation in (OURS, *PEERS[family]):
+            command = [sys.executable, "-c", MEASURE, family, implementation, str(PROMISED), "plain"]
+            record = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            scores = 4 * SHAPE["num_hidden_layers"] * SHAPE["num_attention_heads"] * PROMISED**2
+            name = f"{family}, training step of {PROMISED}, {implementation}"
+            print(f"{name}: {record['beyond'] >> 20} MiB")
+            found.append({"name": name, "scores": scores, **record})
+    return {"memory": found}, True
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, promises(), "integrate", memory))
