@@ -11,6 +11,7 @@ training step computes the loss of all tokens and all gradients. The exit code i
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -77,15 +78,16 @@ def prompt(model: Any, tokens: torch.Tensor) -> Callable[[], object]:
 def decode(model: Any, keys: int) -> Callable[[], object]:
     """Return a call that decodes one token after `keys` others. The cache then forgets the token."""
     cache = transformers.DynamicCache()  # without the configuration, no layer forgets keys outside its window
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"  # before 5.24
     tokens = torch.randint(3, 1000, (1, keys))
     model.eval()
     with torch.no_grad():
         for part in tokens.split(2048, 1):
-            model(part, past_key_values=cache, logits_to_keep=1)
+            model(part, **{name: cache}, logits_to_keep=1)
 
     def call() -> object:
         with torch.no_grad():
-            logits = model(tokens[:, :1], past_key_values=cache).logits
+            logits = model(tokens[:, :1], **{name: cache}).logits
         cache.crop(keys)
         return logits
 

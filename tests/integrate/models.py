@@ -68,6 +68,8 @@ ENCODERS: dict[str, dict[str, Any]] = {
 """Masked language models."""
 OLD = Version(transformers.__version__) < Version("5.4")
 """True if ModernBERT takes no other attention, and the compiler takes no experts in float32."""
+CACHE = "cache" if Version(transformers.__version__) >= Version("5.24") else "past_key_values"
+"""The name of a model's argument for its cache."""
 if OLD:
     del ENCODERS["ModernBert"]
 

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from tests.integrate.models import (  # noqa: E402 after the skip
+    CACHE,
     DECODERS,
     FAMILIES,
     OLD,
@@ -148,11 +149,12 @@ def test_windows_hold_beside_padding_in_a_cache_of_all_keys(family: str) -> None
     ours, theirs = pair(family)
     found = []
     for model in (ours, theirs):
-        cache = transformers.DynamicCache()  # without the configuration, no layer forgets keys outside its window
+        # Without the configuration, no layer of the cache forgets keys outside its window.
+        given = {CACHE: transformers.DynamicCache()}
         seen = torch.ones(3, 18, dtype=torch.long)
         seen[:, :17] = padding("left")
-        prompt = model(texts(), attention_mask=seen[:, :17], past_key_values=cache).logits[padding("left").bool()]
-        token = model(texts()[:, :1], attention_mask=seen, past_key_values=cache).logits[:, 0]
+        prompt = model(texts(), attention_mask=seen[:, :17], **given).logits[padding("left").bool()]
+        token = model(texts()[:, :1], attention_mask=seen, **given).logits[:, 0]
         found.append(torch.cat([prompt, token]))
     assert difference(*found) < 1e-6
 
