@@ -66,18 +66,17 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "ModernBert": {**SIZES, "local_attention": 6, "global_attn_every_n_layers": 2},
 }
 """Masked language models."""
-OLD = Version(transformers.__version__) < Version("5.4")
-"""True if ModernBERT takes no other attention, and the compiler takes no experts in float32."""
-CACHE = "cache" if Version(transformers.__version__) >= Version("5.24") else "past_key_values"
-"""The name of a model's argument for its cache."""
-if OLD:
-    del ENCODERS["ModernBert"]
-
 TRANSLATORS: dict[str, dict[str, Any]] = {
     "T5": {"vocab_size": 101, "d_model": 48, "d_kv": 12, "d_ff": 64, "num_layers": 2, "num_heads": 4},
     "Bart": ENCODER_DECODER,
 }
 """Models with an encoder and a decoder."""
+OLD = Version(transformers.__version__) < Version("5.4")
+"""True if ModernBERT and T5 take no other attention, and the compiler takes no experts in float32."""
+CACHE = "cache" if Version(transformers.__version__) >= Version("5.24") else "past_key_values"
+"""The name of a model's argument for its cache."""
+if OLD:
+    del ENCODERS["ModernBert"], TRANSLATORS["T5"]
 
 KINDS = {
     **dict.fromkeys(DECODERS, "ForCausalLM"),

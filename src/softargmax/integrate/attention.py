@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 from transformers.masking_utils import causal_mask_function, sdpa_mask
+from transformers.utils.import_utils import is_tracing
 
 from softargmax.attend import attention
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     Order = float | Tensor | Callable[[torch.nn.Module, Tensor, Tensor], float | Tensor]
     """A number, a tensor, or a function of an attention layer, its queries and its keys that returns one of them."""
 
+CAUSAL = torch.uint8
+"""The dtype of a mask that only has the padding, in addition to causality and a window. A mask of bool says all."""
 REFUSED = {
     "cache": "continuous batching with a paged cache",
     "indices": "attention to a list of keys per query",
@@ -57,16 +61,16 @@ def attend(
     `others` may contain arguments for other implementations, which have no effect here.
     """
     refuse(others, module)
+    refuse_without_support(type(module).__module__)
     query, key, value = common_dtype(query, key, value)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     visible, bias = None, position_bias
     if attention_mask is not None:
-        if attention_mask.dtype == torch.bool:
-            visible = attention_mask
+        causal = attention_mask.dtype == CAUSAL  # every other mask says all
+        if attention_mask.dtype in (torch.bool, CAUSAL):
+            visible = attention_mask.bool()
         else:  # a mask of the user, to be added to the scores
             bias = attention_mask if bias is None else bias + attention_mask
-        # A mask with a row per query says all. So does every mask of a single query, and every mask of numbers.
-        causal = causal and visible is not None and visible.shape[-2] < query.shape[-2]
     out = attention(
         query,
         key,
@@ -92,6 +96,38 @@ def refuse(others: dict[str, Any], module: torch.nn.Module) -> None:
                 f"{name}: {type(module).__name__} needs {what}, which the implementation of softargmax does not have; "
                 'use attn_implementation="eager"'
             )
+
+
+def refuse_without_support(module: str) -> None:
+    """Raise ValueError if the models of this module do not pass their attention to other implementations."""
+    if not supports(module):
+        name = module.rpartition(".")[2].removeprefix("modeling_")
+        raise ValueError(
+            f"attn_implementation: the models of {name} do not support other implementations of attention; "
+            'use attn_implementation="eager"'
+        )
+
+
+_SUPPORT: dict[str, bool] = {}  # results of `supports` by module
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def supports(module: str) -> bool:
+    """True unless the module has models of transformers and none declares support.
+
+    transformers accepts the name of an implementation for every model. A model without support would receive a mask of
+    ours, and use it in its own code.
+    """
+    if module not in _SUPPORT:
+        found = [x for x in vars(sys.modules[module]).values() if isinstance(x, type)] if module in sys.modules else []
+        models = [x for x in found if issubclass(x, PreTrainedModel) and x.__module__ == module]
+        _SUPPORT[module] = not models or any(x._supports_sdpa or x._supports_attention_backend for x in models)
+    return _SUPPORT[module]
+
+
+def modeling_file(config: type) -> str:
+    """Return the module of the models that have this class of configurations."""
+    return config.__module__.replace("configuration_", "modeling_")
 
 
 def chosen(option: Order, module: torch.nn.Module, query: Tensor, key: Tensor) -> float | Tensor:
@@ -124,19 +160,23 @@ def mask_of(
     is the position of the first key. `attention_mask` is (B, K) with True at tokens and False at padding. `local_size`
     is the size of a window or of a chunk.
     """
+    config = others.get("config")
+    if config is not None:
+        refuse_without_support(modeling_file(type(config)))
     length, offset = queries_of(others)
     if allow_is_causal_skip:
         # `attention` places the last query at the last key. In a static cache there may be empty places after it.
         last = not isinstance(offset, Tensor) and offset + length == kv_offset + kv_length
-        brief = last and (local_size is None or is_window(local_size, others.get("config")))
+        brief = last and (local_size is None or is_window(local_size, config))
     else:
         brief = allow_is_bidirectional_skip and local_size is None
-    if brief:
+    # DeepSeek-V4 appends its compressed keys to the mask, which must be whole.
+    if brief and getattr(config, "model_type", None) != "deepseek_v4":
         padding = padding_of(attention_mask, kv_offset, kv_length)
         if padding is None:
             return None
-        if length > 1:  # a mask of one query says all, so it must include the window
-            return padding[:, None, None, :]
+        mask = padding[:, None, None, :]
+        return mask.to(CAUSAL) if allow_is_causal_skip else mask
     return sdpa_mask(
         batch_size=batch_size,
         kv_length=kv_length,
@@ -166,8 +206,8 @@ def padding_of(attention_mask: Tensor | None, kv_offset: int, kv_length: int) ->
     if missing > 0:
         attention_mask = torch.nn.functional.pad(attention_mask, (0, missing))
     padding = attention_mask[:, kv_offset : kv_offset + kv_length].bool()
-    # The compiler cannot branch on values.
-    return padding if torch.compiler.is_compiling() or not bool(padding.all()) else None
+    # The compiler cannot branch on values, and a trace would make the branch constant.
+    return padding if is_tracing(padding) or not bool(padding.all()) else None
 
 
 def is_window(local_size: int, config: Any) -> bool:
@@ -186,6 +226,6 @@ def passes_window(config: type) -> bool:
     Some models make a mask with a window and do not pass the window to the attention function (Qwen2-MoE, PhiMoE).
     Nothing in the arguments tells them apart, so this function looks into the source of the model.
     """
-    model = sys.modules.get(config.__module__.replace("configuration_", "modeling_"))
+    model = sys.modules.get(modeling_file(config))
     calls = CALL.findall(inspect.getsource(model)) if model else []
     return bool(calls) and all("sliding_window=" in call for call in calls)

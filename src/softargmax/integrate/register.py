@@ -54,8 +54,10 @@ def register(name: str = "softargmax", /, *, alpha: Order = 1.0, scale: Order | 
     Models keep their dropout, soft-cap, sinks, position biases and groups of heads. Index and block-sparse attention,
     sinks per query, and paged caches raise ValueError at the model's first call.
 
-    A mask of numbers that the user passes, of shape (B, 1, L, K), is added to the scores and replaces causality, as in
-    eager attention. A mask of bool of shape (B, 1, 1, K) hides keys from all queries, and causality remains.
+    A model that does not support other implementations of attention raises ValueError at its first call.
+
+    A mask of four axes that the user passes replaces causality: True where a query sees a key, or numbers that are
+    added to the scores.
 
     See Also
     --------
