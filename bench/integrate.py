@@ -133,11 +133,9 @@ import json, sys, torch
 from bench.integrate import models, step
 from bench.peak import peak_of
 from softargmax import integrate
-family, implementation, length, fused = sys.argv[1:]
+family, implementation, length = sys.argv[1:]
 integrate.register("softargmax")
 model = models(family)[implementation]
-if fused == "fused":
-    integrate.fuse(model)
 call = step(model, torch.randint(3, 1000, (1, int(length))))
 step(model, torch.randint(3, 1000, (1, 16)))()
 before, peak, _ = peak_of(call)
@@ -150,7 +148,7 @@ def memory() -> tuple[dict[str, Any], bool]:
     found = []
     for family in FAMILIES:
         for implementation in (OURS, *PEERS[family]):
-            command = [sys.executable, "-c", MEASURE, family, implementation, str(PROMISED), "plain"]
+            command = [sys.executable, "-c", MEASURE, family, implementation, str(PROMISED)]
             record = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             scores = 4 * SHAPE["num_hidden_layers"] * SHAPE["num_attention_heads"] * PROMISED**2
             name = f"{family}, training step of {PROMISED}, {implementation}"

@@ -141,8 +141,6 @@ def inputs_of(family: str, side: str | None) -> dict[str, torch.Tensor]:
         given["decoder_input_ids"] = texts(3, 9).flip(0)
     elif side == "left" and family in DECODERS:
         given["position_ids"] = (given["attention_mask"].cumsum(-1) - 1).clamp_min(0)
-    if family == "ModernBert":
-        given.pop("position_ids", None)
     return given
 
 
