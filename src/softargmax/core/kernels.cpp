@@ -58,22 +58,17 @@ inline std::int64_t block_bytes() {
     return most;
 }
 template <class T> std::int64_t block_size() { return block_bytes() / static_cast<std::int64_t>(sizeof(T)); }
-constexpr std::int64_t kRowsAtOnce = kFewPanels * kPanelRows;
 
-// The depth of panels: two chunks of kDepth, so that a tile of C is loaded from memory once for both. In sparse
-// products a panel has one chunk, because zeros are skipped by whole panels. With few rows, B may be read without
-// panels. The depth is then also one chunk: with two chunks, the pieces of C would be narrower, and narrow pieces read
-// the rows of B in parts.
-constexpr std::int64_t kPanelDepth = 2 * kDepth;
-inline std::int64_t panel_depth(const ProductArgs& args) {
-    return args.sparse || args.rows <= kMostByRows ? kDepth : kPanelDepth;
-}
+// The largest number of bytes of rows of A that are packed at once. All blocks of B are multiplied by them. If the rows
+// were packed again for each block, as they once were, a product of 1024 x 8192 with depth 768 would take 1.1 times as
+// long with AVX-512 and 1.07 times with AVX2 (the same Xeon, one thread). With 1.5 MiB, B is packed twice for 1024
+// rows of depth 512, which takes 5% of the time.
+constexpr std::int64_t kPackedRows = std::int64_t{3584} << 10;
 
-// kPiecesPerThread is the largest number of pieces per thread. A piece should have at least kPieceWork multiply-adds
-// and kPieceSize elements of C, because smaller pieces spend too much time on packing. For 96 x 512 with depth 32768 on
-// two threads, 4 pieces take 14.2 ms, 8 take 19.0 ms and 16 take 19.4 ms. Packing one number of A or B takes as long as
-// kPacking multiply-adds.
-constexpr double kPiecesPerThread = 8, kPieceWork = 1 << 23, kPieceSize = 12800, kPacking = 17;
+// The largest number of pieces per thread, the time of packing one number of A or B in multiply-adds, and the share of
+// calls that wait for a piece whose thread has lost its core.
+constexpr std::int64_t kPiecesPerThread = 8;
+constexpr double kPacking = 22, kDelayed = 0.1;
 
 template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::int64_t i, std::int64_t m, std::int64_t j,
                                                       std::int64_t n, T* to) {
@@ -89,40 +84,36 @@ struct Pieces {
     std::int64_t rows, cols;  // rows and columns of a piece: multiples of the size of a panel
     std::int64_t across, count;
 
-    // Compares ways to cut C into about `wanted` pieces, and returns the one with the shortest estimated `time`.
+    // Compares ways to cut C, and returns the one with the shortest estimated time.
     template <class T> static Pieces of(const ProductArgs& args) {
-        const double size = static_cast<double>(args.rows) * static_cast<double>(args.cols),
-                     by_size = size * std::min(static_cast<double>(args.depth) / kPieceWork, 1 / kPieceSize);
-        const auto wanted = static_cast<std::int64_t>(
-            args.threads == 1 ? 1
-                              : std::clamp<double>(std::round(by_size), args.threads, kPiecesPerThread * args.threads));
-        Pieces best = cut<T>(args, 1, wanted);
-        for (std::int64_t across = 2; across <= wanted; ++across) {
-            const Pieces other = cut<T>(args, across, wanted / across);
-            if (other.time(args.threads) < best.time(args.threads)) best = other;
-        }
+        const std::int64_t most = args.threads == 1 ? 1 : kPiecesPerThread * args.threads;
+        Pieces best = cut<T>(args, 1, 1);
+        for (std::int64_t down = 1; down <= most; ++down)
+            for (std::int64_t across = 1; across <= most / down; ++across) {
+                const Pieces other = cut<T>(args, across, down);
+                if (other.time(args.threads) < best.time(args.threads)) best = other;
+            }
         return best;
     }
     template <class T> static Pieces cut(const ProductArgs& args, std::int64_t across, std::int64_t down) {
-        constexpr std::int64_t width = kPanelCols<T>;
-        const std::int64_t most =
-            block_size<T>() / std::clamp<std::int64_t>(args.depth, 64, panel_depth(args)) / width * width;
         Pieces p{};
         p.rows = part<kPanelRows>(args.rows, down);
-        p.cols = std::min(most, part<width>(args.cols, across));
+        p.cols = part<kPanelCols<T>>(args.cols, across);
         p.across = (args.cols + p.cols - 1) / p.cols;
         p.count = p.across * ((args.rows + p.rows - 1) / p.rows);
         return p;
     }
-    // Divides n into `count` equal parts, and returns the size of a part, rounded up to whole panels.
-    template <int Panel> static std::int64_t part(std::int64_t n, std::int64_t count) {
+    // Divides n into `count` equal parts, and returns the size of a part, rounded up to a multiple of Panel.
+    template <std::int64_t Panel> static std::int64_t part(std::int64_t n, std::int64_t count) {
         return (n + Panel * count - 1) / (Panel * count) * Panel;
     }
-    // The estimated time of a product per unit of depth, in multiply-adds. Packing the rows of A and the columns of B
-    // for every piece is included.
+    // The estimated time of a product per unit of depth, in multiply-adds. Many pieces take more time to pack. Few
+    // pieces take more time if one is delayed. For 1024 x 512 with depth 32768 on two threads, 4 pieces take 120 ms,
+    // and 16 take 137.
     double time(int threads) const {
         const auto m = static_cast<double>(rows), n = static_cast<double>(cols);
-        return static_cast<double>((count + threads - 1) / threads) * (m * n + kPacking * (m + n));
+        const auto rounds = static_cast<double>((count + threads - 1) / threads);
+        return (rounds + kDelayed) * (m * n + kPacking * (m + n));
     }
 };
 
@@ -131,23 +122,33 @@ template <class T> struct Piece {
     const ProductArgs& args;
     std::int64_t i, m, j, n;
 
-    // Computes the piece. The outer loop runs over the depth, because the partial sums of an element of C are added in
-    // the order of their depth.
+    // Computes the piece. The partial sums of an element of C are added in the order of their depth.
     void compute() const {
-        T* const a = scratch(kScores).get<T>(std::max(kRowsAtOnce, kMostByRows) * kPanelDepth);
-        T* const b = scratch(kOther).get<T>(block_size<T>());
-        const std::int64_t step = reads_in_place() ? kDepth : panel_depth(args);
-        for (std::int64_t d = 0; d == 0 || d < args.depth; d += step) {
-            const std::int64_t depth = std::min(step, args.depth - d);
-            if (reads_in_place()) multiply_in_place(d, depth, a, b);
-            else multiply_panels(d, depth, a, b);
-        }
+        const std::int64_t deepest = std::clamp<std::int64_t>(args.depth, 64, kDepth);
+        const std::int64_t width = block_size<T>() / deepest / kPanelCols<T> * kPanelCols<T>;
+        const std::int64_t most = kPackedRows / static_cast<std::int64_t>(sizeof(T)) / deepest;
+        const std::int64_t height = Pieces::part<kRowsAtOnce>(m, (m + most - 1) / most);
+        T* const b = scratch(kOther).get<T>(block_size<T>() + height * deepest);
+        T* const a = b + block_size<T>();
+        for (std::int64_t row = i; row < i + m; row += height)
+            for (std::int64_t d = 0; d == 0 || d < args.depth; d += kDepth) {
+                const std::int64_t count = std::min(height, i + m - row), depth = std::min(kDepth, args.depth - d);
+                const auto each_block = [&](auto multiply) {
+                    for (std::int64_t col = j; col < j + n; col += width)
+                        multiply(Piece{args, row, count, col, std::min(width, j + n - col)});
+                };
+                if constexpr (std::is_same_v<T, float>)
+                    if (reads_in_place()) {
+                        const auto few = packed<T, kPanelRows>(args.a, row, count, d, depth, a);
+                        each_block([&](const Piece& piece) { piece.multiply_in_place(few, d, b); });
+                        continue;
+                    }
+                const auto rows = packed<T, kTileRows>(args.a, row, count, d, depth, a);
+                each_block([&](const Piece& piece) { piece.multiply_panels(rows, d, b); });
+            }
     }
 
   private:
-    PanelsA<T> rows(std::int64_t row, std::int64_t count, std::int64_t d, std::int64_t depth, T* to) const {
-        return packed<T, kPanelRows>(args.a, row, count, d, depth, to);
-    }
     PanelsB<T> columns(std::int64_t col, std::int64_t count, std::int64_t d, std::int64_t depth, T* to) const {
         const Factor2D turned{args.b.data, args.b.type, args.b.col, args.b.row};
         return packed<T, kPanelCols<T>>(turned, col, count, d, depth, to);
@@ -163,11 +164,11 @@ template <class T> struct Piece {
             addend = args.bias ? Addend<T>{reinterpret_cast<const T*>(args.bias) + j, 0} : Addend<T>{};
         return {c, args.pitch, count, n, addend};
     }
-    void multiply_panels(std::int64_t d, std::int64_t depth, T* a, T* b) const {
-        const auto block = columns(j, n, d, depth, b);
-        for (std::int64_t row = i; row < i + m; row += kRowsAtOnce) {
-            const std::int64_t count = std::min(kRowsAtOnce, i + m - row);
-            multiply(rows(row, count, d, depth, a), block, corner(row, count, d), args.sparse);
+    void multiply_panels(Panels<T, kTileRows> rows, std::int64_t d, T* b) const {
+        const auto block = columns(j, n, d, rows.depth, b);
+        for (std::int64_t row = 0; row < m; row += kRowsAtOnce) {
+            const std::int64_t count = std::min(kRowsAtOnce, m - row);
+            multiply(rows.part(row, count), block, corner(i + row, count, d), args.sparse);
         }
     }
     // True if reading B where it is, without packing, is possible and faster. The code for it is compiled only for
@@ -176,15 +177,18 @@ template <class T> struct Piece {
         return std::is_same_v<T, float> && args.b.type == Type::f32 && args.depth > 0 &&
                ((args.b.col == 1 && m <= kMostByRows) || (args.b.row == 1 && m <= kMostByColumns));
     }
-    void multiply_in_place(std::int64_t d, std::int64_t depth, T* a, T* b) const {
+    // If GCC 12 inlined it, the product of 3 x 137 with depth 38552 would take 1.6 times as long.
+    SOFTARGMAX_CALLED void multiply_in_place(PanelsA<T> few, std::int64_t d, T* b) const {
         if constexpr (std::is_same_v<T, float>) {
-            const auto few = rows(i, m, d, depth, a);
+            const std::int64_t depth = few.depth;
             const auto all = corner(i, m, d);
             if (args.b.col == 1) return multiply_by_rows(few, in_place(d, depth, n), all, b);
             const std::int64_t whole = n / kColumnsAtOnce<T> * kColumnsAtOnce<T>;
             const auto part = in_place(d, depth, whole);
             multiply_by_columns(m, few.data, part, part.rows, all);
-            if (whole < n) multiply(few, columns(j + whole, n - whole, d, depth, b), all.at(0, whole));
+            if (whole == n) return;
+            const auto rows = packed<T, kTileRows>(args.a, i, m, d, depth, b);
+            multiply(rows, columns(j + whole, n - whole, d, depth, b + kPanelRows * depth), all.at(0, whole));
         }
     }
 };

@@ -43,8 +43,9 @@ template <class T, int Width> struct Panels {
 // With 32 registers of 512 bits, a panel of A times a panel of B is one tile of C. It has 24 accumulators, and takes
 // two loads and 12 broadcasts per 24 multiply-adds. This reaches 98% of the peak of a Zen 5 core, with B in the
 // second-level cache. Tiles of 8 by 32 reach the same, with more memory traffic. With smaller registers, a panel times
-// a panel is four tiles of 6 by 16, with 12 accumulators of 256 bits. They reach 98% of the peak, and tiles of 4 by 16
-// reach 91%.
+// a panel is two tiles of 6 by 16, with 12 accumulators of 256 bits. They reach 98% of the peak, and tiles of 4 by 16
+// reach 91%. `multiply` takes narrower panels, with the rows of one tile, which read less of the first-level cache: 512
+// x 512 with depth 512 and AVX2 takes 3% less time, and 1024 x 8192 5% with them (the Xeon of docs/speed.md).
 constexpr int kPanelRows = 12, kTileRows = kRegisterBytes == 64 ? 12 : 6, kTilePacks = kRegisterBytes == 64 ? 2 : 1;
 template <class T> constexpr int kPanelCols = 2 * Pack<T>::kLanes;
 template <class T> constexpr int kTileCols = kTilePacks * Pack<T>::kLanes;
@@ -205,17 +206,18 @@ template <class T> bool all_zero(const T* x, std::int64_t n) {
     return true;
 }
 
-// Computes C = addend + A B. A has at most kFewPanels panels, which stay in the second-level cache while B is read. If
+// Computes C = addend + A B. A has at most kRowsAtOnce rows, which stay in the second-level cache while B is read. If
 // A is `sparse`, panels of zeros are skipped. This changes no bit of a finite product, because the sums of such panels
 // would be +0.
-constexpr int kFewPanels = kRegisterBytes == 64 ? 1 : 4;
-template <class T> void multiply(PanelsA<T> a, PanelsB<T> b, const Corner<T>& all, bool sparse = false) {
-    bool zeros[kFewPanels] = {};
-    for (int p = 0; sparse && p * kPanelRows < a.count; ++p)
-        zeros[p] = all_zero(a.at(p * kPanelRows), kPanelRows * a.depth);
+constexpr std::int64_t kRowsAtOnce = kRegisterBytes == 64 ? 12 : 48;
+template <class T>
+void multiply(Panels<T, kTileRows> a, PanelsB<T> b, const Corner<T>& all, bool sparse = false) {
+    bool zeros[kRowsAtOnce / kTileRows] = {};
+    for (int p = 0; sparse && p * kTileRows < a.count; ++p)
+        zeros[p] = all_zero(a.at(p * kTileRows), kTileRows * a.depth);
     for (std::int64_t j = 0; j < b.count; j += kTileCols<T>)
         for (std::int64_t i = 0; i < a.count; i += kTileRows) {
-            const bool zero = zeros[i / kPanelRows];
+            const bool zero = zeros[i / kTileRows];
             if (zero && all.addend.data == all.c) continue;
             // Prefetches the tile of C, which is written after its sums are computed. With this prefetch, a product of
             // 1024 x 32768 with depth 512 takes 0.99 of the time of torch's sgemm on the Xeon of docs/speed.md, and
@@ -223,8 +225,8 @@ template <class T> void multiply(PanelsA<T> a, PanelsB<T> b, const Corner<T>& al
             for (std::int64_t r = i; r < std::min<std::int64_t>(i + kTileRows, a.count); ++r)
                 for (int k = 0; k < kTileCols<T>; k += Pack<T>::kLanes)
                     __builtin_prefetch(all.c + r * all.pitch + j + k, 1);
-            lowest_tile<Packed>(a.count - i, a.at(i), b.at(j), kPanelCols<T>, Depth(zero ? 0 : a.depth, kDepth),
-                                all.at(i, j));
+            lowest_tile<Layout<1, kTileRows>>(a.count - i, a.at(i), b.at(j), kPanelCols<T>,
+                                              Depth(zero ? 0 : a.depth, kDepth), all.at(i, j));
         }
 }
 

@@ -12,6 +12,7 @@
 #include <new>
 #include <utility>
 
+#include "allocator.hpp"
 #include "state.hpp"
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
@@ -27,13 +28,20 @@ class Scratch {
 
   public:
     template <class T> T* get(std::int64_t count) {
-        const std::size_t bytes = (static_cast<std::size_t>(count) * sizeof(T) + 4095) & ~std::size_t{4095};
-        if (bytes > bytes_) {
-            memory_.reset(std::aligned_alloc(4096, bytes));
-            bytes_ = memory_ ? bytes : 0;
-            if (!memory_) throw std::bad_alloc();
-        }
+        const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(T);
+        if (bytes > bytes_) grow(bytes);
         return static_cast<T*>(memory_.get());
+    }
+
+  private:
+    SOFTARGMAX_CALLED void grow(std::size_t wanted) {
+        constexpr std::size_t small = 4096, huge = 2 << 20;
+        const std::size_t page = wanted < huge ? small : huge, bytes = (wanted + page - 1) / page * page;
+        bytes_ = 0;
+        memory_.reset(std::aligned_alloc(page, bytes));
+        if (!memory_) throw std::bad_alloc();
+        bytes_ = bytes;
+        if (page == huge) want_huge_pages(memory_.get(), bytes);  // matrix products take up to 6% less time
     }
 };
 enum Slot { kScores, kOther, kMask, kWeights, kTerms, kResult, kSlots };
@@ -274,8 +282,10 @@ SOFTARGMAX_INLINE void turn(const T* from, std::int64_t from_pitch, T* to, std::
 #pragma GCC unroll 4
             for (int k = 0; k < n; ++k) std::memcpy(to + (j + k) * to_pitch + i, &y[k], Bytes);
         }
-    if constexpr (Rows > whole)
+    if constexpr (Rows > whole && Bytes > 16)
         turn<Rows - whole, Bytes / 2>(from + whole * from_pitch, from_pitch, to + whole, to_pitch);
+    else if constexpr (Rows > whole)  // transposes some rows again
+        turn<lanes, Bytes>(from + (Rows - lanes) * from_pitch, from_pitch, to + Rows - lanes, to_pitch);
 }
 
 // True if a group of rows is transposed as a whole, and not copied row by row.
