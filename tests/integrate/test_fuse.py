@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import pickle
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from tests.integrate.models import DECODERS, model_of, padding, texts  # noqa: E402 after the skip
+from transformers.loss.loss_utils import ForCausalLMLoss  # noqa: E402
 
 from softargmax.integrate import fuse, unfuse  # noqa: E402
 
@@ -94,6 +97,20 @@ def test_labels_may_be_shifted_already_and_positions_few() -> None:
     torch.testing.assert_close(fused(**given).loss, plain(**given).loss, rtol=1e-6, atol=0)
 
 
+def test_shifted_labels_without_labels_give_logits_as_in_the_model() -> None:
+    fused, plain = trained("Llama")
+    a, b = (model(texts(), shift_labels=texts()) for model in (fused, plain))
+    assert a.loss is b.loss is None
+    assert torch.equal(a.logits, b.logits)
+
+
+def test_without_labels_that_count_the_loss_is_0() -> None:
+    fused, plain = trained("Llama")
+    none = torch.full_like(texts(), -100)
+    assert fused(texts(), labels=none).loss.item() == 0
+    assert plain(texts(), labels=none).loss.isnan()
+
+
 def test_labels_may_be_positional() -> None:
     fused, plain = trained("Llama")
     given = (texts(), None, None, None, None, labels())
@@ -119,6 +136,75 @@ def test_a_copy_of_a_fused_model_uses_its_own_weights() -> None:
         losses = [float(model(texts(), labels=texts()).loss) for model in (other, fused)]
     assert losses[0] == pytest.approx(math.log(101))
     assert losses[1] > 1.5 * losses[0]
+
+
+def test_a_copy_of_a_fused_model_may_be_unfused_and_pickled() -> None:
+    fused, plain = trained("Llama")
+    with torch.no_grad():
+        wanted = plain(texts(), labels=labels())
+        other = pickle.loads(pickle.dumps(fused))
+        torch.testing.assert_close(other(texts(), labels=labels()).loss, wanted.loss, rtol=1e-6, atol=0)
+        for model in (unfuse(other), unfuse(copy.deepcopy(fused))):
+            assert torch.equal(model(texts(), labels=labels()).logits, wanted.logits)
+        assert fused(texts(), labels=labels()).logits is None
+
+
+def test_an_interrupted_call_leaves_the_model_as_it_was() -> None:
+    fused, plain = trained("Llama")
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    handle = fused.model.norm.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fused(texts(), labels=labels())
+    handle.remove()
+    assert torch.equal(fused.eval()(texts(), labels=labels()).logits, plain.eval()(texts()).logits)
+    a, b = (model.train()(texts(), labels=labels()).loss for model in (fused, plain))
+    torch.testing.assert_close(a, b, rtol=1e-6, atol=0)
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    """As in torch.nn.DataParallel, whose replicas share the hooks and have tensors in place of parameters."""
+    fused, plain = trained("Llama")
+    replica, head = (module._replicate_for_data_parallel() for module in (fused, fused.lm_head))
+    head.weight, head.bias = fused.lm_head.weight * 1, None
+    replica._modules["lm_head"] = head
+    replicas = fused, replica
+    batches = [texts()[:, n:] for n in range(8)]
+    with ThreadPoolExecutor(2) as pool:
+        losses = list(pool.map(lambda n: replicas[n % 2](batches[n], labels=batches[n]).loss, range(8)))
+    wanted = [plain(batch, labels=batch).loss for batch in batches]
+    torch.testing.assert_close(losses, wanted, rtol=1e-6, atol=0)
+
+
+def test_a_loss_of_the_user_is_kept_and_a_later_one_refused() -> None:
+    model = model_of("Llama", "eager").train()
+    model.loss_function = ForCausalLMLoss
+    assert unfuse(fuse(model)).loss_function is vars(model)["_loss_function"] is ForCausalLMLoss
+    fuse(model).loss_function = lambda logits, *_, **__: logits.sum()
+    with pytest.raises(ValueError, match=r"^model: expected the loss that fuse has set, got another one"):
+        model(texts(), labels=labels())
+    later = model.loss_function
+    assert unfuse(model).loss_function is later
+
+
+def test_a_model_whose_vocabulary_grows_stays_fused() -> None:
+    fused, plain = trained("Llama")
+    for model in (fused, plain):
+        torch.manual_seed(0)
+        model.resize_token_embeddings(120, mean_resizing=False)
+    a, b = (model(texts(), labels=labels()) for model in (fused, plain))
+    assert a.logits is None
+    torch.testing.assert_close(a.loss, b.loss, rtol=1e-6, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # of the compiler
+def test_a_fused_model_may_be_compiled() -> None:
+    fused, plain = trained("Llama")
+    compiled = torch.compile(fused, backend="aot_eager")
+    loss = compiled(texts(), labels=labels()).loss
+    torch.testing.assert_close(loss, plain(texts(), labels=labels()).loss, rtol=1e-6, atol=0)
 
 
 def test_a_failing_call_leaves_the_model_as_it_was() -> None:
@@ -172,6 +258,21 @@ def test_bad_models_are_refused_before_anything_changes() -> None:
         TypeError, match=r"^model: expected a head of type torch\.nn\.Linear, got Sequential; merge or rem"
     ):
         fuse(adapted)
+
+    with pytest.raises(TypeError, match=r"^model: expected a model with a head, got LlamaModel$"):
+        fuse(model.model)
+    short = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_positions=8, n_embd=8, n_layer=1, n_head=1))
+    with pytest.raises(ValueError, match=r"^model: expected a GPT2LMHeadModel that runs on 16 tokens with labels, got"):
+        fuse(short)
+    t5 = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(
+            vocab_size=99, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, decoder_start_token_id=0
+        )
+    )
+    with pytest.raises(ValueError, match=r"^model: expected one call of loss_function in T5ForCond.*, got 0$"):
+        fuse(t5)
+    with pytest.raises(ValueError, match=r"^model: expected a fused model, got a NoneType that is not fused$"):
+        unfuse(None)
 
     with torch.device("meta"):
         absent = transformers.LlamaForCausalLM(model.config)

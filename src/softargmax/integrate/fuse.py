@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -50,7 +52,8 @@ def fuse(model: PreTrainedModel) -> PreTrainedModel:
     `fuse` runs the model once, on 16 tokens, to see what the model does to its logits between its head and its loss.
 
     Labels equal to -100 do not count. `num_items_in_batch` replaces N, and `shift_labels` replaces the shifted labels,
-    as in transformers. Gradients of tied weights are the sums of both uses, as in the model.
+    as in transformers. If no label counts, the loss is 0, where transformers returns NaN. Gradients of tied weights are
+    the sums of both uses, as in the model.
 
     See Also
     --------
@@ -82,9 +85,11 @@ def fuse(model: PreTrainedModel) -> PreTrainedModel:
     if model.loss_function is not ForCausalLMLoss:
         raise ValueError(f"model: expected the loss of a causal language model, got that of {type(model).__name__}")
     hook = FusedLoss(_change_of_logits(model, _head_of(model)))
-    before = model.register_forward_pre_hook(hook.before, with_kwargs=True)
-    after = model.register_forward_hook(hook.after, with_kwargs=True, always_call=True)
-    hook.handles = (before, after)
+    hook.handles = [
+        model.register_forward_pre_hook(hook.before, with_kwargs=True),
+        model.register_forward_hook(hook.after, with_kwargs=True, always_call=True),
+    ]
+    hook.own_loss = _set_loss(model, hook.loss)
     return model
 
 
@@ -120,6 +125,8 @@ def unfuse(model: PreTrainedModel) -> PreTrainedModel:
         raise ValueError(f"model: expected a fused model, got a {type(model).__name__} that is not fused")
     for handle in hook.handles:
         handle.remove()
+    if model.loss_function == hook.loss:  # and not a loss that was set after fuse
+        _set_loss(model, hook.own_loss)
     return model
 
 
@@ -130,139 +137,167 @@ class Change(NamedTuple):
     cap: float | None
 
 
+@dataclasses.dataclass
+class Call:
+    """A running call with labels: the kind of result that was asked for, and the head with its input."""
+
+    as_dict: bool
+    head: Any = None
+    h: Any = None
+
+
 class FusedLoss:
-    """The hooks before and after a call. In between, the head keeps its input, and the loss applies the head to it."""
+    """The hooks and the loss of a fused model. The head keeps its input, and the loss applies the head to it.
+
+    The replicas of `torch.nn.DataParallel` share the hooks, so each thread has its own call. `before` replaces it, so
+    an interrupted call leaves nothing behind. The compiler leaves the hooks out of its graphs, because they are no
+    functions of tensors.
+    """
 
     def __init__(self, change: Change) -> None:
         self.change = change
-        self.handles: tuple[Any, ...] = ()
-        self.asked: list[tuple[Any, bool] | None] = []  # for each running call: what to restore, and the kind of result
+        self.own_loss: Any = None
+        self.handles: list[Any] = []
+        self.calls: dict[int, Call] = {}
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def before(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
-        self.asked.append(None)
+        """Begin a call."""
+        self.calls.pop(get_ident(), None)
         given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
         given = given | given.get("kwargs", {})
-        if not model.training or (given.get("labels") is None and given.get("shift_labels") is None):
+        if not model.training or given.get("labels") is None:
             return None
+        if model.loss_function != self.loss:
+            raise ValueError("model: expected the loss that fuse has set, got another one; set it before fuse")
         head = _head_of(model)
-        as_dict = kwargs.get("return_dict")
-        self.asked[-1] = vars(head).get("forward"), model.config.return_dict if as_dict is None else as_dict
-        kept: list[Tensor] = []
-        head.forward = _keeps(kept, lambda h: h.new_zeros(*h.shape[:-1], 1))
-        model.loss_function = self.loss_of(head, kept)
+        if self.keep not in head._forward_pre_hooks.values():  # resize_token_embeddings makes a new head
+            self.handles.append(head.register_forward_pre_hook(self.keep))
+        as_dict = given.get("return_dict")
+        self.calls[get_ident()] = Call(model.config.return_dict if as_dict is None else as_dict)
         return args, kwargs | {"return_dict": True}
 
-    def after(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        asked = self.asked.pop()
-        if asked is None:
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def keep(self, head: Any, args: tuple[Tensor, ...]) -> Tensor | None:
+        """Keep the input of the head, and give the head none of its rows."""
+        call = self.calls.get(get_ident())
+        if call is None:
             return None
-        _restore(model, asked[0])
-        if output is None:  # the call has failed
+        call.head, call.h = head, args[0]
+        return args[0][..., :0, :].detach()
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def loss(
+        self,
+        logits: Tensor,
+        labels: Any,
+        vocab_size: Any = None,
+        num_items_in_batch: Any = None,
+        ignore_index: int = -100,
+        shift_labels: Tensor | None = None,
+        **others: Any,
+    ) -> Tensor:
+        """Return the loss. The arguments are those of transformers' `ForCausalLMLoss`."""
+        call = self.calls.get(get_ident())
+        if call is None:
+            return ForCausalLMLoss(logits, labels, vocab_size, num_items_in_batch, ignore_index, shift_labels, **others)
+        h, weight, bias, scale = call.h, call.head.weight, call.head.bias, self.change.scale
+        if scale != 1:
+            h, bias = h * scale, None if bias is None else bias * scale
+        if shift_labels is None:
+            shift_labels = torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+        loss: Tensor = linear_cross_entropy(
+            h.flatten(0, -2),
+            weight,
+            shift_labels.flatten().to(h.device),
+            bias=bias,
+            softcap=self.change.cap,
+            ignore_index=ignore_index,
+            reduction="mean" if num_items_in_batch is None else "sum",
+            dtype=torch.promote_types(h.dtype, torch.float32),
+        )
+        if isinstance(num_items_in_batch, Tensor):
+            num_items_in_batch = num_items_in_batch.to(loss.device)
+        return loss if num_items_in_batch is None else loss / num_items_in_batch
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def after(self, _model: Any, _args: Any, _kwargs: Any, output: Any) -> Any:
+        """End a call, which may have failed. Leave the logits out of its result."""
+        call = self.calls.pop(get_ident(), None)
+        if call is None or output is None:
             return None
         output = type(output)(**{name: value for name, value in output.items() if name != "logits"})
-        return output if asked[1] else output.to_tuple()
-
-    def loss_of(self, head: Any, kept: list[Tensor]) -> Any:
-        """Return a function with the arguments of transformers' `ForCausalLMLoss`."""
-
-        def loss(
-            logits: Tensor,
-            labels: Tensor,
-            vocab_size: int | None = None,
-            num_items_in_batch: Tensor | int | None = None,
-            ignore_index: int = -100,
-            shift_labels: Tensor | None = None,
-            **_: Any,
-        ) -> Tensor:
-            h, bias, scale = kept.pop(), head.bias, self.change.scale
-            if scale != 1:
-                h, bias = h * scale, None if bias is None else bias * scale
-            if shift_labels is None:
-                shift_labels = torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
-            total: Tensor = linear_cross_entropy(
-                h.flatten(0, -2),
-                head.weight,
-                shift_labels.flatten().to(h.device),
-                bias=bias,
-                softcap=self.change.cap,
-                ignore_index=ignore_index,
-                reduction="mean" if num_items_in_batch is None else "sum",
-                dtype=torch.promote_types(h.dtype, torch.float32),
-            )
-            return total if num_items_in_batch is None else total / num_items_in_batch
-
-        return loss
+        return output if call.as_dict else output.to_tuple()
 
 
-def _hook_of(model: torch.nn.Module) -> FusedLoss | None:
-    owners = (getattr(hook, "__self__", None) for hook in model._forward_pre_hooks.values())
+def _hook_of(model: Any) -> FusedLoss | None:
+    owners = (getattr(hook, "__self__", None) for hook in getattr(model, "_forward_pre_hooks", {}).values())
     return next((owner for owner in owners if isinstance(owner, FusedLoss)), None)
 
 
 def _head_of(model: Any) -> Any:
     """Return the head of a model, or raise an error if `linear_cross_entropy` cannot apply it."""
     head = model.get_output_embeddings()
+    if head is None:
+        raise TypeError(f"model: expected a model with a head, got {type(model).__name__}")
     if type(head) is not torch.nn.Linear:
         raise TypeError(
             f"model: expected a head of type torch.nn.Linear, got {type(head).__name__}; merge or remove an adapter on "
             "the head first"
         )
-    if type(head.weight) is not torch.nn.Parameter or head.weight.is_meta or head.weight.ndim != 2:
+    # A replica of torch.nn.DataParallel has a tensor in place of the parameter. A shard has a type of its own.
+    if type(head.weight) not in (torch.nn.Parameter, Tensor) or head.weight.is_meta or head.weight.ndim != 2:
         raise ValueError(
             "model: expected all of the head's weight in memory; it is sharded or offloaded, gather it first"
         )
     return head
 
 
-def _keeps(kept: list[Tensor], out: Any) -> Any:
-    """Return a forward function for the head, which appends its input to `kept` and returns `out` of it."""
-
-    def forward(h: Tensor) -> Any:
-        kept.append(h)
-        return out(h)
-
-    return forward
-
-
-def _restore(model: Any, forward: Any) -> None:
-    """Give the model its own loss and its head the own forward function."""
-    del model._loss_function
-    head = model.get_output_embeddings()
-    if forward is None:
-        del head.forward
-    else:
-        head.forward = forward
-
-
 def _change_of_logits(model: Any, head: Any) -> Change:
     """Return what the model does to its logits, from a call with known logits in place of the head's."""
     known = torch.tensor([0, 2.0**-12, -1, 1, 3, -8, 20, 33, -50, 90, 150, -400, 1e3, 1e4, -1e6, 1e6])
     seen: list[Tensor] = []
-    kept: list[Tensor] = []
 
-    def loss(logits: Tensor, labels: Tensor, *_: Any, **__: Any) -> Tensor:
+    def loss(logits: Tensor, *_: Any, **__: Any) -> Tensor:
         seen.append(logits)
         return logits.sum()
 
+    def replace(_head: Any, _args: Any, z: Tensor) -> Tensor:
+        return known.to(z.device)[None, -z.shape[-2] :, None].repeat(1, 1, z.shape[-1])
+
     tokens = torch.ones(1, len(known), dtype=torch.long, device=head.weight.device)
-    forward, modes = vars(head).get("forward"), [(part, part.training) for part in model.modules()]
-    head.forward = _keeps(kept, lambda h: known.to(h.device)[None, -h.shape[-2] :, None])
-    model.loss_function = loss
+    modes = [(part, part.training) for part in model.modules()]
+    handle, own = head.register_forward_hook(replace), _set_loss(model, loss)
     try:
         with torch.no_grad():
             model.eval()(tokens, labels=tokens)
+    except Exception as error:
+        raise ValueError(
+            f"model: expected a {type(model).__name__} that runs on {len(known)} tokens with labels, got {error!r}"
+        ) from error
     finally:
-        _restore(model, forward)
+        handle.remove()
+        _set_loss(model, own)
         for part, training in modes:
             part.training = training
-    if len(seen) == len(kept) == 1 and seen[0].numel() == len(known):
-        found = seen[0].flatten().double().cpu()
-        small, large = float(found[1] / known[1]), float(found[-1])
+    if len(seen) != 1:
+        raise ValueError(f"model: expected one call of loss_function in {type(model).__name__}, got {len(seen)}")
+    if seen[0].numel() == len(known) * head.out_features:
+        found = seen[0].reshape(len(known), -1).double().cpu()
+        small, large = float(found[1, 0] / known[1]), float(found[-1, 0])
         cap = None if math.isclose(large, small * 1e6, rel_tol=1e-5) else large
-        z = small * known.double()
+        z = small * known.double()[:, None].expand_as(found)
         if torch.allclose(found, z if cap is None else cap * torch.tanh(z / cap), rtol=1e-5, atol=0):
             return Change(small, cap)
     raise ValueError(
         f"model: expected logits that are changed by a factor and a soft-cap at most, got another change in "
         f"{type(model).__name__}"
     )
+
+
+def _set_loss(model: Any, loss: Any) -> Any:
+    """Give a model a loss of its own, or with None that of its class. Return the one before."""
+    own = vars(model).pop("_loss_function", None)
+    if loss is not None:
+        model.loss_function = loss
+    return own
