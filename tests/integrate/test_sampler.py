@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -76,11 +77,26 @@ def test_a_request_has_the_same_tokens_alone_and_in_a_padded_batch(family: str) 
 
 def test_a_draft_model_changes_no_token() -> None:
     model, draft = model_of("Llama", "eager"), model_of("Llama", "eager", num_hidden_layers=1)
+    calls = []
+    draft.register_forward_hook(lambda *_: calls.append(1))
     options = AS_PROCESSOR | {"max_new_tokens": 20, "attention_mask": torch.ones(1, 8, dtype=torch.long)}
     plain, drafted = Sampler(9, temperature=0.8), Sampler(9, temperature=0.8)
     a = model.generate(texts(1, 8), logits_processor=[plain], **options)
     b = model.generate(texts(1, 8), logits_processor=[drafted], assistant_model=draft, **options)
+    assert calls
     assert torch.equal(a, b)
+    torch.testing.assert_close(plain.logprobs, drafted.logprobs[:, :20], rtol=1e-4, atol=1e-5)
+
+
+def test_a_sampler_may_be_used_again_and_seeds_may_be_arrays() -> None:
+    model = model_of("Llama", "eager")
+    given = {"attention_mask": torch.ones(2, 8, dtype=torch.long), "min_new_tokens": 6}
+    sampler = Sampler(np.array([1, 2]))
+    first = model.generate(texts(2, 8), custom_generate=sampler.generate, max_new_tokens=12, **given)
+    model.generate(texts(2, 9)[:, 1:], custom_generate=sampler.generate, max_new_tokens=9, **given)
+    again = model.generate(texts(2, 8), custom_generate=sampler.generate, max_new_tokens=6, **given)
+    assert torch.equal(first[:, :14], again)
+    assert sampler.logprobs.shape == (2, 6)
 
 
 def test_custom_generate_needs_no_other_options_and_keeps_processors() -> None:
@@ -99,6 +115,8 @@ def test_custom_generate_needs_no_other_options_and_keeps_processors() -> None:
     [
         ([1.5], {}, "seeds: expected integers, got float"),
         ([True], {}, "seeds: expected integers, got bool"),
+        (None, {}, "seeds: expected integers, got NoneType"),
+        ("12", {}, "seeds: expected integers, got str"),
         ([-1], {}, "seeds: expected integers from 0 to 2^43 - 1, got -1"),
         (2**43, {}, f"seeds: expected integers from 0 to 2^43 - 1, got {2**43}"),
         ([1], {"topp": 0.9}, "Sampler() got an unknown argument 'topp'; it takes seeds, epsilon, eta, min_p, order, "),
@@ -115,7 +133,8 @@ def test_wrong_calls_are_refused() -> None:
         Sampler(1)(tokens, scores)
     sampler = Sampler([1, 2])
     sampler(tokens, scores)
-    with pytest.raises(
-        ValueError, match=r"expected step 0 to 1048575 of one call of generate, got -1; make a new one$"
-    ):
-        sampler(tokens[:, 1:], scores)
+    for other in (tokens[:, 1:], tokens + 1):
+        with pytest.raises(ValueError, match=r"^Sampler: expected one call of generate, got other prompts; make a new"):
+            sampler(other, scores)
+    with pytest.raises(ValueError, match=r"^logprobs: expected a call of generate with this sampler before$"):
+        _ = Sampler(1).logprobs

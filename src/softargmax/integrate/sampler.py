@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import torch
@@ -63,12 +65,15 @@ class Sampler(LogitsProcessor):
 
     Notes
     -----
-    Pass the sampler as the only element of `logits_processor`, with ``do_sample=True, top_k=0``, or pass its method
-    `generate` as `custom_generate`. The method needs no other options. The sampler then counts the steps of one call of
-    `generate`: make a new one for every call.
+    Pass the method `generate` as `custom_generate`: it needs no other options. Or pass the sampler as the last element
+    of `logits_processor`, with ``do_sample=True, top_k=0``. This also works with `assistant_model` and `streamer`,
+    which transformers does not pass on to `custom_generate`.
 
     With a draft model (`assistant_model`), both models draw with the same noise. The tokens are those of the large
     model alone.
+
+    Of `logprobs`, only the columns of returned tokens count. After the end of a request, and after the last token that
+    the large model has accepted, they mean nothing.
 
     References
     ----------
@@ -105,28 +110,23 @@ class Sampler(LogitsProcessor):
         if unknown:
             known = ", ".join(sorted(FilterKeywords.__optional_keys__))
             raise TypeError(f"Sampler() got an unknown argument {unknown[0]!r}; it takes seeds, {known}")
-        found = [seeds] if isinstance(seeds, int) else list(seeds)
-        for seed in found:
-            if isinstance(seed, bool) or not isinstance(seed, int):
-                raise TypeError(f"seeds: expected integers, got {type(seed).__name__}")
-            if not 0 <= seed < 1 << 43:
-                raise ValueError(f"seeds: expected integers from 0 to 2^43 - 1, got {seed}")
-        self.seeds = found
+        self.seeds = [_seed(seed) for seed in (seeds if isinstance(seeds, Iterable) else [seeds])]
         self.filters = filters
-        self._start: int | None = None
+        self._prompts: Tensor | None = None
         self._logprobs: dict[int, Tensor] = {}
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Draw a token per row. Return scores of 0 for the drawn tokens and of -inf for all others."""
         if len(self.seeds) != len(scores):
             raise ValueError(f"seeds: expected {len(scores)} seeds, one per request, got {len(self.seeds)}")
-        if self._start is None:
-            self._start = input_ids.shape[-1]
-        step = input_ids.shape[-1] - self._start
-        if not 0 <= step < STEPS:
-            raise ValueError(
-                f"Sampler: expected step 0 to {STEPS - 1} of one call of generate, got {step}; make a new one"
-            )
+        if self._prompts is None:
+            self._prompts = input_ids
+        start = self._prompts.shape[-1]
+        step = input_ids.shape[-1] - start
+        if step < 0 or not torch.equal(input_ids[:, :start], self._prompts):
+            raise ValueError("Sampler: expected one call of generate, got other prompts; make a new one for every call")
+        if step >= STEPS:
+            raise ValueError(f"Sampler: expected at most {STEPS} tokens per request, got step {step}")
         stream = torch.tensor([STEPS * seed + step for seed in self.seeds], device=scores.device)
         drawn = categorical_with_logprob(scores, seed=0, stream=stream, **self.filters)
         self._logprobs[step] = drawn.logprob
@@ -135,6 +135,8 @@ class Sampler(LogitsProcessor):
     @property
     def logprobs(self) -> Tensor:
         """The log-probabilities of the drawn tokens, (B, steps)."""
+        if not self._logprobs:
+            raise ValueError("logprobs: expected a call of generate with this sampler before")
         return torch.stack([self._logprobs[step] for step in sorted(self._logprobs)], -1)
 
     def generate(
@@ -149,8 +151,9 @@ class Sampler(LogitsProcessor):
         """Generate with this sampler: a function for `custom_generate`.
 
         The other processors, such as penalties, come first. transformers' own temperature and filters (its "warpers")
-        are left out.
+        are left out. Each call begins with step 0.
         """
+        self._prompts, self._logprobs = None, {}
         generation_config.do_sample = True
         others = [p for p in logits_processor if p is not self and not type(p).__name__.endswith("Warper")]
         processors = LogitsProcessorList([*others, self])
@@ -161,3 +164,13 @@ class Sampler(LogitsProcessor):
             generation_config=generation_config,
             **options,
         )
+
+
+def _seed(seed: Any) -> int:
+    """Return a seed as an int."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+        raise TypeError(f"seeds: expected integers, got {type(seed).__name__}")
+    found = operator.index(seed)
+    if not 0 <= found < 1 << 43:
+        raise ValueError(f"seeds: expected integers from 0 to 2^43 - 1, got {found}")
+    return found
