@@ -26,6 +26,7 @@ from tests.integrate.models import (  # noqa: E402 after the skip
 )
 
 from softargmax import integrate  # noqa: E402
+from softargmax.integrate import attention as attention_of_models  # noqa: E402
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -115,7 +116,11 @@ def test_checkpointing_keeps_the_gradients() -> None:
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=2e-6)
 
 
-def test_dropout_is_that_of_the_configuration() -> None:
+def test_dropout_is_that_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    factors, attention = [], attention_of_models.attention
+    monkeypatch.setattr(
+        attention_of_models, "attention", lambda *qkv, **o: (factors.append(o["dropout"]), attention(*qkv, **o))[1]
+    )
     model = model_of("Llama", attention_dropout=0.5).train()
     runs = []
     for seed in (1, 1, 2):
@@ -123,6 +128,29 @@ def test_dropout_is_that_of_the_configuration() -> None:
         runs.append(model(texts()).logits)
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
+    assert {*factors} == {0.5}
+    factors.clear()
+    model.eval()(texts())
+    assert {*factors} == {0.0}
+
+
+def test_windows_of_models_without_a_source_become_masks() -> None:
+    """The class of configurations is from a notebook, whose module has no file."""
+    config = type("Config", (transformers.MistralConfig,), {"__module__": "__main__"})
+    made = config(**FAMILIES["Mistral"], attn_implementation="softargmax")
+    torch.manual_seed(0)
+    model = transformers.MistralForCausalLM(made).eval()
+    assert not attention_of_models.passes_window(config)
+    ours = model(texts()).logits
+    model.set_attn_implementation("eager")
+    assert difference(ours, model(texts()).logits) < 1e-6
+
+
+def test_attention_of_tensors_without_memory_has_shapes() -> None:
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(model_of("Llama").config)
+        model.set_attn_implementation("softargmax")
+        assert model(torch.zeros(2, 7, dtype=torch.long)).logits.shape == (2, 7, 101)
 
 
 def test_a_mask_of_the_user_replaces_causality() -> None:
@@ -220,24 +248,23 @@ def test_a_decoder_may_be_bidirectional() -> None:
 
 @pytest.mark.parametrize("family", ["Llama", "Mistral", "Gemma2", "GptOss"])
 def test_no_mask_has_a_row_per_query(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from softargmax.integrate.attention import mask_of
-
     made = []
 
     def watched(**options: Any) -> Any:
-        mask = mask_of(**options)
+        mask = attention_of_models.mask_of(**options)
         made.append(None if mask is None else tuple(mask.shape))
         return mask
 
     integrate.register("watched")
     try:
-        monkeypatch.setitem(transformers.AttentionMaskInterface._global_mapping, "watched", watched)
-        model = model_of(family, "watched")
-        model(texts())
-        assert {*made} == {None}
-        made.clear()
-        model(texts(), attention_mask=padding("right"))
-        assert {*made} == {(3, 1, 1, 17)}
+        with monkeypatch.context() as patch:
+            patch.setitem(transformers.AttentionMaskInterface._global_mapping, "watched", watched)
+            model = model_of(family, "watched")
+            model(texts())
+            assert {*made} == {None}
+            made.clear()
+            model(texts(), attention_mask=padding("right"))
+            assert {*made} == {(3, 1, 1, 17)}
     finally:
         integrate.unregister("watched")
 

@@ -148,9 +148,10 @@ def chosen(option: Order, module: torch.nn.Module, query: Tensor, key: Tensor) -
 
 
 def common_dtype(*vectors: Tensor) -> list[Tensor]:
-    """Cast to the dtype of autocast if it is on, and to the first tensor's dtype otherwise, as eager attention does."""
+    """Cast to the dtype of autocast if it is on, and to the first tensor's dtype otherwise, as SDPA does."""
     device = vectors[0].device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else vectors[0].dtype
+    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device) if on else vectors[0].dtype
     return [x.to(dtype) for x in vectors]
 
 
@@ -236,8 +237,11 @@ def passes_window(config: type) -> bool:
     """True if every attention layer of the model with this class of configurations passes its window to `attend`.
 
     Some models make a mask with a window and do not pass the window to the attention function (Qwen2-MoE, PhiMoE).
-    Nothing in the arguments tells them apart, so this function looks into the source of the model.
+    Nothing in the arguments tells them apart, so this function looks into the source of the model. Without a source, as
+    for classes of a notebook, the answer is no, and the mask says all.
     """
-    model = sys.modules.get(modeling_file(config))
-    calls = CALL.findall(inspect.getsource(model)) if model else []
+    try:
+        calls = CALL.findall(inspect.getsource(sys.modules[modeling_file(config)]))
+    except (KeyError, OSError, TypeError):
+        return False
     return bool(calls) and all("sliding_window=" in call for call in calls)

@@ -34,7 +34,7 @@ def register(name: str = "softargmax", /, *, alpha: Order = 1.0, scale: Order | 
     Parameters
     ----------
     name : str
-        The name of the implementation: letters, digits and underscores.
+        The name of the implementation: a letter, then letters, digits and underscores.
     alpha : float, Tensor or function
         The order of the entmax that maps scores to probabilities. 1 is softmax, 2 is sparsemax. A tensor broadcasts
         with (B, H, L) and may be learned. A function receives the attention layer, its queries (B, H, L, D) and its
@@ -92,7 +92,7 @@ def register(name: str = "softargmax", /, *, alpha: Order = 1.0, scale: Order | 
     >>> unregister()
     """
     _check_name(name)
-    if name in AttentionInterface._global_mapping:
+    if name in AttentionInterface._global_mapping or name in AttentionMaskInterface._global_mapping:
         mine = f"; call unregister({name!r}) first" if name in _REGISTERED else ", which transformers uses"
         raise ValueError(f"name: expected a name that is not registered, got {name!r}{mine}")
     _check_option("alpha", alpha, above=0)
@@ -140,7 +140,7 @@ def _check_name(name: object) -> None:
     if reserved:
         raise ValueError(f"name: expected a name without {reserved!r}, a word of transformers, got {name!r}")
     if not re.fullmatch(r"[A-Za-z]\w*", name):
-        raise ValueError(f"name: expected letters, digits and underscores, got {name!r}")
+        raise ValueError(f"name: expected a letter, then letters, digits and underscores, got {name!r}")
 
 
 def _check_option(name: str, value: Any, above: float = -math.inf) -> None:
