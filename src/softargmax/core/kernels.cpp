@@ -59,11 +59,11 @@ inline std::int64_t block_bytes() {
 }
 template <class T> std::int64_t block_size() { return block_bytes() / static_cast<std::int64_t>(sizeof(T)); }
 
-// The largest number of bytes of rows of A that are packed at once. All blocks of B are multiplied by them. If the rows
-// were packed again for each block, as they once were, a product of 1024 x 8192 with depth 768 would take 1.1 times as
-// long with AVX-512 and 1.07 times with AVX2 (the same Xeon, one thread). With 1.5 MiB, B is packed twice for 1024
-// rows of depth 512, which takes 5% of the time.
-constexpr std::int64_t kPackedRows = std::int64_t{3584} << 10;
+// The largest number of rows of A that are packed at once. All blocks of B are multiplied by them. If the rows were
+// packed again for each block, a product of 1024 x 8192 with depth 768 would take 1.1 times as long with AVX-512, and
+// 1.07 times with AVX2 (the same Xeon, one thread). With half as many rows, B is packed twice for 1024 rows of depth
+// 512, which takes 5% of the time.
+constexpr std::int64_t kPackedRows = 1024;
 
 // The largest number of pieces per thread, the time of packing one number of A or B in multiply-adds, and the share of
 // calls that wait for a piece whose thread has lost its core.
@@ -126,8 +126,7 @@ template <class T> struct Piece {
     void compute() const {
         const std::int64_t deepest = std::clamp<std::int64_t>(args.depth, 64, kDepth);
         const std::int64_t width = block_size<T>() / deepest / kPanelCols<T> * kPanelCols<T>;
-        const std::int64_t most = kPackedRows / static_cast<std::int64_t>(sizeof(T)) / deepest;
-        const std::int64_t height = Pieces::part<kRowsAtOnce>(m, (m + most - 1) / most);
+        const std::int64_t height = Pieces::part<kRowsAtOnce>(m, (m + kPackedRows - 1) / kPackedRows);
         T* const b = scratch(kOther).get<T>(block_size<T>() + height * deepest);
         T* const a = b + block_size<T>();
         for (std::int64_t row = i; row < i + m; row += height)
