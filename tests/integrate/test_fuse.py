@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 import re
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,6 +19,8 @@ from tests.integrate.models import DECODERS, model_of, padding, texts  # noqa: E
 from transformers.loss.loss_utils import ForCausalLMLoss  # noqa: E402
 
 from softargmax.integrate import fuse, unfuse  # noqa: E402
+
+fuse_module = sys.modules["softargmax.integrate.fuse"]  # the function has the same name
 
 CHANGES: dict[str, dict[str, Any]] = {
     "Gemma2": {"final_logit_softcapping": 3.0},
@@ -138,6 +141,19 @@ def test_a_copy_of_a_fused_model_uses_its_own_weights() -> None:
     assert losses[1] > 1.5 * losses[0]
 
 
+@pytest.mark.parametrize("family", ["Llama", "Gemma2", "Cohere"])
+def test_metrics_are_those_of_the_logits(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuse_module, "SCORES_AT_ONCE", 404)  # four rows
+    _, plain = trained(family, **CHANGES.get(family, {}))
+    fused, given = fuse(copy.deepcopy(plain), metrics=True), {"input_ids": texts(), "labels": labels()}
+    found, logits, y = fused(**given), plain(**given).logits[:, :-1], labels()[:, 1:]
+    p = logits[y != -100].softmax(-1)
+    torch.testing.assert_close(found.entropy, -(p * p.log()).sum(-1).mean(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.token_accuracy, (p.argmax(-1) == y[y != -100]).float().mean())
+    torch.testing.assert_close(found.loss, plain(**given).loss, rtol=1e-6, atol=0)
+    assert [*fused(**given, return_dict=False)][-2:] == [found.entropy, found.token_accuracy]
+
+
 def test_a_copy_of_a_fused_model_may_be_unfused_and_pickled() -> None:
     fused, plain = trained("Llama")
     with torch.no_grad():
@@ -249,6 +265,8 @@ def test_bad_models_are_refused_before_anything_changes() -> None:
         fuse(fuse(model))
     with pytest.raises(TypeError, match=r"^model: expected a language model of transformers, got Linear$"):
         fuse(torch.nn.Linear(2, 2))
+    with pytest.raises(TypeError, match=r"^metrics: expected a bool, got str$"):
+        fuse(model, metrics="all")
     with pytest.raises(ValueError, match=r"^model: expected the loss of a causal language model, got that of BertForM"):
         fuse(model_of("Bert", "eager"))
 
