@@ -1,4 +1,4 @@
-"""Measure the error of softmax, log_softmax and logsumexp in ulp, for softargmax, SciPy and torch.
+"""Measure the error of softmax, log_softmax, logsumexp and cross_entropy in ulp, for softargmax, SciPy and torch.
 
     python -m bench.accuracy            10^7 values in every row of the table, about 6 minutes on 2 cores
     python -m bench.accuracy --quick    10^5 values in every row; writes nothing
@@ -25,12 +25,13 @@ from typing import Any
 import numpy as np
 from bench.scores import HALVES, LENGTHS, Case, cases
 from numpy.typing import NDArray
-from tests.oracle.truth import Family, family_truth, ulp_error
+from tests.oracle.truth import Family, Truth, family_truth, ulp_error
+from tools.measurements import measured_on
 
 ROOT = Path(__file__).parent.parent
 RESULT = ROOT / "bench" / "results" / "accuracy.json"
 PAGE = ROOT / "docs" / "accuracy.md"
-OPS = ("softmax", "log_softmax", "logsumexp")
+OPS = ("softmax", "log_softmax", "logsumexp", "cross_entropy")
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 PIECE = 200_000  # scores per call
 BOUND = {"float32": 3.0, "float64": 4.0, "float16": 0.51, "bfloat16": 0.51}
@@ -65,6 +66,11 @@ def rounded(z: NDArray[np.float64], dtype: str) -> NDArray[Any]:
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
+def classes_of(z: NDArray[Any]) -> NDArray[np.int64]:
+    """Draw a class for each row, the same for each matrix of this shape."""
+    return np.random.default_rng(z.shape).integers(z.shape[1], size=len(z))
+
+
 # --- the subjects ------------------------------------------------------------------------------------------------
 
 
@@ -83,11 +89,17 @@ def as_numpy(tensor: Any) -> Answer:
     return values.numpy(), str(tensor.dtype).removeprefix("torch.")
 
 
-def softargmax_side(op: str, z: NDArray[Any], case: Case) -> Answer:
-    """Return the result of softargmax, which gets NumPy arrays, or tensors for bfloat16."""
+def softargmax_side(op: str, z: NDArray[Any], case: Case) -> Answer | None:
+    """Return the result of softargmax, which gets NumPy arrays, or tensors for bfloat16. cross_entropy has no base."""
     import softargmax
 
-    function = partial(getattr(softargmax, op), temperature=case.temperature, base=case.base)
+    function = partial(getattr(softargmax, op), temperature=case.temperature)
+    if op != "cross_entropy":
+        function = partial(function, base=case.base)
+    elif case.base is None:
+        function = partial(function, target=classes_of(z), reduction="none")
+    else:
+        return None
     if case.dtype == "bfloat16":
         return as_numpy(function(as_torch(z, case.dtype)))
     found = np.asarray(function(z))
@@ -110,14 +122,18 @@ def torch_side(op: str, z: NDArray[Any], case: Case) -> Answer:
     tensor, beta = _scaled(as_torch(z, case.dtype), case)
     if op == "logsumexp":
         return as_numpy(torch.logsumexp(tensor, -1) / beta)
+    if op == "cross_entropy":
+        if case.base is not None:
+            return None
+        return as_numpy(torch.nn.functional.cross_entropy(tensor, torch.from_numpy(classes_of(z)), reduction="none"))
     return as_numpy(getattr(torch, op)(tensor, -1))
 
 
 def scipy_side(op: str, z: NDArray[Any], case: Case) -> Answer | None:
-    """Return the result of SciPy, or None for bfloat16, which SciPy does not have."""
+    """Return the result of SciPy, or None for bfloat16 and cross_entropy, which SciPy does not have."""
     import scipy.special
 
-    if case.dtype == "bfloat16":
+    if case.dtype == "bfloat16" or op == "cross_entropy":
         return None
     scaled, beta = _scaled(z, case)
     found = getattr(scipy.special, op)(scaled.astype(z.dtype), axis=-1)
@@ -134,7 +150,15 @@ SUBJECTS: dict[str, Subject] = {"softargmax": softargmax_side, "torch": torch_si
 def errors(op: str, answer: Answer, truth: Family) -> NDArray[np.float64]:
     """Return the errors in ulp of the result's format. For logsumexp, take the ulp of max(|largest score|, |lse|)."""
     at = truth.largest if op == "logsumexp" else None
-    return ulp_error(answer[0], *getattr(truth, op), dtype=answer[1], at=at)
+    true = losses(truth.log_softmax) if op == "cross_entropy" else getattr(truth, op)
+    return ulp_error(answer[0], *true, dtype=answer[1], at=at)
+
+
+def losses(log_softmax: Truth) -> Truth:
+    """Return the true losses of the classes that `classes_of` draws."""
+    rows, y = np.arange(len(log_softmax.hi)), classes_of(log_softmax.hi)
+    hi, lo, lift = (None if x is None else np.broadcast_to(x, log_softmax.hi.shape)[rows, y] for x in log_softmax)
+    return Truth(-hi, None if lo is None else -lo, lift)
 
 
 def measure(case: Case, values: int) -> dict[str, Any]:
@@ -172,7 +196,11 @@ def run(dtypes: list[str], values: int, workers: int) -> list[dict[str, Any]]:
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_one_thread) as pool:
         for case, result in zip(rows, pool.map(_job, jobs, [values] * len(jobs)), strict=True):
             ours = result["errors"]["softargmax"]
-            print(f"{case.dtype:9} {case.name:28}", *(f"{op} {number(ours[op]['max'])}" for op in OPS), flush=True)
+            print(
+                f"{case.dtype:9} {case.name:28}",
+                *(f"{op} {number(found['max'])}" for op, found in ours.items()),
+                flush=True,
+            )
             results.append(result)
     return results
 
@@ -202,7 +230,7 @@ def table(results: list[dict[str, Any]], dtype: str, op: str) -> str:
     """Return one Markdown table. A cell has the largest error in ulp, and the mean error in parentheses."""
     lines = ["| scores | values | softargmax | torch | SciPy |", "|---|---:|---:|---:|---:|"]
     for row in results:
-        if row["dtype"] != dtype:
+        if row["dtype"] != dtype or op not in row["errors"]["softargmax"]:
             continue
         cells = []
         for subject in SUBJECTS:
@@ -218,22 +246,22 @@ INTRO = """# Accuracy
 `python -m bench.accuracy` (`make accuracy`) writes this page. Do not edit it. Each cell shows the largest error, and
 the mean error in brackets. The unit is the last place (ulp) of the result's format at the true value, or the smallest
 subnormal below the normal range. An infinite error means that either the result or the true value is an infinity or
-NaN, but not both.
+NaN, but not both. cross_entropy has a class per row, drawn uniformly.
 
 True values are float64 for scores of float32 and narrower formats, and pairs of float64 for float64 scores.
 `tests/oracle/test_truth.py` compares both with mpmath. Every row of the table combines rows of 7, 64, 1,000, 4,097,
 65,536 and 1,000,000 scores. The error of logsumexp is relative to max(|m|, |lse|), where m is the largest score. For
-logsumexp, the column "values" counts rows. For float16 and bfloat16, a single rounding of softmax and log_softmax has
-an error of up to 0.5. For these formats softargmax returns logsumexp in float32, unlike the peers. The peers have no
-temperature and no base. Their scores are first multiplied by ln(base) / temperature, as their users do. "spread s" are
-normal scores of standard deviation s. `bench/scores.py` explains the other names.
+logsumexp and cross_entropy, the column "values" counts rows. For float16 and bfloat16, a single rounding of softmax and
+log_softmax has an error of up to 0.5. For these formats softargmax returns logsumexp and cross_entropy in float32,
+unlike the peers. The peers have no temperature and no base. Their scores are first multiplied by ln(base) /
+temperature, as their users do. "spread s" are normal scores of standard deviation s. `bench/scores.py` explains the
+other names.
 """
 
 
 def page(record: dict[str, Any]) -> str:
     """Return docs/accuracy.md."""
-    versions = ", ".join(f"{name} {version}" for name, version in record["machine"]["packages"].items())
-    parts = [INTRO, f"Measured with {versions} on {record['machine']['cpu']}.\n"]
+    parts = [INTRO, f"{measured_on(record)}\n"]
     for dtype in DTYPES:
         parts += [f"## {dtype}: {op}\n\n{table(record['rows'], dtype, op)}\n" for op in OPS]
     return "\n".join(parts)
