@@ -127,7 +127,9 @@ template <class T> struct Piece {
         const std::int64_t deepest = std::clamp<std::int64_t>(args.depth, 64, kDepth);
         const std::int64_t width = block_size<T>() / deepest / kPanelCols<T> * kPanelCols<T>;
         const std::int64_t height = Pieces::part<kRowsAtOnce>(m, (m + kPackedRows - 1) / kPackedRows);
-        T* const b = scratch(kOther).get<T>(block_size<T>() + height * deepest);
+        // Always as much as the largest piece needs: memory that is not touched takes none, but memory that grows
+        // leaves its former part in the heap.
+        T* const b = scratch(kOther).get<T>(block_size<T>() + (kPackedRows + kRowsAtOnce) * kDepth);
         T* const a = b + block_size<T>();
         for (std::int64_t row = i; row < i + m; row += height)
             for (std::int64_t d = 0; d == 0 || d < args.depth; d += kDepth) {
