@@ -87,7 +87,7 @@ def decode(model: Any, keys: int) -> Callable[[], object]:
             for part in () if cache.get_seq_length() else tokens.split(2048, 1):
                 model(part, **{name: cache}, logits_to_keep=1)
             logits = model(tokens[:, :1], **{name: cache}).logits
-        cache.crop(keys)  # forgets the token
+        cache.crop(-1)  # forgets the token
         return logits
 
     return call
