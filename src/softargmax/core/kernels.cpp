@@ -87,11 +87,15 @@ struct Pieces {
     // Compares ways to cut C, and returns the one with the shortest estimated time.
     template <class T> static Pieces of(const ProductArgs& args) {
         const std::int64_t most = args.threads == 1 ? 1 : kPiecesPerThread * args.threads;
+        const std::int64_t most_down = std::min(most, (args.rows + kPanelRows - 1) / kPanelRows);
+        const std::int64_t most_across = (args.cols + kPanelCols<T> - 1) / kPanelCols<T>;
         Pieces best = cut<T>(args, 1, 1);
-        for (std::int64_t down = 1; down <= most; ++down)
-            for (std::int64_t across = 1; across <= most / down; ++across) {
+        double shortest = best.time(args.threads);
+        for (std::int64_t down = 1; down <= most_down; ++down)
+            for (std::int64_t across = 1; across <= std::min(most / down, most_across); ++across) {
                 const Pieces other = cut<T>(args, across, down);
-                if (other.time(args.threads) < best.time(args.threads)) best = other;
+                const double time = other.time(args.threads);
+                if (time < shortest) best = other, shortest = time;
             }
         return best;
     }

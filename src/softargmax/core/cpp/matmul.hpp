@@ -43,9 +43,10 @@ template <class T, int Width> struct Panels {
 // With 32 registers of 512 bits, a panel of A times a panel of B is one tile of C. It has 24 accumulators, and takes
 // two loads and 12 broadcasts per 24 multiply-adds. This reaches 98% of the peak of a Zen 5 core, with B in the
 // second-level cache. Tiles of 8 by 32 reach the same, with more memory traffic. With smaller registers, a panel times
-// a panel is two tiles of 6 by 16, with 12 accumulators of 256 bits. They reach 98% of the peak, and tiles of 4 by 16
-// reach 91%. `multiply` takes narrower panels, with the rows of one tile, which read less of the first-level cache: 512
-// x 512 with depth 512 and AVX2 takes 3% less time, and 1024 x 8192 5% with them (the Xeon of docs/speed.md).
+// a panel is four tiles of 6 by 16, with 12 accumulators of 256 bits. They reach 98% of the peak, and tiles of 4 by 16
+// reach 91%. `multiply` takes panels of kTileRows rows, because 6 of 12 rows would bring the other 6 into the
+// first-level cache, too: with panels of 6 rows and AVX2, products of depth 512 take 3% (512 x 512) and 5% (1024 x
+// 8192) less time on the Xeon of docs/speed.md.
 constexpr int kPanelRows = 12, kTileRows = kRegisterBytes == 64 ? 12 : 6, kTilePacks = kRegisterBytes == 64 ? 2 : 1;
 template <class T> constexpr int kPanelCols = 2 * Pack<T>::kLanes;
 template <class T> constexpr int kTileCols = kTilePacks * Pack<T>::kLanes;
