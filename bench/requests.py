@@ -63,7 +63,8 @@ def batches(count: int) -> list[range]:
     found, begin, size = [], 0, 2
     while begin < count:
         found.append(range(begin, min(begin + size, count)))
-        begin, size = begin + size, size % 16 + 1 if size < 16 else 2
+        begin += size
+        size = size + 1 if size < 16 else 2
     return found
 
 
@@ -86,6 +87,7 @@ def measure(family: str) -> dict[str, Any]:
     model = model_of(family)
     with torch.no_grad():
         model.get_output_embeddings().weight *= 20  # so that the logits matter
+    model.generation_config.forced_eos_token_id = None  # BART would force its last token, before the sampler
     texts = prompts()
     alone = [run(model, [text], [seed])[0] for seed, text in enumerate(texts)]
     together = [pair for batch in batches(len(texts)) for pair in run(model, [texts[i] for i in batch], [*batch])]

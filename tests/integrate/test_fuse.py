@@ -152,6 +152,8 @@ def test_metrics_are_those_of_the_logits(family: str, monkeypatch: pytest.Monkey
     torch.testing.assert_close(found.token_accuracy, (p.argmax(-1) == y[y != -100]).float().mean())
     torch.testing.assert_close(found.loss, plain(**given).loss, rtol=1e-6, atol=0)
     assert [*fused(**given, return_dict=False)][-2:] == [found.entropy, found.token_accuracy]
+    none = fused(texts(), labels=torch.full_like(texts(), -100))
+    assert none.entropy == none.token_accuracy == 0
 
 
 def test_a_copy_of_a_fused_model_may_be_unfused_and_pickled() -> None:
@@ -219,8 +221,43 @@ def test_a_model_whose_vocabulary_grows_stays_fused() -> None:
 def test_a_fused_model_may_be_compiled() -> None:
     fused, plain = trained("Llama")
     compiled = torch.compile(fused, backend="aot_eager")
-    loss = compiled(texts(), labels=labels()).loss
-    torch.testing.assert_close(loss, plain(texts(), labels=labels()).loss, rtol=1e-6, atol=0)
+    a, b = (model(texts(), labels=labels()) for model in (compiled, plain))
+    assert a.logits is None
+    torch.testing.assert_close(a.loss, b.loss, rtol=1e-6, atol=0)
+    a, b = (
+        torch.autograd.grad(x.loss, model.get_output_embeddings().weight)[0] for x, model in ((a, fused), (b, plain))
+    )
+    torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-8)
+
+
+class Adapters(torch.nn.Module):
+    """Calls the model as peft's adapters do: by its forward function, without its hooks."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def get_base_model(self) -> Any:
+        return self.model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.model.forward(*args, **kwargs)
+
+
+def test_a_model_with_adapters_is_fused_from_outside() -> None:
+    plain = trained("Llama")[1]
+    fused = fuse(Adapters(copy.deepcopy(plain)))
+    a, b = (model(texts(), labels=labels()) for model in (fused, plain))
+    assert a.logits is None
+    torch.testing.assert_close(a.loss, b.loss, rtol=1e-6, atol=0)
+    with pytest.raises(ValueError, match=r"^model: this LlamaForCausalLM is fused already$"):
+        fuse(fused)
+    inside = unfuse(fused).model
+    torch.testing.assert_close(inside(texts(), labels=labels()).loss, b.loss)
+    with pytest.raises(ValueError, match=r"got one of its forward function, .*; fuse the outermost model$"):
+        Adapters(fuse(inside))(texts(), labels=labels())
+    with pytest.raises(TypeError, match=r"^model: expected a language model of transformers, got Linear$"):
+        fuse(Adapters(torch.nn.Linear(2, 2)))
 
 
 def test_a_failing_call_leaves_the_model_as_it_was() -> None:
@@ -273,7 +310,7 @@ def test_bad_models_are_refused_before_anything_changes() -> None:
     adapted = model_of("Llama", "eager")
     adapted.set_output_embeddings(torch.nn.Sequential(adapted.get_output_embeddings()))
     with pytest.raises(
-        TypeError, match=r"^model: expected a head of type torch\.nn\.Linear, got Sequential; merge or rem"
+        TypeError, match=r"^model: expected a head of type torch\.nn\.Linear, got torch\.nn\.\S+Sequential; merge or"
     ):
         fuse(adapted)
 

@@ -92,6 +92,7 @@ def test_a_sampler_may_be_used_again_and_seeds_may_be_arrays() -> None:
     model = model_of("Llama", "eager")
     given = {"attention_mask": torch.ones(2, 8, dtype=torch.long), "min_new_tokens": 6}
     sampler = Sampler(np.array([1, 2]))
+    assert Sampler(torch.tensor(5)).seeds == [5]
     first = model.generate(texts(2, 8), custom_generate=sampler.generate, max_new_tokens=12, **given)
     model.generate(texts(2, 9)[:, 1:], custom_generate=sampler.generate, max_new_tokens=9, **given)
     again = model.generate(texts(2, 8), custom_generate=sampler.generate, max_new_tokens=6, **given)
@@ -116,6 +117,9 @@ def test_custom_generate_needs_no_other_options_and_keeps_processors() -> None:
         ([1.5], {}, "seeds: expected integers, got float"),
         ([True], {}, "seeds: expected integers, got bool"),
         (None, {}, "seeds: expected integers, got NoneType"),
+        (np.array([1.5]), {}, "seeds: expected integers, got float"),
+        (torch.tensor([True]), {}, "seeds: expected integers, got bool"),
+        (np.ones((1, 1), int), {}, "seeds: expected integers, got list"),
         ("12", {}, "seeds: expected integers, got str"),
         ([-1], {}, "seeds: expected integers from 0 to 2^43 - 1, got -1"),
         (2**43, {}, f"seeds: expected integers from 0 to 2^43 - 1, got {2**43}"),
@@ -133,8 +137,10 @@ def test_wrong_calls_are_refused() -> None:
         Sampler(1)(tokens, scores)
     sampler = Sampler([1, 2])
     sampler(tokens, scores)
-    for other in (tokens[:, 1:], tokens + 1):
-        with pytest.raises(ValueError, match=r"^Sampler: expected one call of generate, got other prompts; make a new"):
+    for other, step in ((tokens[:, 1:], -1), (torch.zeros(2, 6, dtype=torch.long), 2)):
+        with pytest.raises(
+            ValueError, match=rf"^Sampler: expected one call of generate, got step {step} after 1 steps; make a"
+        ):
             sampler(other, scores)
     with pytest.raises(ValueError, match=r"^logprobs: expected a call of generate with this sampler before$"):
         _ = Sampler(1).logprobs

@@ -148,10 +148,10 @@ def chosen(option: Order, module: torch.nn.Module, query: Tensor, key: Tensor) -
 
 
 def common_dtype(*vectors: Tensor) -> list[Tensor]:
-    """Cast to the dtype of autocast if it is on, and to the first tensor's dtype otherwise, as SDPA does."""
-    device = vectors[0].device.type
-    on = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    dtype = torch.get_autocast_dtype(device) if on else vectors[0].dtype
+    """Cast to the dtype of autocast if it is on, and otherwise to the first tensor's dtype, which may be float64."""
+    device, dtype = vectors[0].device.type, vectors[0].dtype
+    if dtype != torch.float64 and torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
     return [x.to(dtype) for x in vectors]
 
 

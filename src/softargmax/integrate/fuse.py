@@ -6,17 +6,15 @@ import dataclasses
 import inspect
 import math
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss
 
 from softargmax.loss import linear_cross_entropy
 from softargmax.normalize import entropy
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def fuse(model: PreTrainedModel, *, metrics: bool = False) -> PreTrainedModel:
@@ -32,11 +30,12 @@ def fuse(model: PreTrainedModel, *, metrics: bool = False) -> PreTrainedModel:
     Parameters
     ----------
     model : PreTrainedModel
-        A model of a class `...ForCausalLM`, which is changed in place.
+        A model of a class `...ForCausalLM`, or one with adapters around it (`peft.get_peft_model`). It is changed in
+        place.
     metrics : bool
         If True, outputs also have `entropy` and `token_accuracy`: the mean entropy of the predictions in nats, and the
-        share of labels that have the largest score, over the labels that count. They take one more product with W, or
-        about a third more time in head and loss.
+        share of labels that have the largest score, over the labels that count; 0 if none does. They take one more
+        product with W, or about a third more time in head and loss.
 
     Returns
     -------
@@ -49,8 +48,8 @@ def fuse(model: PreTrainedModel, *, metrics: bool = False) -> PreTrainedModel:
         If the model, its head or `metrics` has the wrong type. A LoRA on the head is refused.
     ValueError
         If the model is fused already, has another loss than a shifted cross-entropy, or changes its logits in another
-        way than by a factor s and a soft-cap c. A call raises it if the weight of the head is sharded or offloaded:
-        gather it first.
+        way than by a factor s and a soft-cap c. A call raises it if the weight of the head is sharded or offloaded
+        (gather it first), and if adapters were put around the model after `fuse`.
 
     Notes
     -----
@@ -83,20 +82,21 @@ def fuse(model: PreTrainedModel, *, metrics: bool = False) -> PreTrainedModel:
     >>> bool((output.loss - loss).abs() < 1e-6), output.logits is None
     (True, True)
     """
-    if not hasattr(model, "get_output_embeddings"):
-        raise TypeError(f"model: expected a language model of transformers, got {type(model).__name__}")
+    base = _base_of(model)
     if not isinstance(metrics, bool):
         raise TypeError(f"metrics: expected a bool, got {type(metrics).__name__}")
-    if _hook_of(model) is not None:
-        raise ValueError(f"model: this {type(model).__name__} is fused already")
-    if model.loss_function is not ForCausalLMLoss:
-        raise ValueError(f"model: expected the loss of a causal language model, got that of {type(model).__name__}")
-    hook = FusedLoss(_change_of_logits(model, _head_of(model)), metrics)
+    if _hook_of(model) or _hook_of(base):
+        raise ValueError(f"model: this {type(base).__name__} is fused already")
+    if base.loss_function is not ForCausalLMLoss:
+        raise ValueError(f"model: expected the loss of a causal language model, got that of {type(base).__name__}")
+    head = _head_of(base)
+    hook = FusedLoss(_change_of_logits(base, head), metrics)
     hook.handles = [
         model.register_forward_pre_hook(hook.before, with_kwargs=True),
         model.register_forward_hook(hook.after, with_kwargs=True, always_call=True),
+        head.register_forward_pre_hook(hook.keep),
     ]
-    hook.own_loss = _set_loss(model, hook.loss)
+    hook.own_loss = _set_loss(base, hook.loss)
     return model
 
 
@@ -132,8 +132,9 @@ def unfuse(model: PreTrainedModel) -> PreTrainedModel:
         raise ValueError(f"model: expected a fused model, got a {type(model).__name__} that is not fused")
     for handle in hook.handles:
         handle.remove()
-    if model.loss_function == hook.loss:  # and not a loss that was set after fuse
-        _set_loss(model, hook.own_loss)
+    base = _base_of(model)
+    if base.loss_function == hook.loss:  # and not a loss that was set after fuse
+        _set_loss(base, hook.own_loss)
     return model
 
 
@@ -161,9 +162,9 @@ class Call:
 class FusedLoss:
     """The hooks and the loss of a fused model. The head keeps its input, and the loss applies the head to it.
 
-    The replicas of `torch.nn.DataParallel` share the hooks, so each thread has its own call. `before` replaces it, so
-    an interrupted call leaves nothing behind. The compiler leaves the hooks out of its graphs, because they are no
-    functions of tensors.
+    The replicas of `torch.nn.DataParallel` share the hooks, so each thread has its own call, or None during a call that
+    needs its logits. The next call of a thread replaces what an interrupted call has left. The compiler leaves the
+    hooks out of its graphs, because they are no functions of tensors.
     """
 
     def __init__(self, change: Change, metrics: bool) -> None:
@@ -171,30 +172,31 @@ class FusedLoss:
         self.metrics = metrics
         self.own_loss: Any = None
         self.handles: list[Any] = []
-        self.calls: dict[int, Call] = {}
+        self.calls: dict[int, Call | None] = {}
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def before(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
         """Begin a call."""
-        self.calls.pop(get_ident(), None)
+        self.calls[get_ident()] = None
         given = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
         given = given | given.get("kwargs", {})
         if not model.training or given.get("labels") is None:
             return None
-        if model.loss_function != self.loss:
+        base = _base_of(model)
+        if base.loss_function != self.loss:
             raise ValueError("model: expected the loss that fuse has set, got another one; set it before fuse")
-        head = _head_of(model)
+        head = _head_of(base)
         if self.keep not in head._forward_pre_hooks.values():  # resize_token_embeddings makes a new head
             self.handles.append(head.register_forward_pre_hook(self.keep))
         as_dict = given.get("return_dict")
-        self.calls[get_ident()] = Call(model.config.return_dict if as_dict is None else as_dict)
+        self.calls[get_ident()] = Call(base.config.return_dict if as_dict is None else as_dict)
         return args, kwargs | {"return_dict": True}
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def keep(self, head: Any, args: tuple[Tensor, ...]) -> Tensor | None:
         """Keep the input of the head, and give the head none of its rows."""
         call = self.calls.get(get_ident())
-        if call is None:
+        if call is None or call.h is not None:
             return None
         call.head, call.h = head, args[0]
         return args[0][..., :0, :].detach()
@@ -211,7 +213,12 @@ class FusedLoss:
         **others: Any,
     ) -> Tensor:
         """Return the loss. The arguments are those of transformers' `ForCausalLMLoss`."""
-        call = self.calls.get(get_ident())
+        if get_ident() not in self.calls:
+            raise ValueError(
+                "model: expected a call of the model that was fused, got one of its forward function, as by "
+                "adapters that were put around it later; fuse the outermost model"
+            )
+        call = self.calls[get_ident()]
         if call is None:
             return ForCausalLMLoss(logits, labels, vocab_size, num_items_in_batch, ignore_index, shift_labels, **others)
         h, weight, bias, scale = call.h, call.head.weight, call.head.bias, self.change.scale
@@ -258,12 +265,22 @@ def metrics_of(h: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, cap: f
         z = z if cap is None else cap * torch.tanh(z / cap)
         entropies += entropy(z).sum()
         right += (z.argmax(-1) == wanted).sum()
-    return {"entropy": entropies / len(y), "token_accuracy": right / len(y)}
+    count = max(len(y), 1)
+    return {"entropy": entropies / count, "token_accuracy": right / count}
 
 
 def _hook_of(model: Any) -> FusedLoss | None:
     owners = (getattr(hook, "__self__", None) for hook in getattr(model, "_forward_pre_hooks", {}).values())
     return next((owner for owner in owners if isinstance(owner, FusedLoss)), None)
+
+
+def _base_of(model: Any) -> Any:
+    """Return the language model, which adapters may surround."""
+    inside = getattr(model, "get_base_model", None)
+    base = inside() if inside is not None and not isinstance(model, PreTrainedModel) else model
+    if not isinstance(base, PreTrainedModel):
+        raise TypeError(f"model: expected a language model of transformers, got {type(base).__name__}")
+    return base
 
 
 def _head_of(model: Any) -> Any:
@@ -273,8 +290,8 @@ def _head_of(model: Any) -> Any:
         raise TypeError(f"model: expected a model with a head, got {type(model).__name__}")
     if type(head) is not torch.nn.Linear:
         raise TypeError(
-            f"model: expected a head of type torch.nn.Linear, got {type(head).__name__}; merge or remove an adapter on "
-            "the head first"
+            f"model: expected a head of type torch.nn.Linear, got {type(head).__module__}.{type(head).__name__}; merge "
+            "or remove an adapter on the head first"
         )
     # A replica of torch.nn.DataParallel has a tensor in place of the parameter. A shard has a type of its own.
     if type(head.weight) not in (torch.nn.Parameter, Tensor) or head.weight.is_meta or head.weight.ndim != 2:

@@ -45,7 +45,7 @@ class Sampler(LogitsProcessor):
 
     Parameters
     ----------
-    seeds : int or sequence of int
+    seeds : int, sequence or array of int
         A seed for each request, from 0 to 2^43 - 1. One number serves a batch of one request.
     **filters
         temperature, top_k, top_p, min_p, typical_p, epsilon, eta and order, as in `softargmax.categorical`. A number,
@@ -105,28 +105,33 @@ class Sampler(LogitsProcessor):
 
     supports_continuous_batching = False
 
-    def __init__(self, seeds: int | Sequence[int], **filters: Unpack[FilterKeywords]) -> None:
+    def __init__(self, seeds: int | Sequence[int] | Any, **filters: Unpack[FilterKeywords]) -> None:
         unknown = sorted({*filters} - FilterKeywords.__optional_keys__)
         if unknown:
             known = ", ".join(sorted(FilterKeywords.__optional_keys__))
             raise TypeError(f"Sampler() got an unknown argument {unknown[0]!r}; it takes seeds, {known}")
-        self.seeds = [_seed(seed) for seed in (seeds if isinstance(seeds, Iterable) else [seeds])]
+        given = seeds.tolist() if hasattr(seeds, "tolist") else seeds
+        self.seeds = [_seed(seed) for seed in (given if isinstance(given, Iterable) else [given])]
         self.filters = filters
-        self._prompts: Tensor | None = None
+        self._start: int | None = None
         self._logprobs: dict[int, Tensor] = {}
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Draw a token per row. Return scores of 0 for the drawn tokens and of -inf for all others."""
         if len(self.seeds) != len(scores):
             raise ValueError(f"seeds: expected {len(scores)} seeds, one per request, got {len(self.seeds)}")
-        if self._prompts is None:
-            self._prompts = input_ids
-        start = self._prompts.shape[-1]
-        step = input_ids.shape[-1] - start
-        if step < 0 or not torch.equal(input_ids[:, :start], self._prompts):
-            raise ValueError("Sampler: expected one call of generate, got other prompts; make a new one for every call")
+        if self._start is None:
+            self._start = input_ids.shape[-1]
+        step = input_ids.shape[-1] - self._start
+        if not 0 <= step <= len(self._logprobs):
+            raise ValueError(
+                f"Sampler: expected one call of generate, got step {step} after {len(self._logprobs)} steps; make a "
+                "new one for every call"
+            )
         if step >= STEPS:
             raise ValueError(f"Sampler: expected at most {STEPS} tokens per request, got step {step}")
+        if step == 0:
+            self._logprobs.clear()
         stream = torch.tensor([STEPS * seed + step for seed in self.seeds], device=scores.device)
         drawn = categorical_with_logprob(scores, seed=0, stream=stream, **self.filters)
         self._logprobs[step] = drawn.logprob
@@ -153,7 +158,7 @@ class Sampler(LogitsProcessor):
         The other processors, such as penalties, come first. transformers' own temperature and filters (its "warpers")
         are left out. Each call begins with step 0.
         """
-        self._prompts, self._logprobs = None, {}
+        self._start, self._logprobs = None, {}
         generation_config.do_sample = True
         others = [p for p in logits_processor if p is not self and not type(p).__name__.endswith("Warper")]
         processors = LogitsProcessorList([*others, self])
