@@ -87,10 +87,11 @@ def plain_attention_of(q: Any, k: Any, v: Any, causal: bool = False) -> Attentio
 
 def attention_of(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Attention:
     """Check the arguments of a public function and return the operation's arguments."""
-    # A shortcut for the most common calls, whose checks then take 2 us instead of 18 us.
-    if options.keys() <= {"causal"} and plain_heads(q, k, v):
+    # Shortcuts for the most common calls. The checks then take 2 us in place of 18 us, or 30 us with groups of heads.
+    if not plain_heads(q, k, v):
+        q, k, v = heads_of(q, k, v)
+    elif options.keys() <= {"causal"}:
         return plain_attention_of(q, k, v, bool(options) and flag(options["causal"], "causal"))
-    q, k, v = heads_of(q, k, v)
     return Attention(q, k, v, options_of(q, k.shape[-2], options))
 
 

@@ -150,9 +150,15 @@ def chosen(option: Order, module: torch.nn.Module, query: Tensor, key: Tensor) -
 def common_dtype(*vectors: Tensor) -> list[Tensor]:
     """Cast to the dtype of autocast if it is on, and otherwise to the first tensor's dtype, which may be float64."""
     device, dtype = vectors[0].device.type, vectors[0].dtype
-    if dtype != torch.float64 and torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+    if dtype != torch.float64 and has_autocast(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-    return [x.to(dtype) for x in vectors]
+    return [x if x.dtype == dtype else x.to(dtype) for x in vectors]
+
+
+@constant
+def has_autocast(device: str) -> bool:
+    """True if tensors of this kind of device can be cast automatically. To ask torch takes 20 us."""
+    return torch.amp.is_autocast_available(device)
 
 
 def mask_of(
