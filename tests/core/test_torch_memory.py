@@ -68,7 +68,9 @@ def test_the_common_call_of_tensors_is_recognised(dtype: Any) -> None:
     assert not _native.heads_at_once(z, z[..., :2], z)
     assert not _native.heads_at_once(z, z, z[:, :2])
     assert not _native.heads_at_once(z[0], z[0], z[0])
-    assert not _native.heads_at_once(z, z[:1], z[:1])
+    assert _native.heads_at_once(z, z[:1], z[:1])  # both heads of queries share one of keys
+    for q, k, v in ((z[:1], z, z), (z, z[:1], z), (z, z[:0], z[:0]), (z[None], z, z)):
+        assert not _native.heads_at_once(q, k, v)
     tracked = z.clone().requires_grad_()
     assert _native.plain_heads(tracked, tracked, tracked[..., :2])
     assert not _native.plain_heads(z, z[..., :2], z)
