@@ -165,8 +165,8 @@ below them. What we know of the reasons:
   autocast (20 µs), both adopted.
 - **A last layer with trained scores.** Panels of zeros in the gradient are skipped, but the model of this line has
   none: at a loss of 5.0 no probability is 0. So the products take as long as those of random scores. What was tried, by
-  counting: with 0 in place of probabilities below $2^{-24}$, 44 % of the entries would be 0, but no panel of 12 rows and
-  512 classes, no panel of 12 rows and 8 classes, and 3 % of the single rows of 64 classes.
+  counting: with 0 in place of probabilities below $2^{-24}$, 44 % of the entries would be 0, but no panel of 12 rows
+  and 512 classes, no panel of 12 rows and 8 classes, and 3 % of the single rows of 64 classes.
 - **bfloat16.** With AVX2 and one thread, the first pass of a softmax takes 42 % of the time, the second pass 14 %,
   reading for both passes 14 %, rounding and writing 21 %, and the rest (maxima, Python) 9 %. What was tried: rounding
   in 32 bits (8 % faster, adopted), and writing in pieces of 2 KiB between parts of the second pass (no gain with AVX2,
