@@ -234,9 +234,14 @@ def between(value: Any, name: str, high: float, *, below: bool = False) -> float
     return found
 
 
+def is_integer(value: Any) -> bool:
+    """True for an integer of any library. Booleans are no integers."""
+    return hasattr(value, "__index__") and not isinstance(value, bool | np.bool_)
+
+
 def integer(value: Any, name: str) -> int:
-    """Check an integer of any library and return it as an int. Booleans are refused."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    """Check an integer of any library and return it as an int."""
+    if not is_integer(value):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     found = operator.index(value)
     if not -(1 << 63) <= found < 1 << 63:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from softargmax.core import check
 from softargmax.core.arrays import INTEGERS, device_of, dtype_name, is_torch, kind_of, like, namespace
 
 SEEDS = 1 << 64
@@ -33,7 +34,7 @@ def seed_of(z: Any, seed: Any, generator: Any) -> Any:
         raise ValueError("seed, generator: expected one of them, got both")
     if seed is None:
         return _drawn(z, generator)
-    if isinstance(seed, (bool, np.bool_)) or not hasattr(seed, "__index__"):
+    if not check.is_integer(seed):
         hint = "; pass a generator as generator=" if callable(getattr(seed, "random", None)) or _of_torch(seed) else ""
         raise TypeError(f"seed: expected an integer from 0 to 2^64 - 1, got {seed!r}{hint}")
     number = operator.index(seed)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
+from softargmax.core import check
 from softargmax.sample import categorical_with_logprob
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ class Sampler(LogitsProcessor):
 
 def _seed(seed: Any) -> int:
     """Return a seed as an int."""
-    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
+    if not check.is_integer(seed):
         raise TypeError(f"seeds: expected integers, got {type(seed).__name__}")
     found = operator.index(seed)
     if not 0 <= found < 1 << 43:

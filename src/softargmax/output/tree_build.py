@@ -202,7 +202,7 @@ def _is_cluster(item: Any) -> bool:
 
 
 def _class(item: Any) -> int:
-    if isinstance(item, (bool, np.bool_)) or not hasattr(item, "__index__"):
+    if not check.is_integer(item):
         raise TypeError(f"clusters: expected integers (classes) and clusters, got {item!r:.60}")
     number = operator.index(item)
     if number < 0:

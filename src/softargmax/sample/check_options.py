@@ -91,7 +91,7 @@ def number_of_draws(num_samples: Any) -> int:
     """Return the number of draws per row; the default is 1."""
     if num_samples is None:
         return 1
-    if isinstance(num_samples, bool) or not hasattr(num_samples, "__index__"):
+    if not check.is_integer(num_samples):
         raise TypeError(f"num_samples: expected an integer, 0 or above, got {num_samples!r}")
     number = operator.index(num_samples)
     if not 0 <= number < 1 << 31:
