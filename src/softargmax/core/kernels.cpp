@@ -179,22 +179,20 @@ template <class T> struct Piece {
     // True if reading B where it is, without packing, is possible and faster. The code for it is compiled only for
     // float: for double it would take 0.1 MB, and few output layers have float64 scores.
     bool reads_in_place() const {
-        return std::is_same_v<T, float> && args.b.type == Type::f32 && args.depth > 0 &&
+        return args.b.type == Type::f32 && args.depth > 0 &&
                ((args.b.col == 1 && m <= kMostByRows) || (args.b.row == 1 && m <= kMostByColumns));
     }
     // If GCC 12 inlined it, the product of 3 x 137 with depth 38552 would take 1.6 times as long.
     SOFTARGMAX_CALLED void multiply_in_place(PanelsA<T> few, std::int64_t d, T* b) const {
-        if constexpr (std::is_same_v<T, float>) {
-            const std::int64_t depth = few.depth;
-            const auto all = corner(i, m, d);
-            if (args.b.col == 1) return multiply_by_rows(few, in_place(d, depth, n), all, b);
-            const std::int64_t whole = n / kColumnsAtOnce<T> * kColumnsAtOnce<T>;
-            const auto part = in_place(d, depth, whole);
-            multiply_by_columns(m, few.data, part, part.rows, all);
-            if (whole == n) return;
-            const auto rows = packed<T, kTileRows>(args.a, i, m, d, depth, b);
-            multiply(rows, columns(j + whole, n - whole, d, depth, b + kPanelRows * depth), all.at(0, whole));
-        }
+        const std::int64_t depth = few.depth;
+        const auto all = corner(i, m, d);
+        if (args.b.col == 1) return multiply_by_rows(few, in_place(d, depth, n), all, b);
+        const std::int64_t whole = n / kColumnsAtOnce<T> * kColumnsAtOnce<T>;
+        const auto part = in_place(d, depth, whole);
+        multiply_by_columns(m, few.data, part, part.rows, all);
+        if (whole == n) return;
+        const auto rows = packed<T, kTileRows>(args.a, i, m, d, depth, b);
+        multiply(rows, columns(j + whole, n - whole, d, depth, b + kPanelRows * depth), all.at(0, whole));
     }
 };
 template <class T> void product_as(const ProductArgs& args) {
