@@ -66,9 +66,9 @@ def models(family: str) -> dict[str, Any]:
 
 def prompt(model: Any, tokens: torch.Tensor) -> Callable[[], object]:
     """Return a call that computes the logits of the last token."""
+    model.eval()
 
     def call() -> object:
-        model.eval()
         with torch.no_grad():
             return model(tokens, logits_to_keep=1, use_cache=False).logits
 
@@ -80,9 +80,9 @@ def decode(model: Any, keys: int) -> Callable[[], object]:
     cache = transformers.DynamicCache()  # without the configuration, no layer forgets keys outside its window
     name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"  # before 5.24
     tokens = torch.randint(3, 1000, (1, keys))
+    model.eval()
 
     def call() -> object:
-        model.eval()
         with torch.no_grad():
             for part in () if cache.get_seq_length() else tokens.split(2048, 1):
                 model(part, **{name: cache}, logits_to_keep=1)
@@ -95,9 +95,10 @@ def decode(model: Any, keys: int) -> Callable[[], object]:
 
 def step(model: Any, tokens: torch.Tensor) -> Callable[[], object]:
     """Return a call that computes the loss and all gradients."""
+    model.train()
 
     def call() -> object:
-        model.train().zero_grad()
+        model.zero_grad()
         return model(tokens, labels=tokens, use_cache=False).loss.backward()
 
     return call
