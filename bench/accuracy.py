@@ -66,6 +66,11 @@ def rounded(z: NDArray[np.float64], dtype: str) -> NDArray[Any]:
         return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
+def operations_of(case: Case) -> tuple[str, ...]:
+    """Return the operations that have the parameters of a case. cross_entropy has no base."""
+    return OPS if case.base is None else OPS[:-1]
+
+
 def classes_of(z: NDArray[Any]) -> NDArray[np.int64]:
     """Draw a class for each row, the same for each matrix of this shape."""
     return np.random.default_rng(z.shape).integers(z.shape[1], size=len(z))
@@ -89,17 +94,13 @@ def as_numpy(tensor: Any) -> Answer:
     return values.numpy(), str(tensor.dtype).removeprefix("torch.")
 
 
-def softargmax_side(op: str, z: NDArray[Any], case: Case) -> Answer | None:
-    """Return the result of softargmax, which gets NumPy arrays, or tensors for bfloat16. cross_entropy has no base."""
+def softargmax_side(op: str, z: NDArray[Any], case: Case) -> Answer:
+    """Return the result of softargmax, which gets NumPy arrays, or tensors for bfloat16."""
     import softargmax
 
-    function = partial(getattr(softargmax, op), temperature=case.temperature)
-    if op != "cross_entropy":
-        function = partial(function, base=case.base)
-    elif case.base is None:
-        function = partial(function, target=classes_of(z), reduction="none")
-    else:
-        return None
+    losses = op == "cross_entropy"
+    options = {"target": classes_of(z), "reduction": "none"} if losses else {"base": case.base}
+    function = partial(getattr(softargmax, op), temperature=case.temperature, **options)
     if case.dtype == "bfloat16":
         return as_numpy(function(as_torch(z, case.dtype)))
     found = np.asarray(function(z))
@@ -123,8 +124,6 @@ def torch_side(op: str, z: NDArray[Any], case: Case) -> Answer:
     if op == "logsumexp":
         return as_numpy(torch.logsumexp(tensor, -1) / beta)
     if op == "cross_entropy":
-        if case.base is not None:
-            return None
         return as_numpy(torch.nn.functional.cross_entropy(tensor, torch.from_numpy(classes_of(z)), reduction="none"))
     return as_numpy(getattr(torch, op)(tensor, -1))
 
@@ -169,7 +168,7 @@ def measure(case: Case, values: int) -> dict[str, Any]:
         for z in pieces(case, values):
             truth = family_truth(z, case.temperature, case.base)
             for subject, compute in SUBJECTS.items():
-                for op in OPS:
+                for op in operations_of(case):
                     answer = compute(op, z, case)
                     if answer is None:
                         continue
