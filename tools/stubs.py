@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "softargmax"
-ROOMS = ("attend", "loss", "normalize", "sample", "sparse")
+ROOMS = ("attend", "loss", "normalize", "sample", "sparse", "structure")
 CORE = {
     "softargmax.core.dispatch": ("using",),
     "softargmax.core.native": ("get_num_threads", "set_num_threads"),
@@ -207,15 +207,17 @@ def overloads(name: str, function: Any, results: dict[str, str], *, method: bool
 
 
 def of_class(result: Any, results: dict[str, str]) -> list[str]:
-    """Return the declaration of a named tuple of arrays."""
-    lines = [f"class {results[result.__name__]}(NamedTuple, Generic[A]):", *documented(summary(result)), ""]
-    for field in result._fields:
+    """Return the declaration of a class of arrays, which may be a named tuple."""
+    fields = getattr(result, "_fields", ())
+    bases = "NamedTuple, Generic[A]" if fields else "Generic[A]"
+    lines = [f"class {results[result.__name__]}({bases}):", *documented(summary(result)), ""]
+    for field in fields:
         default = f" = {literal(result._field_defaults[field])}" if field in result._field_defaults else ""
         hint = result.__annotations__[field].__forward_arg__
         ignored = "  # type: ignore[assignment]" if hasattr(tuple, field) else ""
         lines.append(f"    {field}: {spelled(hint, OF_A, results)}{default}{ignored}")
     for name, method in vars(result).items():
-        if isinstance(method, property):
+        if isinstance(method, property) and not name.startswith("_"):
             getter = declared(name, method.fget, OF_A, results, summary(method))
             lines += ["    @property", *(f"    {line}" for line in getter)]
         elif isinstance(method, classmethod) and not name.startswith("_"):
@@ -230,7 +232,8 @@ def stub(names: dict[str, str]) -> str:
     public = {name: getattr(importlib.import_module(home), name) for name, home in names.items()}
     classes = {name: value for name, value in public.items() if isinstance(value, type)}
     for value in public.values():  # add the named tuples that functions and methods return and that are not public
-        for one in (value, *(vars(value).values() if isinstance(value, type) else ())):
+        methods = vars(value).items() if isinstance(value, type) else ()
+        for one in (value, *(method for name, method in methods if not name.startswith("_"))):
             back = getattr(inspect.unwrap(one), "__annotations__", {}).get("return") if callable(one) else None
             module = sys.modules.get(getattr(one, "__module__", ""))
             if isinstance(back, str) and hasattr(made := getattr(module, back, None), "_fields"):

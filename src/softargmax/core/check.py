@@ -109,12 +109,12 @@ def together(a: Any, b: Any, name: str) -> tuple[Any, Any]:
         raise ValueError(
             f"{name}: expected a shape that broadcasts with {tuple(a.shape)}, got {tuple(b.shape)}"
         ) from None
-    dtype = _wider(a, b)
+    dtype = wider(a, b)
     a, b = (xp.broadcast_to(xp.astype(x, dtype, copy=False), shape) for x in (a, b))
     return a, b
 
 
-def _wider(a: Any, b: Any) -> Any:
+def wider(a: Any, b: Any) -> Any:
     """The floating dtype to which both arrays are promoted.
 
     For float16 with bfloat16, which NumPy cannot promote, it is float32.
@@ -129,17 +129,17 @@ def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
 
 
-def mask(where: Any, z: Any, shape: tuple[int, ...] | None = None) -> Any:
-    """`where` as a boolean array that broadcasts with the scores.
+def mask(where: Any, z: Any, shape: tuple[int, ...] | None = None, *, name: str = "where") -> Any:
+    """A mask as a boolean array that broadcasts with the scores. Errors call it `name`.
 
     The scores are z, or an array of the given shape that is computed from z.
     """
-    where = like(where, z, "where")
+    where = like(where, z, name)
     shape = tuple(z.shape) if shape is None else shape
     if dtype_name(where.dtype) != "bool":
-        raise TypeError(f"where: expected dtype bool, got {where.dtype}")
+        raise TypeError(f"{name}: expected dtype bool, got {where.dtype}")
     if not broadcasts(where.shape, shape):
-        raise ValueError(f"where: expected a shape that broadcasts with scores of {shape}, got {tuple(where.shape)}")
+        raise ValueError(f"{name}: expected a shape that broadcasts with scores of {shape}, got {tuple(where.shape)}")
     return where
 
 
@@ -164,7 +164,7 @@ def weighted(z: Any, weights: Any, *, signed: bool = False) -> tuple[Any, Any]:
         return z, None
     typed = dtype_name(getattr(weights, "dtype", None)) in FLOATS
     weights = weights_of(weights, z, signed=signed)
-    return (namespace(z).astype(z, _wider(z, weights), copy=False) if typed else z), weights
+    return (namespace(z).astype(z, wider(z, weights), copy=False) if typed else z), weights
 
 
 def values_of(values: Any, z: Any, length: int) -> Any:

@@ -32,10 +32,10 @@ Generator: TypeAlias = Any
 Like: TypeAlias = Any
 """An array that sets the kind and the device of the result."""
 
-N = TypeVar("N", bound=type[tuple[Any, ...]])
+N = TypeVar("N", bound=type[Any])
 
 
 def of_arrays(result: N) -> N:
-    """Make a named tuple accept the type of its arrays in annotations, for example `SoftmaxWithLse[Tensor]`."""
+    """Make a class of arrays accept the type of its arrays in annotations, for example `SoftmaxWithLse[Tensor]`."""
     setattr(result, "__class_getitem__", classmethod(GenericAlias))  # noqa: B010 the type has no such attribute
     return result
