@@ -159,6 +159,7 @@ LINES = (
     Line("attend", "attention 512 queries, causal, backward", lambda: attention(1, 4, 512, 64, causal=True)),
     Line("output", "SampledSoftmax, 512 rows of 128", sampled),
     Line("output", "FullSoftmax, 64 rows of 64", lambda: step(nn.FullSoftmax(64, 5000), 64, 64)),
+    Line("structure", "log_matmul 256x256x256", lambda: tensor_call("log_matmul", normal(256, 256), normal(256, 256))),
     Line("classify", "SoftmaxRegression, 20 steps on the digits", fit),
     Line("stream", "logsumexp of a file, 64x65536", file),
 )

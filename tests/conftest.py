@@ -21,7 +21,7 @@ NEEDS = {"classify": "sklearn", "cli": "typer"}
 collect_ignore_glob = [f"{folder}/*" for folder, framework in NEEDS.items() if not find_spec(framework)]
 collect_ignore_glob += ["types/*"]  # programs for type checkers, one with deliberate errors
 
-SANITIZED = [Path(__file__).parent / room for room in ("core", "native", "normalize", "loss", "sparse")]
+SANITIZED = [Path(__file__).parent / room for room in ("core", "native", "normalize", "loss", "sparse", "structure")]
 
 
 @pytest.fixture(params=BACKENDS, ids=str)

@@ -20,7 +20,7 @@ def test_every_line_runs(line) -> None:
 def test_every_room_has_a_line() -> None:
     rooms = {path.parent.name for path in (ROOT / "src" / "softargmax").glob("*/__init__.py")}
     assert {line.room for line in LINES} == rooms - {"core", "cli", "integrate"}  # the last has no kernels
-    assert len(LINES) == len({line.name for line in LINES}) == 25
+    assert len(LINES) == len({line.name for line in LINES}) == 26
 
 
 @pytest.mark.slow

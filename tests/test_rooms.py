@@ -21,6 +21,7 @@ HELPERS = {
     "sample": {"undrawable_rows.py"},
     "loss": {"linear_inputs.py"},
     "attend": {"dropout.py"},
+    "structure": set[str](),
     "output": {
         "alias.py",
         "counts.py",

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "src" / "softargmax"
 PAGE = ROOT / "docs" / "design.md"
 BEGIN, END = "<!-- rooms -->\n", "<!-- end rooms -->\n"
 
-FAMILIES = ("normalize", "sparse", "sample", "loss", "attend", "output")
+FAMILIES = ("normalize", "sparse", "sample", "loss", "attend", "output", "structure")
 """The rooms that have kernels."""
 OTHERS = ("classify", "stream", "integrate", "core")
 KINDS = {

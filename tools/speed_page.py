@@ -110,6 +110,7 @@ TITLES = {
     "output": "One training step with each output layer",
     "sample": "Draws: rows x classes",
     "sparse": "Sparse maps: rows x scores",
+    "structure": "Products in the log semiring, and linear chains",
     "word2vec": "`WordVectors`: one epoch",
 }
 """The titles of the tables in docs/speed.md, by result file."""
@@ -187,6 +188,9 @@ below them. What we know of the reasons:
 - **top-p of level scores with AVX2.** 66,000 of the 128,256 classes are in the nucleus, in place of 26 in the line
   without "level". Its smallest score is found by histograms of masses in float64. AVX2 has half as many float64 numbers
   per instruction as AVX-512.
+- **Lines near their promise.** logsumexp and softmax of bfloat16 with AVX2, the fit of 20000 x 784, the adaptive layer
+  with AVX2 and the training step of gpt-oss are within 15 % of their promise, and fall on either side of it from run to
+  run.
 - **cross_entropy and draws beside busy processes.** Our calls use both cores all the time, so on one core they take
   about twice as long. A part of torch's work runs on one thread in any case, so its calls lose less: on one core they
   take 1.7 times as long (cross_entropy) and 1.2 times (draws). Beside busy processes, a call of a few milliseconds

@@ -26,9 +26,11 @@ __all__ = [
     "AttentionGradients",
     "AttentionStats",
     "AttentionWithLse",
+    "BestPath",
     "Boltzmann",
     "CategoricalWithLogprob",
     "CrossEntropyTerms",
+    "LinearChain",
     "LinearLossAndGradient",
     "LossAndGradient",
     "SignedLog",
@@ -61,11 +63,13 @@ __all__ = [
     "gumbel_softmax",
     "hardmax",
     "kl_divergence",
+    "linear_chain",
     "linear_cross_entropy",
     "linear_cross_entropy_and_gradient",
     "linear_cross_entropy_terms",
     "linear_distillation",
     "linear_selected_log_softmax",
+    "log_matmul",
     "log_softmax",
     "logcumsumexp",
     "logsumexp",
@@ -139,6 +143,12 @@ class AttentionWithLse(NamedTuple, Generic[A]):
     output: A
     lse: A
 
+class BestPath(NamedTuple, Generic[A]):
+    """Result of `LinearChain.best`: the tags of a path with the largest score, and its score."""
+
+    tags: A
+    score: A
+
 class Boltzmann(NamedTuple, Generic[A]):
     """Result of `boltzmann`: p, of the energies' shape, and five quantities of the system with one number per
     row."""
@@ -172,6 +182,30 @@ class _Finalized(NamedTuple, Generic[A]):
 
     output: A | None
     lse: A
+
+class LinearChain(Generic[A]):
+    """The distribution of paths of tags. `linear_chain` makes it and documents its arguments."""
+
+    @property
+    def log_z(self) -> A:
+        """log Z, shape (...): the logarithm of the sum of e^score over all paths. It is 0 for an empty sequence."""
+    def marginals(self) -> A:
+        """Return the probability of each tag at each position, shape (..., L, C), and 0 beyond the end."""
+    def pair_marginals(self) -> A:
+        """Return the probability of each pair of tags at positions t and t + 1, shape (..., L - 1, C, C)."""
+    def entropy(self) -> A:
+        """Return the entropy of the path in nats, shape (...): log Z minus the expected score, in float64."""
+    def score(self, tags: _Integers[A]) -> A:
+        """Return the score s(y) of a path, shape (...). Tags beyond the end of a sequence are ignored."""
+    def log_prob(self, tags: _Integers[A]) -> A:
+        """Return the log-probability of a path, s(y) - log Z, shape (...)."""
+    def best(self) -> BestPath[A]:
+        """Return a path with the largest score (Viterbi), and its score. Of equal tags it has the first."""
+    def sample(
+        self, num_samples: int | None = None, *, seed: int | None = None, stream: _Integers[A] | None = None,
+        generator: _Generator | None = None,
+    ) -> A:
+        """Return paths that are drawn from the distribution, shape (..., L), or (..., num_samples, L)."""
 
 class LinearLossAndGradient(NamedTuple, Generic[A]):
     """Result of `linear_cross_entropy_and_gradient`: the loss and its gradients. dbias is None without a bias."""
@@ -771,6 +805,24 @@ def kl_divergence(
 ) -> _X: ...
 
 @overload
+def linear_chain(
+    emissions: _ArrayLike, transitions: _Numbers[NDArray[Any]], /, *,
+    lengths: _Integers[NDArray[Any]] | None = None, start: _Numbers[NDArray[Any]] | None = None,
+    end: _Numbers[NDArray[Any]] | None = None,
+) -> LinearChain[NDArray[Any]]:
+    """Return the distribution of paths of tags y, whose probability is a softmax over all paths."""
+@overload
+def linear_chain(
+    emissions: Tensor, transitions: _Numbers[Tensor], /, *, lengths: _Integers[Tensor] | None = None,
+    start: _Numbers[Tensor] | None = None, end: _Numbers[Tensor] | None = None,
+) -> LinearChain[Tensor]: ...
+@overload
+def linear_chain(
+    emissions: _X, transitions: _Numbers[_X], /, *, lengths: _Integers[_X] | None = None,
+    start: _Numbers[_X] | None = None, end: _Numbers[_X] | None = None,
+) -> LinearChain[_X]: ...
+
+@overload
 def linear_cross_entropy(
     h: _ArrayLike, w: _ArrayLike, target: _Target[NDArray[Any]], *, bias: _Numbers[NDArray[Any]] | None = None,
     exact: bool = False, reduction: str = "mean", ignore_index: int = -100, label_smoothing: float = 0.0,
@@ -884,6 +936,23 @@ def linear_selected_log_softmax(
     h: _X, w: _X, index: _Integers[_X], *, bias: _Numbers[_X] | None = None, ignore_index: int = -100,
     softcap: float | None = None, temperature: _PerRow[_X] = 1.0, where: _Mask[_X] | None = None,
     dtype: object | None = None,
+) -> _X: ...
+
+@overload
+def log_matmul(
+    a: _ArrayLike, b: _ArrayLike, /, *, temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None,
+    where_a: _Mask[NDArray[Any]] | None = None, where_b: _Mask[NDArray[Any]] | None = None,
+) -> NDArray[Any]:
+    """Return the product of two matrices in the log semiring: a matrix product of exponentials, as logarithms."""
+@overload
+def log_matmul(
+    a: Tensor, b: Tensor, /, *, temperature: _PerRow[Tensor] = 1.0, base: float | None = None,
+    where_a: _Mask[Tensor] | None = None, where_b: _Mask[Tensor] | None = None,
+) -> Tensor: ...
+@overload
+def log_matmul(
+    a: _X, b: _X, /, *, temperature: _PerRow[_X] = 1.0, base: float | None = None, where_a: _Mask[_X] | None = None,
+    where_b: _Mask[_X] | None = None,
 ) -> _X: ...
 
 @overload

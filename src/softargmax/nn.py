@@ -19,6 +19,7 @@ HOME = {
     "HierarchicalSoftmax": "softargmax.output.torch_hierarchical",
     "ImportanceSampledSoftmax": "softargmax.output.torch_importance",
     "KVCache": "softargmax.attend.torch_cache",
+    "LinearChainCRF": "softargmax.structure.modules",
     "LinearCrossEntropyLoss": "softargmax.loss.modules",
     "LogSoftmax": "softargmax.normalize.modules",
     "NCE": "softargmax.output.torch_nce",

@@ -22,3 +22,4 @@ from softargmax.sparse.modules import Entmax as Entmax
 from softargmax.sparse.modules import EntmaxLoss as EntmaxLoss
 from softargmax.sparse.modules import Sparsemax as Sparsemax
 from softargmax.sparse.modules import SparsemaxLoss as SparsemaxLoss
+from softargmax.structure.modules import LinearChainCRF as LinearChainCRF

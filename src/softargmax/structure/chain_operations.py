@@ -1,0 +1,100 @@
+"""Operations of linear chains. The definitions are in reference_chain.py.
+
+    log Z = log sum_y exp(sum_t e(t, y_t) + sum_t T(y_t, y_t+1))
+
+The gradients of log Z are the marginals: p(y_t = j) for emissions, and p(y_t = i, y_t+1 = j) for transitions. Their
+derivatives come from the definition. The rules take alpha and log Z from the forward pass as constants, because the
+gradients with respect to emissions and transitions include the dependence through them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from softargmax.core import _native
+from softargmax.core.operation import Operation
+from softargmax.core.record import Dense, Gradients, Integers, Packed, Result, Wanted, gradient
+from softargmax.structure import reference_chain
+
+
+class Chain(NamedTuple):
+    """Emissions (N, L, C), transitions (N or 1, L - 1 or 1, C, C), and the length of each sequence, (N,)."""
+
+    emissions: Packed
+    transitions: Packed
+    lengths: Integers
+
+
+class Partition(NamedTuple):
+    """log Z of each sequence, and alpha (N, L, C): the logarithms of the sums over all beginnings of paths."""
+
+    log_z: Any
+    alpha: Any
+
+
+class BestPath(NamedTuple):
+    """The largest score, the tags of its path (-1 beyond its end), and the largest scores of all beginnings."""
+
+    log_z: Any
+    best: Any
+    alpha: Any
+
+
+class Marginals(NamedTuple):
+    """Arguments of the operation that returns g times the marginals."""
+
+    emissions: Packed
+    transitions: Packed
+    lengths: Integers
+    alpha: Dense
+    log_z: Dense
+    g: Dense
+
+
+class ToScores(NamedTuple):
+    """The gradients with respect to emissions and transitions."""
+
+    to_emissions: Any
+    to_transitions: Any
+
+
+_PARTITION = (
+    Result("emissions", "float64", "(emissions.shape[0],)"),
+    Result("emissions", "float64", "tuple(emissions.shape)"),
+)
+
+
+def _partition_vjp(i: Chain, r: Partition, g: Partition, _wanted: Wanted) -> Gradients:
+    found = marginals(Marginals(*i, r.alpha, r.log_z, g.log_z))
+    return {"emissions": found.to_emissions, "transitions": found.to_transitions}
+
+
+partition: Operation[Chain, Partition] = Operation(
+    "linear_chain",
+    Chain,
+    Partition(*_PARTITION),
+    definition=reference_chain.partition,
+    kernels={"cpu": _native.linear_chain},
+    vjp=_partition_vjp,
+    saved={*Chain._fields, *Partition._fields},
+    constant={"lengths", "alpha"},
+    always_by_rule=True,
+)
+
+marginals: Operation[Marginals, ToScores] = Operation(
+    "linear_chain_vjp",
+    Marginals,
+    ToScores(gradient("emissions"), gradient("transitions")),
+    definition=reference_chain.marginals,
+    kernels={"cpu": _native.linear_chain_vjp},
+    constant={"lengths", "alpha", "log_z"},
+)
+
+best_path: Operation[Chain, BestPath] = Operation(
+    "linear_chain_best",
+    Chain,
+    BestPath(_PARTITION[0], Result("emissions", "int64", "tuple(emissions.shape[:2])"), _PARTITION[1]),
+    definition=reference_chain.best_path,
+    kernels={"cpu": _native.linear_chain_best},
+    differentiable=False,
+)

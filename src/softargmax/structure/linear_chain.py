@@ -1,0 +1,332 @@
+"""Linear chains: the distribution of a path of tags, as in conditional random fields and hidden Markov models."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from softargmax.core import check
+from softargmax.core.arrays import (
+    INTEGERS,
+    as_number,
+    device_of,
+    dtype_name,
+    frozen,
+    like,
+    namespace,
+    row_dtype,
+    working_dtype,
+)
+from softargmax.core.seeds import SEEDS, seed_of, stream_of
+from softargmax.core.signature import public
+from softargmax.core.types import Array, Generator, Integers, Logits, Numbers, of_arrays
+from softargmax.sample import categorical
+from softargmax.structure import chain_operations as operations
+from softargmax.structure.chain_operations import Chain, Marginals
+from softargmax.structure.results import BestPath
+
+
+@public
+def linear_chain(
+    emissions: Logits,
+    transitions: Numbers,
+    /,
+    *,
+    lengths: Integers | None = None,
+    start: Numbers | None = None,
+    end: Numbers | None = None,
+) -> LinearChain:
+    r"""Return the distribution of paths of tags y, whose probability is a softmax over all paths.
+
+    .. math::
+        p(y) = \frac{e^{s(y)}}{Z}, \qquad
+        s(y) = \sum_{t=1}^{L} E_{t, y_t} + \sum_{t=1}^{L-1} T_{y_t, y_{t+1}}, \qquad
+        Z = \sum_{y'} e^{s(y')}
+
+    Parameters
+    ----------
+    emissions : array_like, shape (..., L, C)
+        E, the score of each of C tags at each of L positions. Any array library.
+    transitions : array_like, shape (C, C) or (..., L - 1, C, C)
+        T, the score of each tag (rows) followed by each tag (columns): the same for all steps, or one matrix per step.
+        A score of -inf forbids the step.
+    lengths : array of int, shape (...), optional
+        The number of positions of each sequence, from 0 to L. Later positions are ignored.
+    start, end : array, shape (C,), optional
+        Scores that are added at the first and at the last position of a sequence.
+
+    Returns
+    -------
+    LinearChain
+        The distribution: its log Z, marginals, entropy, best paths, draws, and the log-probability of a path.
+
+    Raises
+    ------
+    TypeError
+        If an argument has a wrong type or dtype.
+    ValueError
+        If an argument has a wrong shape or value.
+
+    Notes
+    -----
+    The kernels compute in float64, one position after another. They take O(L C^2) time for a sequence, and hold O(L C)
+    numbers. The results of a sequence have the same bits in every batch, and with any padding.
+
+    Gradient: that of log Z with respect to E and T are the marginals of tags and of pairs of tags.
+
+    See Also
+    --------
+    log_matmul : one step of the recurrence for a batch of states.
+    softargmax.nn.LinearChainCRF : a conditional random field as a module.
+
+    References
+    ----------
+    Lafferty, McCallum & Pereira (2001), Conditional random fields, section 3. ICML.
+    Rabiner (1989), A tutorial on hidden Markov models, section III. Proceedings of the IEEE 77.
+
+    Examples
+    --------
+    A hidden Markov model with two states, observed three times:
+
+    >>> import numpy as np, softargmax
+    >>> likelihood = np.log([[0.9, 0.2], [0.9, 0.2], [0.1, 0.8]])  # of the observation, given the state
+    >>> step = np.log([[0.7, 0.3], [0.3, 0.7]])
+    >>> chain = softargmax.linear_chain(likelihood, step, start=np.log([0.5, 0.5]))
+    >>> float(chain.log_z)  # the log-likelihood of the observations
+    -2.116562...
+    >>> chain.marginals().round(2)
+    array([[0.86, 0.14],
+           [0.8 , 0.2 ],
+           [0.19, 0.81]])
+    >>> chain.best().tags
+    array([0, 0, 1])
+    """
+    return LinearChain(emissions, transitions, lengths, start, end)
+
+
+@of_arrays
+class LinearChain:
+    """The distribution of paths of tags. `linear_chain` makes it and documents its arguments.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> chain = softargmax.linear_chain([[0.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]])
+    >>> float(chain.entropy()), float(chain.log_prob([1, 0]))
+    (1.275350..., -1.006408...)
+    """
+
+    def __init__(self, emissions: Any, transitions: Any, lengths: Any, start: Any, end: Any) -> None:
+        e = check.scores(emissions, "emissions")
+        if e.ndim < 2 or e.shape[-1] == 0:
+            raise ValueError(f"emissions: expected shape (..., L, C) with at least one tag, got {tuple(e.shape)}")
+        xp = namespace(e)
+        self._batch, length, tags = tuple(e.shape[:-2]), e.shape[-2], e.shape[-1]
+        e = xp.astype(xp.reshape(e, (math.prod(self._batch), length, tags)), row_dtype(e.dtype))
+        t = xp.astype(_transitions(transitions, e, self._batch), e.dtype)
+        positions = xp.arange(length, device=device_of(e))
+        self._lengths = _lengths(lengths, e, self._batch)
+        self._inside = positions < self._lengths[:, None]
+        ends = ((start, "start", positions == 0), (end, "end", positions == self._lengths[:, None] - 1))
+        for scores, name, there in ends:
+            if scores is not None:
+                e = xp.where(there[..., None], e + xp.astype(_tag_scores(scores, e, name), e.dtype), e)
+        self._chain = Chain(e, t, self._lengths)
+        self._found: Any = None
+
+    @property
+    def log_z(self) -> Array:
+        """log Z, shape (...): the logarithm of the sum of e^score over all paths. It is 0 for an empty sequence."""
+        return self._rows(self._partition().log_z)
+
+    def marginals(self) -> Array:
+        """Return the probability of each tag at each position, shape (..., L, C), and 0 beyond the end."""
+        return self._shaped(self._marginals(self._chain).to_emissions)
+
+    def pair_marginals(self) -> Array:
+        """Return the probability of each pair of tags at positions t and t + 1, shape (..., L - 1, C, C)."""
+        return self._shaped(self._marginals(self._with_transitions(self._steps)).to_transitions)
+
+    def entropy(self) -> Array:
+        """Return the entropy of the path in nats, shape (...): log Z minus the expected score, in float64."""
+        chain = self._with_transitions(self._chain.transitions.shape[1])  # so that the sums of items stay apart
+        wide, xp = working_dtype(chain.emissions, namespace(chain.emissions)), namespace(chain.emissions)
+        chain = Chain(xp.astype(chain.emissions, wide), xp.astype(chain.transitions, wide), chain.lengths)
+        found = self._marginals(chain)
+        score = _expected(chain.emissions, found.to_emissions) + _expected(chain.transitions, found.to_transitions)
+        log_z = self._partition().log_z
+        return self._rows(xp.where(log_z == -math.inf, 0.0, log_z - score))
+
+    def score(self, tags: Integers) -> Array:
+        """Return the score s(y) of a path, shape (...). Tags beyond the end of a sequence are ignored."""
+        e, t = self._chain.emissions, self._chain.transitions
+        y, xp = self._tags(tags), namespace(e)
+        of_tags = xp.take_along_axis(e, y[..., None], axis=-1)[..., 0]
+        flat = xp.broadcast_to(xp.reshape(t, (*t.shape[:2], -1)), (e.shape[0], self._steps, t.shape[-1] ** 2))
+        pairs = y[:, :-1] * t.shape[-1] + y[:, 1:]
+        of_pairs = xp.take_along_axis(flat, pairs[..., None], axis=-1)[..., 0]
+        total = xp.sum(xp.where(self._inside, of_tags, 0.0), axis=-1)
+        return self._rows(total + xp.sum(xp.where(self._inside[:, 1:], of_pairs, 0.0), axis=-1))
+
+    def log_prob(self, tags: Integers) -> Array:
+        """Return the log-probability of a path, s(y) - log Z, shape (...)."""
+        return self.score(tags) - self.log_z
+
+    def best(self) -> BestPath:
+        """Return a path with the largest score (Viterbi), and its score. Of equal tags it has the first."""
+        found = operations.best_path(self._chain)
+        return BestPath(self._shaped(found.best), self._rows(found.log_z))
+
+    def sample(
+        self,
+        num_samples: int | None = None,
+        *,
+        seed: int | None = None,
+        stream: Integers | None = None,
+        generator: Generator | None = None,
+    ) -> Array:
+        """Return paths that are drawn from the distribution, shape (..., L), or (..., num_samples, L).
+
+        A path is drawn from its end. It depends on its sequence, the seed and the sequence's id in `stream` only, and
+        has tags of -1 beyond the end. `seed`, `stream` and `generator` are those of `categorical`.
+        """
+        draws = 1 if num_samples is None else check.integer(num_samples, "num_samples")
+        if draws < 1:
+            raise ValueError(f"num_samples: expected an integer of at least 1, got {draws}")
+        tags = self._draw(draws, seed_of(self._chain.emissions, seed, generator), self._streams(stream, draws))
+        return self._shaped(tags[:, 0] if num_samples is None else tags)
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _steps(self) -> int:
+        return max(int(self._chain.emissions.shape[1]) - 1, 0)
+
+    def _rows(self, x: Any) -> Any:
+        xp = namespace(x)
+        found = xp.reshape(xp.astype(x, self._chain.emissions.dtype), self._batch)
+        return as_number(found)
+
+    def _shaped(self, x: Any) -> Any:
+        return namespace(x).reshape(x, (*self._batch, *x.shape[1:]))
+
+    def _partition(self) -> Any:
+        if self._found is None:
+            self._found = operations.partition(self._chain)
+        return self._found
+
+    def _marginals(self, chain: Chain) -> Any:
+        log_z, alpha = self._partition()
+        ones = namespace(log_z).ones_like(log_z)
+        return operations.marginals(Marginals(*chain, frozen(alpha), frozen(log_z), ones))
+
+    def _with_transitions(self, steps: int) -> Chain:
+        """Return the arguments with separate transitions for each sequence, and for each of `steps` steps."""
+        t = self._chain.transitions
+        shape = (self._chain.emissions.shape[0], steps, *t.shape[2:])
+        return self._chain._replace(transitions=namespace(t).broadcast_to(t[:, :steps], shape))
+
+    def _tags(self, tags: Any) -> Any:
+        """Check a path, and replace the tags beyond its end by 0."""
+        e = self._chain.emissions
+        xp, y = namespace(e), like(tags, e, "tags")
+        shape = (*self._batch, e.shape[1])
+        if dtype_name(y.dtype) not in INTEGERS - {"bool"} or tuple(y.shape) != shape:
+            raise ValueError(f"tags: expected integers of shape {shape}, got {y.dtype} of {tuple(y.shape)}")
+        y = xp.reshape(xp.astype(y, self._lengths.dtype), tuple(self._inside.shape))
+        wrong = self._inside & ((y < 0) | (y >= e.shape[2]))
+        if check.inspectable(wrong) and bool(xp.any(wrong)):
+            place = int(xp.argmax(xp.astype(xp.reshape(wrong, (-1,)), xp.int8)))
+            at = check.place(place, shape)
+            raise IndexError(f"tags: expected 0 to {e.shape[2] - 1}, got {int(xp.reshape(y, (-1,))[place])} at {at}")
+        return xp.where(self._inside, y, 0)
+
+    def _streams(self, stream: Any, draws: int) -> Any:
+        """Return one stream for each path that is drawn."""
+        e = self._chain.emissions
+        xp = namespace(e)
+        if stream is None:
+            ids = xp.arange(e.shape[0], dtype=xp.int64, device=device_of(e))
+        else:
+            ids = stream_of(e, self._batch, stream)
+        return xp.reshape(ids[:, None] + (xp.arange(draws, dtype=xp.int64, device=device_of(e)) << 32), (-1,))
+
+    def _draw(self, draws: int, seed: Any, streams: Any) -> Any:
+        alpha, (e, transitions, lengths) = self._partition().alpha, self._chain
+        xp, size = namespace(e), e.shape[2]
+        rows = e.shape[0] * draws
+        tag, tags = xp.zeros((rows,), dtype=lengths.dtype, device=device_of(e)), []
+        lengths = _repeated(lengths, draws)
+        for t in reversed(range(e.shape[1])):
+            z = _repeated(alpha[:, t], draws)
+            if t < self._steps:
+                of_step = transitions[:, 0 if transitions.shape[1] == 1 else t]
+                to = xp.broadcast_to(of_step, (e.shape[0], size, size))
+                columns = xp.take_along_axis(_repeated(to, draws), tag[:, None, None], axis=2)[..., 0]
+                z = xp.where((t + 1 < lengths)[:, None], z + xp.astype(columns, z.dtype), z)
+            inside = t < lengths
+            z = xp.where(inside[:, None], z, 0.0)
+            tag = categorical(z, seed=_seed_at(seed, t), stream=streams)
+            tags.append(xp.where(inside, tag, -1))
+        found = xp.stack(tags[::-1], axis=-1) if tags else xp.zeros((rows, 0), dtype=lengths.dtype)
+        return xp.reshape(found, (e.shape[0], draws, e.shape[1]))
+
+
+def _seed_at(seed: Any, t: int) -> int:
+    """Return another seed for each position."""
+    return (int(seed) + t * 0x9E3779B97F4A7C15) % SEEDS
+
+
+def _repeated(x: Any, times: int) -> Any:
+    """Repeat each item of the first axis."""
+    xp = namespace(x)
+    shape = (x.shape[0], times, *x.shape[1:])
+    return xp.reshape(xp.broadcast_to(x[:, None], shape), (x.shape[0] * times, *x.shape[1:]))
+
+
+def _expected(scores: Any, p: Any) -> Any:
+    """Return <p, scores> of each item. A probability of 0 counts as 0, even times -inf.
+
+    Positions are added one after another, so that padding does not change the order of the sum.
+    """
+    xp = namespace(p)
+    terms = xp.where(p == 0, 0.0, p * xp.where(p == 0, 0.0, scores))
+    of_positions = xp.sum(terms, axis=tuple(range(2, p.ndim)))
+    return xp.cumulative_sum(of_positions, axis=1, include_initial=True)[:, -1]
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _transitions(transitions: Any, e: Any, batch: tuple[int, ...]) -> Any:
+    """Return the transitions as (N or 1, L - 1 or 1, C, C)."""
+    t = check.scores(like(transitions, e, "transitions"), "transitions")
+    xp, (length, tags) = namespace(t), e.shape[1:]
+    if tuple(t.shape) == (tags, tags):
+        return t[None, None]
+    steps = max(length - 1, 0)
+    if tuple(t.shape[-3:]) != (steps, tags, tags) or not check.broadcasts(tuple(t.shape[:-3]), batch):
+        allowed = f"({tags}, {tags}), or a shape that broadcasts with {(*batch, steps, tags, tags)}"
+        raise ValueError(f"transitions: expected {allowed}, got {tuple(t.shape)}")
+    if math.prod(t.shape[:-3]) == 1:
+        return xp.reshape(t, (1, steps, tags, tags))
+    return xp.reshape(xp.broadcast_to(t, (*batch, steps, tags, tags)), (e.shape[0], steps, tags, tags))
+
+
+def _lengths(lengths: Any, e: Any, batch: tuple[int, ...]) -> Any:
+    xp = namespace(e)
+    if lengths is None:
+        return xp.full((e.shape[0],), e.shape[1], dtype=xp.int64, device=device_of(e))
+    n = like(lengths, e, "lengths")
+    if dtype_name(n.dtype) not in INTEGERS - {"bool"} or tuple(n.shape) != batch:
+        raise ValueError(f"lengths: expected integers of shape {batch}, got {n.dtype} of {tuple(n.shape)}")
+    if check.inspectable(n) and bool(xp.any((n < 0) | (n > e.shape[1]))):
+        raise ValueError(f"lengths: expected integers from 0 to {e.shape[1]}, got some outside this range")
+    return xp.reshape(xp.astype(n, xp.int64), (-1,))
+
+
+def _tag_scores(scores: Any, e: Any, name: str) -> Any:
+    found = check.scores(like(scores, e, name), name)
+    if tuple(found.shape) != (e.shape[2],):
+        raise ValueError(f"{name}: expected shape ({e.shape[2]},), got {tuple(found.shape)}")
+    return found

@@ -1,0 +1,143 @@
+"""Definitions of linear chains in array-API Python: one step of the recurrence per position.
+
+alpha_t(j) = e(t, j) + log sum_i exp(alpha_t-1(i) + T(i, j))        log Z = log sum_j exp(alpha_last(j))
+beta_t(i) = log sum_j exp(T(i, j) + e(t + 1, j) + beta_t+1(j))      p(y_t = i) = exp(alpha_t(i) + beta_t(i) - log Z)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from softargmax.core.arrays import device_of, namespace, working_dtype
+from softargmax.core.scale import UNIT
+from softargmax.normalize.operations import LogSumExp, logsumexp
+
+INF = math.inf
+
+
+def _wide(*arrays: Any) -> tuple[Any, ...]:
+    xp = namespace(arrays[0])
+    return tuple(xp.astype(x, working_dtype(x, xp)) for x in arrays)
+
+
+def _plus(a: Any, b: Any) -> Any:
+    """Return a + b, and -inf if one of them is -inf."""
+    xp = namespace(a)
+    outside = (a == -INF) | (b == -INF)
+    return xp.where(outside, -INF, xp.where(outside, 0.0, a) + xp.where(outside, 0.0, b))
+
+
+def _lse(z: Any, axis: int) -> Any:
+    """Return the logsumexp along an axis, which is removed."""
+    axis %= z.ndim
+    found = logsumexp.first(LogSumExp(z, None, None, UNIT, (axis,), z.dtype))
+    return namespace(z).squeeze(found, axis=axis)
+
+
+def _step(transitions: Any, t: int) -> Any:
+    """Return the transitions from position t to t + 1."""
+    return transitions[:, 0 if transitions.shape[1] == 1 else t]
+
+
+def _alphas(e: Any, transitions: Any, lengths: Any) -> list[Any]:
+    xp = namespace(e)
+    found: list[Any] = []
+    for t in range(e.shape[1]):
+        to = e[:, t]
+        if t:
+            to = _plus(to, _lse(_plus(found[-1][:, :, None], _step(transitions, t - 1)), 1))
+        found.append(xp.where((t < lengths)[:, None], to, -INF))
+    return found
+
+
+def _betas(e: Any, transitions: Any, lengths: Any) -> list[Any]:
+    xp = namespace(e)
+    beta = xp.zeros_like(e[:, 0]) if e.shape[1] else None
+    found: list[Any] = []
+    for t in reversed(range(e.shape[1])):
+        if t + 1 < e.shape[1]:
+            after = _lse(_plus(_step(transitions, t), _plus(e[:, t + 1], beta)[:, None, :]), 2)
+            beta = xp.where((t + 1 < lengths)[:, None], after, 0.0)
+        found.insert(0, beta)
+    return found
+
+
+def _log_z(alphas: list[Any], lengths: Any, e: Any) -> Any:
+    xp = namespace(e)
+    log_z = xp.zeros(e.shape[0], dtype=e.dtype, device=device_of(e))
+    for t, alpha in enumerate(alphas):
+        log_z = xp.where(lengths == t + 1, _lse(alpha, -1), log_z)
+    return log_z
+
+
+@np.errstate(all="ignore")
+def partition(emissions: Any, transitions: Any, lengths: Any) -> tuple[Any, Any]:
+    """Return log Z and alpha."""
+    e, transitions = _wide(emissions, transitions)
+    alphas = _alphas(e, transitions, lengths)
+    return _log_z(alphas, lengths, e), namespace(e).stack(alphas, axis=1) if alphas else e
+
+
+@np.errstate(all="ignore")
+def marginals(emissions: Any, transitions: Any, lengths: Any, g: Any) -> tuple[Any, Any]:
+    """Return g times the marginals of tags, and of pairs of tags summed to the shape of the transitions."""
+    e, wide_transitions, g = _wide(emissions, transitions, g)
+    xp = namespace(e)
+    alphas, betas = _alphas(e, wide_transitions, lengths), _betas(e, wide_transitions, lengths)
+    log_z = _log_z(alphas, lengths, e)[:, None]
+    found = [g[:, None] * _exp(_plus(a, b), log_z) for a, b in zip(alphas, betas, strict=True)]
+    to_e = xp.astype(xp.stack(found, axis=1), emissions.dtype) if found else emissions
+    pairs = []
+    for t in range(e.shape[1] - 1):
+        score = _plus(
+            alphas[t][:, :, None], _plus(_step(wide_transitions, t), _plus(e[:, t + 1], betas[t + 1])[:, None])
+        )
+        inside = (t + 1 < lengths)[:, None, None]
+        pairs.append(g[:, None, None] * _exp(xp.where(inside, score, -INF), log_z[:, :, None]))
+    empty = xp.zeros((e.shape[0], 0, *transitions.shape[2:]), dtype=e.dtype, device=device_of(e))
+    of_steps = xp.stack(pairs, axis=1) if pairs else empty
+    for axis in (0, 1):
+        if transitions.shape[axis] == 1:
+            of_steps = xp.sum(of_steps, axis=axis, keepdims=True)
+    return to_e, xp.astype(of_steps, emissions.dtype)
+
+
+def _exp(score: Any, log_z: Any) -> Any:
+    """Return exp(score - log Z), and 0 for a score of -inf."""
+    xp = namespace(score)
+    inside = score != -INF
+    return xp.where(inside, xp.exp(xp.where(inside, score - xp.where(log_z == -INF, 0.0, log_z), 0.0)), 0.0)
+
+
+@np.errstate(all="ignore")
+def best_path(emissions: Any, transitions: Any, lengths: Any) -> tuple[Any, Any, Any]:
+    """Return the largest score of a path, its tags, and the largest scores of all beginnings of paths."""
+    e, transitions = _wide(emissions, transitions)
+    xp = namespace(e)
+    alphas: list[Any] = []
+    for t in range(e.shape[1]):
+        to = e[:, t]
+        if t:
+            to = _plus(to, xp.max(_plus(alphas[-1][:, :, None], _step(transitions, t - 1)), axis=1))
+        alphas.append(xp.where((t < lengths)[:, None], to, -INF))
+    score = xp.zeros(e.shape[0], dtype=e.dtype, device=device_of(e))
+    tag = xp.zeros_like(lengths)
+    tags: list[Any] = []
+    for t in reversed(range(e.shape[1])):
+        z = alphas[t]
+        score = xp.where(lengths == t + 1, xp.max(z, axis=-1), score)
+        if t + 1 < e.shape[1]:
+            columns = xp.take_along_axis(_all_items(_step(transitions, t), z), tag[:, None, None], axis=2)[..., 0]
+            z = xp.where((t + 1 < lengths)[:, None], _plus(z, columns), z)
+        tag = xp.astype(xp.argmax(z, axis=-1), lengths.dtype)
+        tags.insert(0, xp.where(t < lengths, tag, -1))
+    none = (score == -INF) | xp.isnan(score)
+    best = xp.stack(tags, axis=1) if tags else xp.zeros(tuple(e.shape[:2]), dtype=lengths.dtype)
+    return score, xp.where(none[:, None], -1, best), xp.stack(alphas, axis=1) if alphas else e
+
+
+def _all_items(x: Any, like: Any) -> Any:
+    return namespace(x).broadcast_to(x, (like.shape[0], *x.shape[1:]))
