@@ -189,6 +189,9 @@ class LinearChain(Generic[A]):
     @property
     def log_z(self) -> A:
         """log Z, shape (...): the logarithm of the sum of e^score over all paths. It is 0 for an empty sequence."""
+    @property
+    def positions(self) -> A:
+        """The number of positions of all sequences together."""
     def marginals(self) -> A:
         """Return the probability of each tag at each position, shape (..., L, C), and 0 beyond the end."""
     def pair_marginals(self) -> A:
@@ -198,7 +201,7 @@ class LinearChain(Generic[A]):
     def score(self, tags: _Integers[A]) -> A:
         """Return the score s(y) of a path, shape (...). Tags beyond the end of a sequence are ignored."""
     def log_prob(self, tags: _Integers[A]) -> A:
-        """Return the log-probability of a path, s(y) - log Z, shape (...)."""
+        """Return the log-probability of a path, s(y) - log Z, shape (...). It is -inf if no path is possible."""
     def best(self) -> BestPath[A]:
         """Return a path with the largest score (Viterbi), and its score. Of equal tags it has the first."""
     def sample(

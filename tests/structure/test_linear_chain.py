@@ -105,6 +105,9 @@ def test_a_sequence_has_the_same_bits_in_every_batch_and_with_any_padding(dtype:
             padded = s.linear_chain(np.pad(e[i], ((0, 9), (0, 0)), constant_values=math.nan), t, lengths=lengths[i])
             for one in (alone, padded):
                 assert_array_equal(one.log_z, whole.log_z[i])
+                length = one.marginals().shape[0]
+                path = np.zeros(length, np.int64)
+                assert_array_equal(one.log_prob(path), whole.log_prob(np.zeros((40, 12), np.int64))[i])
                 assert_array_equal(one.entropy(), whole.entropy()[i])
                 n = min(lengths[i], one.marginals().shape[0])
                 assert_array_equal(one.marginals()[:n], whole.marginals()[i, :n])
@@ -117,6 +120,30 @@ def test_a_sequence_has_the_same_bits_in_every_batch_and_with_any_padding(dtype:
     assert (whole.marginals()[outside] == 0).all()
     assert (whole.best().tags[outside] == -1).all()
     assert (drawn.transpose(0, 2, 1)[outside] == -1).all()
+
+
+def test_many_tags_and_sequences() -> None:
+    """More tags than one step of the product takes at once, and more sequences than groups of sums, on threads."""
+    e, t = draw(40, 9, 37), draw(37, 37, seed=1)
+
+    def results() -> tuple[np.ndarray, ...]:
+        chain = s.linear_chain(e, t)
+        return chain.log_z, chain.marginals(), chain.pair_marginals()
+
+    found = results()
+    with s.using("reference"):
+        for one, wanted in zip(found, results(), strict=True):
+            assert_allclose(one, wanted, rtol=1e-12, atol=1e-15)
+    for threads in (1, 2, 3):
+        s.set_num_threads(threads)
+        for one, again in zip(found, results(), strict=True):
+            assert_array_equal(one, again)
+    s.set_num_threads(0)
+
+
+def test_one_matrix_per_sequence() -> None:
+    e, t = draw(2, 4, 3), draw(2, 1, 3, 3, seed=1)
+    assert_array_equal(s.linear_chain(e, t).log_z, [s.linear_chain(x, y[0]).log_z for x, y in zip(e, t, strict=True)])
 
 
 def test_start_and_end() -> None:
@@ -137,7 +164,10 @@ def test_edges(implementation: str) -> None:
         assert (no_path.marginals() == 0).all()
         assert no_path.entropy() == 0
         assert_array_equal(no_path.best().tags, [-1, -1])
-        assert s.linear_chain(np.array([[0.0, math.nan]]), np.zeros((2, 2))).log_z != 0
+        assert no_path.log_prob([0, 1]) == -INF
+        masked = s.linear_chain([[0.0, -INF], [0.0, 0.0]], [[0.0, 0.0], [INF, 0.0]])
+        assert_array_equal(masked.marginals(), [[1.0, 0.0], [0.5, 0.5]])
+        assert math.isnan(s.linear_chain(np.array([[0.0, math.nan]]), np.zeros((2, 2))).log_z)
         assert math.isnan(s.linear_chain(np.array([[0.0, math.nan], [0.0, 0.0]]), np.zeros((2, 2))).log_z)
         dead = np.array([[0.0, -INF], [-INF, 0.0]])  # only tag 0, then only tag 1
         one = s.linear_chain(dead, np.array([[-700.0, -800.0], [0.0, 0.0]]))

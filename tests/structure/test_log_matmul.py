@@ -45,6 +45,14 @@ def test_error_where_the_largest_term_is_far_from_the_largest_entries(gap: float
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [16, 512, 4096])
+def test_error_of_constant_matrices(length: int, dtype: str) -> None:
+    """All terms are equal, so all rounding errors of their sum have the same sign."""
+    a, b = np.full((2, length), -3.1, dtype), np.full((length, 3), 0.07, dtype)
+    assert errors(s.log_matmul(a, b), a, b).max() <= BOUND
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_error_of_results_near_zero(dtype: str) -> None:
     """The largest term is 0, and the others are tiny: the result is about their sum."""
     a, b = np.full((5, 4), -50.0, dtype), draw(4, 6, dtype=dtype) - 1
@@ -127,6 +135,7 @@ def test_no_terms_and_no_elements() -> None:
     assert_array_equal(s.log_matmul(np.zeros((2, 0)), np.zeros((0, 3)), temperature=-1), np.full((2, 3), INF))
     assert s.log_matmul(np.zeros((0, 4)), np.zeros((4, 3))).shape == (0, 3)
     assert s.log_matmul(np.zeros((0, 2, 4)), np.zeros((4, 3))).shape == (0, 2, 3)
+    assert s.log_matmul(np.zeros((3, 2, 0)), np.zeros((0, 5))).shape == (3, 2, 5)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -136,6 +145,8 @@ def test_masks(dtype: str) -> None:
     in_a, in_b = rng.random((6, 9)) < 0.6, rng.random((9, 5)) < 0.6
     masked = s.log_matmul(np.where(in_a, a, math.nan), np.where(in_b, b, INF), where_a=in_a, where_b=in_b)
     assert_array_equal(masked, s.log_matmul(np.where(in_a, a, -INF), np.where(in_b, b, -INF)))
+    assert_array_equal(s.log_matmul(a, b[:, 0], where_b=in_b[:, 0]), s.log_matmul(a, b, where_b=in_b)[:, 0])
+    assert_array_equal(s.log_matmul(a[0], b, where_a=in_a[0]), s.log_matmul(a, b, where_a=in_a)[0])
     low = s.log_matmul(a, b, where_a=in_a, where_b=in_b, temperature=[-1.0])
     assert_array_equal(low[0], -s.log_matmul(-a, -b, where_a=in_a, where_b=in_b))
 

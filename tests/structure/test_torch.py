@@ -183,3 +183,47 @@ def test_jax_differentiates_the_definition() -> None:
     wanted = by_terms(a, b, torch.ones(3, 2))
     for one, truth in zip(found, wanted, strict=True):
         np.testing.assert_allclose(np.asarray(one), truth.numpy(), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 3), (2, 3, 0)])
+def test_gradients_of_empty_matrices(shape: tuple[int, int, int]) -> None:
+    a, b = torch.zeros(shape[:2]).requires_grad_(), torch.zeros(shape[1:]).requires_grad_()
+    s.log_matmul(a, b).sum().backward()
+    assert (a.grad == 0).all()
+    assert (b.grad == 0).all()
+
+
+@pytest.mark.parametrize("size", [1e-20, 1.0, 1e8, 1e20])
+def test_forward_mode_with_large_and_small_tangents(size: float) -> None:
+    a, b = draw(3, 40).float(), draw(40, 2, seed=1).float()
+    tangents = (draw(3, 40, seed=2).float() * size, draw(40, 2, seed=3).float() * size)
+    found = torch.func.jvp(s.log_matmul, (a, b), tangents)[1]
+    p = torch.softmax(a.double()[:, :, None] + b.double(), 1)
+    terms = p * (tangents[0].double()[:, :, None] + tangents[1].double())
+    assert ((found - terms.sum(1)).abs() <= 16 * 2.0**-24 * terms.abs().sum(1)).all()
+
+
+def test_the_gradient_to_the_temperature_keeps_its_digits() -> None:
+    a, b = draw(3, 40).float() + 1000, draw(40, 2, seed=1).float() - 500
+
+    def slope(a: Any, b: Any) -> Any:
+        t = torch.ones(1, dtype=a.dtype, requires_grad=True)
+        return torch.autograd.grad(s.log_matmul(a, b, temperature=t).sum(), t)[0].item()
+
+    assert slope(a, b) == pytest.approx(slope(a.double(), b.double()), rel=1e-5)
+
+
+def test_elements_without_terms_add_nothing_to_the_gradient_of_the_temperature() -> None:
+    a, b = torch.tensor([[-math.inf, -math.inf], [0.0, 1.0]]), torch.zeros(2, 2)
+    slopes = []
+    for rows, g in ((a, torch.tensor([[math.nan, 1.0], [1.0, 1.0]])), (a[1:], torch.ones(1, 2))):
+        t = torch.ones(1, requires_grad=True)
+        s.log_matmul(rows, b, temperature=t).backward(g[None])
+        slopes.append(t.grad.item())
+    assert slopes[0] == slopes[1]
+
+
+def test_permuted_temperatures() -> None:
+    a, b, t = draw(2, 3, 4, 5), draw(5, 6, seed=1), torch.tensor([[1.0, 2.0], [0.5, 3.0], [0.1, 9.0]]).double().T
+    c = s.log_matmul(a, b, temperature=t)
+    assert torch.equal(c[1, 2], s.log_matmul(a[1, 2], b, temperature=9.0))

@@ -78,6 +78,44 @@ def filled(module: Any, seed: int = 0) -> Any:
     return module
 
 
+def test_results_without_gradients_do_not_cut_later_gradients() -> None:
+    e, t = draw(4, 3).requires_grad_(), draw(3, 3, seed=1).requires_grad_()
+    chain = s.linear_chain(e, t)
+    with torch.no_grad():
+        path = chain.sample(seed=0)
+        chain.log_z.item()
+    found = torch.autograd.grad(chain.log_prob(path), (e, t))
+    wanted = torch.autograd.grad(s.linear_chain(e, t).log_prob(path), (e, t))
+    assert all(map(torch.equal, found, wanted))
+    assert found[0].abs().max() > 0
+    assert abs(float(found[0].sum())) < 1e-12  # observed minus expected
+
+
+def test_shared_transitions_of_many_sequences() -> None:
+    e, t = draw(37, 5, 3), draw(3, 3, seed=1).requires_grad_()
+    found = torch.autograd.grad(s.linear_chain(e, t).log_z.sum(), t)[0]
+    torch.testing.assert_close(found, s.linear_chain(e, t).pair_marginals().sum((0, 1)), rtol=1e-12, atol=1e-13)
+
+
+def test_an_empty_batch_and_forbidden_paths_have_gradients_of_zero() -> None:
+    crf = s.nn.LinearChainCRF(3)
+    crf(torch.zeros(0, 4, 3), torch.zeros(0, 4, dtype=torch.int64)).backward()
+    assert all((x.grad == 0).all() for x in crf.parameters())
+    t = torch.zeros(2, 2)
+    t[0, 1] = -math.inf
+    t.requires_grad_()
+    s.linear_chain(torch.zeros(2, 2), t).log_prob([0, 1]).backward()
+    assert t.grad[0, 1] == 0
+
+
+@pytest.mark.filterwarnings("ignore")  # dynamo warns when it breaks the graph
+def test_a_compiled_module_has_the_bits_of_the_module() -> None:
+    torch._dynamo.reset()
+    crf, e, tags = filled(s.nn.LinearChainCRF(3)), draw(3, 4, 3).float(), torch.zeros(3, 4, dtype=torch.int64)
+    assert torch.equal(torch.compile(crf, backend="aot_eager")(e, tags), crf(e, tags))
+    torch._dynamo.reset()
+
+
 MASK = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]]).bool()
 
 
@@ -92,7 +130,7 @@ def test_the_module_agrees_with_pytorch_crf(reduction: str, batch_first: bool) -
     if not batch_first:
         e, tags, mask = e.transpose(0, 1), tags.T, mask.T
     e1, e2 = e.clone().requires_grad_(), e.clone().requires_grad_()
-    loss, wanted = ours(e1, tags, mask=mask, reduction=reduction), -theirs(e2, tags, mask=mask, reduction=reduction)
+    loss, wanted = ours(e1, tags, mask, reduction), -theirs(e2, tags, mask=mask, reduction=reduction)
     torch.testing.assert_close(loss, wanted)
     loss.sum().backward()
     wanted.sum().backward()

@@ -34,8 +34,15 @@ def compile_whole(room: str) -> None:
         return
     _done.add(room)
     for name in getattr(module, "__all__", ()):
-        if isinstance(function := getattr(module, name), types.FunctionType):
+        function = getattr(module, name)
+        if isinstance(function, types.FunctionType) and not _makes_object(module, function):
             compile_function(function)
+
+
+def _makes_object(module: types.ModuleType, function: Callable[..., Any]) -> bool:
+    """True if a function returns an object of a class of its room, and no arrays. Such an object is no graph node."""
+    made = getattr(module, str(function.__annotations__.get("return")), None)
+    return isinstance(made, type) and not hasattr(made, "_fields")
 
 
 def compile_function(function: Callable[..., Any]) -> None:

@@ -75,7 +75,7 @@ void bind_batch(nb::module_& module, const char* name, const char* text, void (*
         std::tuple<typename Field::Value...> values{fields.read(inputs)...};
         Args args;
         std::apply([&](auto&... value) { (fields.put(args, value), ...); }, values);
-        if (args.items == 0 || args.rows == 0 || args.cols == 0) return;
+        if (args.items == 0) return;
         const std::int64_t work = args.items * args.rows * args.cols * std::max<std::int64_t>(args.depth, 1);
         args.threads = work < kParallel ? 1 : threads_now();
         const nb::gil_scoped_release release;
@@ -142,7 +142,6 @@ void bind_chain(nb::module_& module, const char* name, const char* text, void (*
         for (std::int64_t item = 0; item < args.items; ++item)
             if (args.lengths[item] < 0 || args.lengths[item] > args.length)
                 throw nb::value_error("lengths: expected numbers from 0 to the number of positions");
-        if (args.items == 0) return;
         args.threads = args.items * args.length * args.tags * args.tags < kParallel ? 1 : threads_now();
         const nb::gil_scoped_release release;
         kernel(args);

@@ -18,7 +18,7 @@ template <class T> class Marginals {
     // p(y_t = i) g for all i, from alpha and beta.
     void take_marginals(std::int64_t t) {
         const double* const alpha = of_.alpha() + t * tags_;
-        for (std::int64_t i = 0; i < tags_; ++i) row_[i] = alpha[i] + beta_[i];
+        for (std::int64_t i = 0; i < tags_; ++i) row_[i] = Step::term(alpha[i], beta_[i]);
         exponentials(row_.get(), tags_, log_z_, p_.get());
         const V g = V::all(g_);
         for (std::int64_t i = 0; i < pitch_; i += kLanes) (g * V::load(p_.get() + i)).store(p_.get() + i);

@@ -17,7 +17,7 @@ using core::Factor2D;
 using V = Pack<double>;
 constexpr std::int64_t kLanes = V::kLanes;
 
-// This is no std::vector, because all instruction sets would share one compiled copy of its functions.
+// Not a std::vector, because all instruction sets would share one compiled copy of its functions.
 template <class T> using Numbers = std::unique_ptr<T[]>;
 template <class T> Numbers<T> numbers(std::int64_t count) { return Numbers<T>(new T[static_cast<std::size_t>(count)]); }
 

@@ -51,7 +51,7 @@ constexpr std::int64_t kGroups = 16;
 template <class T> void marginals_as(const ChainArgs& args) {
     const std::int64_t groups = std::min(args.items, kGroups), square = args.tags * args.tags;
     const std::int64_t size = args.transition_steps * square, count = args.items * args.length * args.tags;
-    const bool own = args.transition_items > 1 || args.items == 1, each_step = args.transition_steps > 1;
+    const bool own = args.transition_items != 1 || args.items == 1, each_step = args.transition_steps > 1;
     T* const to = reinterpret_cast<T*>(args.to_transitions.data);
     std::fill_n(reinterpret_cast<T*>(args.to_emissions.data), count, T{0});
     std::fill_n(to, args.transition_items * size, T{0});

@@ -11,6 +11,7 @@ from softargmax.core.arrays import (
     as_number,
     device_of,
     dtype_name,
+    followed,
     frozen,
     like,
     namespace,
@@ -23,6 +24,7 @@ from softargmax.core.types import Array, Generator, Integers, Logits, Numbers, o
 from softargmax.sample import categorical
 from softargmax.structure import chain_operations as operations
 from softargmax.structure.chain_operations import Chain, Marginals
+from softargmax.structure.reference_chain import plus
 from softargmax.structure.results import BestPath
 
 
@@ -69,8 +71,9 @@ def linear_chain(
 
     Notes
     -----
-    The kernels compute in float64, one position after another. They take O(L C^2) time for a sequence, and hold O(L C)
-    numbers. The results of a sequence have the same bits in every batch, and with any padding.
+    The kernels compute in float64, one position after another. They take O(L C^2) time for a sequence, and log Z and
+    the marginals of tags hold O(L C) numbers. The results of a sequence have the same bits in every batch, and with any
+    padding; draws do with the same `stream`.
 
     Gradient: that of log Z with respect to E and T are the marginals of tags and of pairs of tags.
 
@@ -130,7 +133,7 @@ class LinearChain:
         ends = ((start, "start", positions == 0), (end, "end", positions == self._lengths[:, None] - 1))
         for scores, name, there in ends:
             if scores is not None:
-                e = xp.where(there[..., None], e + xp.astype(_tag_scores(scores, e, name), e.dtype), e)
+                e = xp.where(there[..., None], plus(e, xp.astype(_tag_scores(scores, e, name), e.dtype)), e)
         self._chain = Chain(e, t, self._lengths)
         self._found: Any = None
 
@@ -138,6 +141,11 @@ class LinearChain:
     def log_z(self) -> Array:
         """log Z, shape (...): the logarithm of the sum of e^score over all paths. It is 0 for an empty sequence."""
         return self._rows(self._partition().log_z)
+
+    @property
+    def positions(self) -> Array:
+        """The number of positions of all sequences together."""
+        return namespace(self._lengths).sum(self._lengths)
 
     def marginals(self) -> Array:
         """Return the probability of each tag at each position, shape (..., L, C), and 0 beyond the end."""
@@ -159,18 +167,25 @@ class LinearChain:
 
     def score(self, tags: Integers) -> Array:
         """Return the score s(y) of a path, shape (...). Tags beyond the end of a sequence are ignored."""
-        e, t = self._chain.emissions, self._chain.transitions
+        return self._rows(self._score(tags))
+
+    def _score(self, tags: Any) -> Any:
+        """Return the score in float64. A part of -inf has no gradient. Positions are added one after another."""
+        e, t, _ = self._chain
         y, xp = self._tags(tags), namespace(e)
         of_tags = xp.take_along_axis(e, y[..., None], axis=-1)[..., 0]
-        flat = xp.broadcast_to(xp.reshape(t, (*t.shape[:2], -1)), (e.shape[0], self._steps, t.shape[-1] ** 2))
+        size = t.shape[-1] ** 2
+        flat = xp.broadcast_to(xp.reshape(t, (*t.shape[:2], size)), (e.shape[0], self._steps, size))
         pairs = y[:, :-1] * t.shape[-1] + y[:, 1:]
         of_pairs = xp.take_along_axis(flat, pairs[..., None], axis=-1)[..., 0]
-        total = xp.sum(xp.where(self._inside, of_tags, 0.0), axis=-1)
-        return self._rows(total + xp.sum(xp.where(self._inside[:, 1:], of_pairs, 0.0), axis=-1))
+        return _in_order(of_tags, self._inside) + _in_order(of_pairs, self._inside[:, 1:])
 
     def log_prob(self, tags: Integers) -> Array:
-        """Return the log-probability of a path, s(y) - log Z, shape (...)."""
-        return self.score(tags) - self.log_z
+        """Return the log-probability of a path, s(y) - log Z, shape (...). It is -inf if no path is possible."""
+        log_z, score = self._partition().log_z, self._score(tags)
+        xp = namespace(score)
+        none = log_z == -math.inf
+        return self._rows(xp.where(none, -math.inf, score - xp.where(none, 0.0, log_z)))
 
     def best(self) -> BestPath:
         """Return a path with the largest score (Viterbi), and its score. Of equal tags it has the first."""
@@ -211,6 +226,8 @@ class LinearChain:
         return namespace(x).reshape(x, (*self._batch, *x.shape[1:]))
 
     def _partition(self) -> Any:
+        if followed(self._chain.emissions):  # a result that is kept could lack its derivative, or be used twice
+            return operations.partition(self._chain)
         if self._found is None:
             self._found = operations.partition(self._chain)
         return self._found
@@ -263,7 +280,7 @@ class LinearChain:
                 of_step = transitions[:, 0 if transitions.shape[1] == 1 else t]
                 to = xp.broadcast_to(of_step, (e.shape[0], size, size))
                 columns = xp.take_along_axis(_repeated(to, draws), tag[:, None, None], axis=2)[..., 0]
-                z = xp.where((t + 1 < lengths)[:, None], z + xp.astype(columns, z.dtype), z)
+                z = xp.where((t + 1 < lengths)[:, None], plus(z, xp.astype(columns, z.dtype)), z)
             inside = t < lengths
             z = xp.where(inside[:, None], z, 0.0)
             tag = categorical(z, seed=_seed_at(seed, t), stream=streams)
@@ -285,14 +302,18 @@ def _repeated(x: Any, times: int) -> Any:
 
 
 def _expected(scores: Any, p: Any) -> Any:
-    """Return <p, scores> of each item. A probability of 0 counts as 0, even times -inf.
-
-    Positions are added one after another, so that padding does not change the order of the sum.
-    """
+    """Return <p, scores> of each item. A probability of 0 counts as 0, even times -inf."""
     xp = namespace(p)
     terms = xp.where(p == 0, 0.0, p * xp.where(p == 0, 0.0, scores))
     of_positions = xp.sum(terms, axis=tuple(range(2, p.ndim)))
-    return xp.cumulative_sum(of_positions, axis=1, include_initial=True)[:, -1]
+    return _in_order(of_positions, xp.ones_like(of_positions) == 1.0)
+
+
+def _in_order(x: Any, inside: Any) -> Any:
+    """Sum positions one after another in float64, so that padding does not change the order. -inf has no gradient."""
+    xp, wide = namespace(x), working_dtype(x, namespace(x))
+    terms = xp.where(inside, xp.where(x == -math.inf, -math.inf, x), 0.0)
+    return xp.cumulative_sum(xp.astype(terms, wide), axis=1, include_initial=True)[:, -1]
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -305,6 +326,8 @@ def _transitions(transitions: Any, e: Any, batch: tuple[int, ...]) -> Any:
     if tuple(t.shape) == (tags, tags):
         return t[None, None]
     steps = max(length - 1, 0)
+    if tuple(t.shape) == (*batch, 1, tags, tags):
+        return xp.reshape(t, (e.shape[0], 1, tags, tags))
     if tuple(t.shape[-3:]) != (steps, tags, tags) or not check.broadcasts(tuple(t.shape[:-3]), batch):
         allowed = f"({tags}, {tags}), or a shape that broadcasts with {(*batch, steps, tags, tags)}"
         raise ValueError(f"transitions: expected {allowed}, got {tuple(t.shape)}")

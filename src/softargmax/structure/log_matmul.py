@@ -66,7 +66,7 @@ def log_matmul(
     Entries of -inf (T < 0: +inf) are outside the support. The term of k is left out if a_ik or b_kj is outside, even if
     the other one is NaN or inf. T = inf is treated as in `logsumexp`.
 
-    The function takes the time of one to two matrix products, and never stores all terms. It multiplies exponentials
+    The function takes the time of about three matrix products, and never stores all terms. It multiplies exponentials
     that are scaled by a power of two for each row of a and each column of b. If an element's sum is then too small, or
     its logarithm too near to 0, the element is computed again, term by term in float64. So the product is also right if
     the largest term of an element is far from the largest entries of its row and column. Its error is below 4 ulp of
@@ -87,13 +87,13 @@ def log_matmul(
 
     Examples
     --------
-    Two steps of a Markov chain, with probabilities 0.9 and 0.1 of staying in states 0 and 1:
+    Two steps of a Markov chain with two states:
 
     >>> import numpy as np, softargmax
-    >>> step = np.log([[0.9, 0.1], [0.9, 0.1]])
-    >>> np.exp(softargmax.log_matmul(step, step)).round(3)
-    array([[0.9, 0.1],
-           [0.9, 0.1]])
+    >>> step = np.log([[0.9, 0.1], [0.5, 0.5]])
+    >>> np.exp(softargmax.log_matmul(step, step)).round(2)
+    array([[0.86, 0.14],
+           [0.7 , 0.3 ]])
     >>> softargmax.log_matmul([[0.0, 1.0]], [[2.0], [0.0]], temperature=0)  # the best of two paths
     array([[2.]])
     """
@@ -101,6 +101,7 @@ def log_matmul(
     b = check.scores(like(b, a, "b"), "b")
     xp, dtype = namespace(a), check.wider(a, b)
     vectors = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
+    in_a, in_b = _mask(where_a, a, "where_a", 0), _mask(where_b, b, "where_b", 1)
     a, b = _matrix(a, "a", 0), _matrix(b, "b", 1)
     batch = _batch(a, b, temperature)
     if batch is None or a.shape[-1] != b.shape[-2]:
@@ -108,12 +109,17 @@ def log_matmul(
         raise ValueError(f"b: expected shape {fits}, got {tuple(b.shape)}")
     items = xp.zeros((*batch, 1, 1), dtype=a.dtype, device=device_of(a))
     beta = check.scale_of(temperature, base, items, (len(batch), len(batch) + 1), rows="the batch")
-    a, b = (
-        _in_support(xp.astype(x, row_dtype(dtype)), where, name, beta)
-        for x, where, name in ((a, where_a, "where_a"), (b, where_b, "where_b"))
-    )
+    a, b = (_in_support(xp.astype(x, row_dtype(dtype)), mask, beta) for x, mask in ((a, in_a), (b, in_b)))
     c = xp.astype(_product(a, b, beta, batch), dtype)
     return squeezed(c, vectors) if vectors else c
+
+
+def _mask(where: Any, x: Any, name: str, axis: int) -> Any:
+    """Return a checked mask, with the additional axis of a vector."""
+    if where is None:
+        return None
+    mask = check.mask(where, x, name=name)
+    return namespace(mask).expand_dims(mask, axis=axis) if x.ndim == 1 and mask.ndim == 1 else mask
 
 
 def _matrix(x: Any, name: str, axis: int) -> Any:
@@ -138,25 +144,29 @@ def _batch(a: Any, b: Any, temperature: Any) -> tuple[int, ...] | None:
         return batch  # `check.scale_of` raises the error
 
 
-def _in_support(x: Any, where: Any, name: str, beta: Scale) -> Any:
+def _in_support(x: Any, mask: Any, beta: Scale) -> Any:
     """Replace the entries outside the mask by -inf (beta < 0: +inf)."""
-    if where is None:
+    if mask is None:
         return x
-    xp, mask = namespace(x), check.mask(where, x, name=name)
-    outside = xp.where(xp.asarray(beta.hi) < 0.0, math.inf, -math.inf)
-    return xp.where(mask, x, xp.astype(outside, x.dtype))
+    xp = namespace(x)
+    if is_number(beta):
+        outside = xp.full_like(x, math.inf if beta.hi < 0.0 else -math.inf)
+    else:
+        inf = xp.full_like(beta.hi, math.inf)
+        outside = xp.astype(xp.where(beta.hi < 0.0, inf, -inf), x.dtype)
+    return xp.where(mask, x, outside)
 
 
 def _product(a: Any, b: Any, beta: Scale, batch: tuple[int, ...]) -> Any:
     """Return the product of batches of matrices. A matrix that is shared by the batch is not copied."""
     xp, shape = namespace(a), (*batch, a.shape[-2], b.shape[-1])
     if is_number(beta) and batch and math.prod(b.shape[:-2]) == 1:
-        rows, shared = xp.reshape(a, (-1, a.shape[-1])), xp.reshape(b, b.shape[-2:])
+        rows, shared = xp.reshape(a, (math.prod(a.shape[:-1]), a.shape[-1])), xp.reshape(b, b.shape[-2:])
         return xp.reshape(operations.log_matmul.first(Factors(rows, shared, beta)), shape)
     if is_number(beta) and batch and math.prod(a.shape[:-2]) == 1:
         turned = _product(xp.matrix_transpose(b), xp.matrix_transpose(a), beta, batch)
         return xp.matrix_transpose(turned)
     a, b = (xp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
     if not is_number(beta):
-        beta = Scale(*(x + xp.zeros((*batch, 1, 1), dtype=x.dtype, device=device_of(x)) for x in beta))
+        beta = Scale(*(xp.zeros((*batch, 1, 1), dtype=x.dtype, device=device_of(x)) + x for x in beta))
     return operations.log_matmul.first(Factors(a, b, beta))

@@ -44,9 +44,9 @@ class LinearChainCRF(nn.Module):
     Notes
     -----
     Call the module with emissions, tags and a mask to get the loss. A mask is True for the positions of a sequence, and
-    must be True for a sequence's first positions only. The names and layouts are those of pytorch-crf, with two
-    differences: the module returns the loss, which pytorch-crf calls the negative log-likelihood, and `batch_first` is
-    True by default. A sequence may be empty.
+    must be True for a sequence's first positions only. The arguments are those of pytorch-crf, with two differences:
+    the module returns the loss, which is minus pytorch-crf's log-likelihood, and `batch_first` is True by default. A
+    sequence may be empty.
 
     See Also
     --------
@@ -89,9 +89,7 @@ class LinearChainCRF(nn.Module):
         return f"{self.num_tags}" if self.batch_first else f"{self.num_tags}, batch_first=False"
 
     @public
-    def forward(
-        self, emissions: Tensor, tags: Tensor, *, mask: Tensor | None = None, reduction: str = "mean"
-    ) -> Tensor:
+    def forward(self, emissions: Tensor, tags: Tensor, mask: Tensor | None = None, reduction: str = "sum") -> Tensor:
         """Return the loss: the negative log-probability of the tags.
 
         `reduction` is "none", "sum", "mean" (over sequences) or "token_mean" (over all positions).
@@ -104,12 +102,7 @@ class LinearChainCRF(nn.Module):
         total = losses.sum()
         if reduction == "sum":
             return total
-        count = mask.sum() if mask is not None and reduction == "token_mean" else self._count(emissions, reduction)
-        return total / count
-
-    def _count(self, emissions: Tensor, reduction: str) -> int:
-        batch = emissions.shape[0 if self.batch_first else 1]
-        return batch if reduction == "mean" else emissions.shape[0] * emissions.shape[1]
+        return total / (losses.numel() if reduction == "mean" else chain.positions)
 
     @public
     def chain(self, emissions: Tensor, mask: Tensor | None = None) -> LinearChain:
@@ -127,11 +120,12 @@ class LinearChainCRF(nn.Module):
         )
 
     def _lengths(self, mask: Tensor, emissions: Tensor) -> Tensor:
+        if mask.dtype not in (torch.bool, torch.uint8):
+            raise TypeError(f"mask: expected dtype bool or uint8, got {mask.dtype}")
+        shape = tuple(emissions.shape[:2]) if self.batch_first else tuple(emissions.shape[1::-1])
+        if tuple(mask.shape) != shape:
+            raise ValueError(f"mask: expected one entry per position, {shape}, got {tuple(mask.shape)}")
         mask = mask if self.batch_first else mask.transpose(0, 1)
-        if mask.shape != emissions.shape[:2]:
-            raise ValueError(
-                f"mask: expected one entry per position, {tuple(emissions.shape[:2])}, got {tuple(mask.shape)}"
-            )
         lengths = mask.bool().sum(1)
         inside = torch.arange(mask.shape[1], device=mask.device) < lengths[:, None]
         if check.inspectable(mask) and not torch.equal(inside, mask.bool()):

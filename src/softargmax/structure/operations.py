@@ -11,7 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.arrays import namespace
+from softargmax.core.arrays import frozen, namespace
 from softargmax.core.operation import Operation, finite_or_zero, is_number, row_sum, slope
 from softargmax.core.record import Beta, Gradients, Packed, Result, Tangents, Wanted, gradient
 from softargmax.core.scale import Scale
@@ -79,7 +79,10 @@ def _product_vjp(i: Factors, r: Product, g: Product, wanted: Wanted) -> Gradient
     found = term_sums(Terms(i.a, i.b, r.wide, i.beta, w, None, None, to))
     gradients = {"a": found.to_a, "b": found.to_b}
     if "beta" in wanted:
-        of_beta = _total(i.a, found.to_a) + _total(i.b, found.to_b) - _total(r.wide, w)
+        m, n, finite = _shifts(i, r)
+        sums = term_sums(Terms(i.a, i.b, r.wide, i.beta, xp.where(finite, w, 0.0), None, None, "ab"))
+        of_beta = _total(i.a - m, sums.to_a) + _total(i.b - n, sums.to_b)
+        of_beta = of_beta - _total(xp.where(finite, r.wide - m - n, 0.0), xp.where(finite, w, 0.0))
         gradients["beta"] = _by_beta(i.beta, of_beta)
     return gradients
 
@@ -91,10 +94,11 @@ def _product_jvp(i: Factors, r: Product, t: Tangents) -> Product:
         dc = dc + term_sums.first(terms._replace(x=t["a"]))
     if "b" in t:
         dc = dc + term_sums.first(terms._replace(y=t["b"]))
-    if "beta" in t:
-        mean = term_sums.first(terms._replace(x=i.a)) + term_sums.first(terms._replace(y=i.b))
-        dc = dc + _by_beta(i.beta, (mean - r.wide) * t["beta"])
     xp = namespace(r.wide)
+    if "beta" in t:
+        m, n, finite = _shifts(i, r)
+        mean = term_sums.first(terms._replace(x=i.a - m)) + term_sums.first(terms._replace(y=i.b - n))
+        dc = dc + _by_beta(i.beta, xp.where(finite, mean - (r.wide - m - n), 0.0) * t["beta"])
     return Product(xp.astype(dc, i.a.dtype), xp.astype(dc, r.wide.dtype))
 
 
@@ -112,6 +116,22 @@ log_matmul: Operation[Factors, Product] = Operation(
     saved={"a", "b", "beta", "wide"},
     batch=_batch,
 )
+
+
+def _shifts(i: Factors, r: Product) -> tuple[Any, Any, Any]:
+    """Return the largest finite score of each row of a and column of b, and where c is finite.
+
+    Subtracting them from a, b and c changes no derivative with respect to beta, but keeps its digits.
+    """
+    xp = namespace(i.a)
+
+    def largest(x: Any, axis: int) -> Any:
+        if x.shape[axis] == 0:
+            return 0.0
+        top = xp.max(xp.where(xp.isfinite(x), x, -math.inf), axis=axis, keepdims=True)
+        return frozen(xp.where(xp.isfinite(top), top, 0.0))
+
+    return largest(i.a, -1), largest(i.b, -2), xp.isfinite(r.wide)
 
 
 def _total(x: Any, slopes: Any) -> Any:

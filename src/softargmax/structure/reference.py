@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax.core.arrays import namespace, working_dtype
+from softargmax.core.arrays import device_of, namespace, working_dtype
 from softargmax.core.scale import Scale
 from softargmax.normalize.operations import LogSumExp, logsumexp
 
@@ -36,11 +36,19 @@ def _each_term(beta: Scale) -> Scale:
     return beta if isinstance(beta.hi, float) else Scale(beta.hi[..., None], beta.lo[..., None])
 
 
+def _sign(beta: Scale) -> Any:
+    """Return -1 for a negative beta, and 1 otherwise."""
+    if isinstance(beta.hi, float):
+        return -1.0 if beta.hi < 0.0 else 1.0
+    xp, one = namespace(beta.hi), namespace(beta.hi).ones_like(beta.hi)
+    return xp.where(beta.hi < 0.0, -one, one)
+
+
 def _sums_of_scores(a: Any, b: Any, beta: Scale) -> Any:
     """Return beta's sign times (a_ik + b_kj), or -inf outside the support."""
     xp = namespace(a)
     wide = working_dtype(a, xp)
-    sign = 1.0 - 2.0 * (_each_term(beta).hi < 0.0)
+    sign = _sign(_each_term(beta))
     a, b = (xp.astype(x, wide) for x in (a, b))
     a, b = a[..., :, :, None] * sign, b[..., None, :, :] * sign
     return xp.where((a == -math.inf) | (b == -math.inf), -math.inf, a + b)
@@ -51,10 +59,10 @@ def log_matmul(a: Any, b: Any, beta: Scale) -> tuple[Any, Any]:
     """Return c in the dtype of a, and in the widest dtype."""
     xp, size = namespace(a), _each_term(beta)
     wide = working_dtype(a, xp)
-    found = [xp.zeros((*a.shape[:-2], 0, b.shape[-1]), dtype=wide)]
+    found = [xp.zeros((*a.shape[:-2], 0, b.shape[-1]), dtype=wide, device=device_of(a))]
     for part in _rows(a, b):
         z = _sums_of_scores(a[..., part, :], b, beta)
-        sign = 1.0 - 2.0 * (size.hi < 0.0)
+        sign = _sign(size)
         of = LogSumExp(z, None, None, Scale(abs(size.hi), size.lo * sign), (z.ndim - 2,), wide)
         found.append(sign * logsumexp.define(of, True))
     c = xp.concat([found[0], *(x[..., 0, :] for x in found[1:])], axis=-2)
@@ -65,7 +73,7 @@ def _terms(a: Any, b: Any, c: Any, beta: Scale) -> Any:
     """Return p for some rows. In the limits, and for an infinite c, the largest scores share p equally."""
     xp, size = namespace(a), _each_term(beta)
     z, c = _sums_of_scores(a, b, beta), c[..., :, None, :]
-    sign = 1.0 - 2.0 * (size.hi < 0.0)
+    sign = _sign(size)
     inside = z != -math.inf
     shared = (abs(size.hi) == math.inf) | (size.hi == 0.0) | (xp.abs(c) == math.inf)
     level = xp.where((size.hi == 0.0) & xp.isfinite(z), 0.0, z)
@@ -81,9 +89,9 @@ def _terms(a: Any, b: Any, c: Any, beta: Scale) -> Any:
 def term_sums(a: Any, b: Any, wide: Any, beta: Scale, w: Any, x: Any, y: Any, to: str) -> tuple[Any, Any, Any]:
     """Return sum_k p x y, sum_j p w y and sum_i p w x, or an array of shape (0,) for each that is not in `to`."""
     xp = namespace(a)
-    dtype, none = working_dtype(a, xp), xp.zeros((0,), dtype=a.dtype)
+    dtype, none = working_dtype(a, xp), xp.zeros((0,), dtype=a.dtype, device=device_of(a))
     to_c, to_a = [], []
-    to_b = xp.zeros(b.shape, dtype=dtype)
+    to_b = xp.zeros(b.shape, dtype=dtype, device=device_of(a))
 
     def times(p: Any, *weights: Any) -> Any:
         for one in weights:
@@ -99,6 +107,9 @@ def term_sums(a: Any, b: Any, wide: Any, beta: Scale, w: Any, x: Any, y: Any, to
         to_a.append(xp.sum(times(p, w_part, y_part), axis=-1))
         to_b = to_b + xp.sum(times(p, w_part, x_part), axis=-3)
     found = {"c": (to_c, wide.shape), "a": (to_a, a.shape)}
-    rows = {name: xp.concat(x, axis=-2) if x else xp.zeros(shape, dtype=dtype) for name, (x, shape) in found.items()}
+    rows = {
+        name: xp.concat(x, axis=-2) if x else xp.zeros(shape, dtype=dtype, device=device_of(a))
+        for name, (x, shape) in found.items()
+    }
     rows["b"] = to_b
     return tuple(xp.astype(rows[name], a.dtype) if name in to else none for name in ("c", "a", "b"))

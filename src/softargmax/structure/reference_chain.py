@@ -23,7 +23,7 @@ def _wide(*arrays: Any) -> tuple[Any, ...]:
     return tuple(xp.astype(x, working_dtype(x, xp)) for x in arrays)
 
 
-def _plus(a: Any, b: Any) -> Any:
+def plus(a: Any, b: Any) -> Any:
     """Return a + b, and -inf if one of them is -inf."""
     xp = namespace(a)
     outside = (a == -INF) | (b == -INF)
@@ -48,7 +48,7 @@ def _alphas(e: Any, transitions: Any, lengths: Any) -> list[Any]:
     for t in range(e.shape[1]):
         to = e[:, t]
         if t:
-            to = _plus(to, _lse(_plus(found[-1][:, :, None], _step(transitions, t - 1)), 1))
+            to = plus(to, _lse(plus(found[-1][:, :, None], _step(transitions, t - 1)), 1))
         found.append(xp.where((t < lengths)[:, None], to, -INF))
     return found
 
@@ -59,7 +59,7 @@ def _betas(e: Any, transitions: Any, lengths: Any) -> list[Any]:
     found: list[Any] = []
     for t in reversed(range(e.shape[1])):
         if t + 1 < e.shape[1]:
-            after = _lse(_plus(_step(transitions, t), _plus(e[:, t + 1], beta)[:, None, :]), 2)
+            after = _lse(plus(_step(transitions, t), plus(e[:, t + 1], beta)[:, None, :]), 2)
             beta = xp.where((t + 1 < lengths)[:, None], after, 0.0)
         found.insert(0, beta)
     return found
@@ -88,13 +88,11 @@ def marginals(emissions: Any, transitions: Any, lengths: Any, g: Any) -> tuple[A
     xp = namespace(e)
     alphas, betas = _alphas(e, wide_transitions, lengths), _betas(e, wide_transitions, lengths)
     log_z = _log_z(alphas, lengths, e)[:, None]
-    found = [g[:, None] * _exp(_plus(a, b), log_z) for a, b in zip(alphas, betas, strict=True)]
+    found = [g[:, None] * _exp(plus(a, b), log_z) for a, b in zip(alphas, betas, strict=True)]
     to_e = xp.astype(xp.stack(found, axis=1), emissions.dtype) if found else emissions
     pairs = []
     for t in range(e.shape[1] - 1):
-        score = _plus(
-            alphas[t][:, :, None], _plus(_step(wide_transitions, t), _plus(e[:, t + 1], betas[t + 1])[:, None])
-        )
+        score = plus(alphas[t][:, :, None], plus(_step(wide_transitions, t), plus(e[:, t + 1], betas[t + 1])[:, None]))
         inside = (t + 1 < lengths)[:, None, None]
         pairs.append(g[:, None, None] * _exp(xp.where(inside, score, -INF), log_z[:, :, None]))
     empty = xp.zeros((e.shape[0], 0, *transitions.shape[2:]), dtype=e.dtype, device=device_of(e))
@@ -121,7 +119,7 @@ def best_path(emissions: Any, transitions: Any, lengths: Any) -> tuple[Any, Any,
     for t in range(e.shape[1]):
         to = e[:, t]
         if t:
-            to = _plus(to, xp.max(_plus(alphas[-1][:, :, None], _step(transitions, t - 1)), axis=1))
+            to = plus(to, xp.max(plus(alphas[-1][:, :, None], _step(transitions, t - 1)), axis=1))
         alphas.append(xp.where((t < lengths)[:, None], to, -INF))
     score = xp.zeros(e.shape[0], dtype=e.dtype, device=device_of(e))
     tag = xp.zeros_like(lengths)
@@ -131,7 +129,7 @@ def best_path(emissions: Any, transitions: Any, lengths: Any) -> tuple[Any, Any,
         score = xp.where(lengths == t + 1, xp.max(z, axis=-1), score)
         if t + 1 < e.shape[1]:
             columns = xp.take_along_axis(_all_items(_step(transitions, t), z), tag[:, None, None], axis=2)[..., 0]
-            z = xp.where((t + 1 < lengths)[:, None], _plus(z, columns), z)
+            z = xp.where((t + 1 < lengths)[:, None], plus(z, columns), z)
         tag = xp.astype(xp.argmax(z, axis=-1), lengths.dtype)
         tags.insert(0, xp.where(t < lengths, tag, -1))
     none = (score == -INF) | xp.isnan(score)

@@ -57,26 +57,39 @@ template <class T> class TermSums {
         });
         return some;
     }
-    // Returns the numbers times weights, or the numbers themselves without weights.
+    // Returns a power of two that is at least the largest finite weight.
+    static double unit_of(const Matrix2D& weights) {
+        const auto row = numbers<double>(weights.cols + kLanes);
+        double most = 0;
+        for (std::int64_t i = 0; i < weights.rows; ++i) {
+            weights.read(i, 0, weights.cols, row.get(), 0);
+            for (std::int64_t k = 0; k < weights.cols; ++k)
+                if (row[k] - row[k] == 0) most = std::max(most, std::fabs(row[k]));
+        }
+        return most > 0 ? std::ldexp(1.0, std::clamp(std::ilogb(most) + 1, -1000, 1000)) : 1;
+    }
+    // Returns the numbers times weights / unit, or the numbers themselves without weights.
     const T* weighted(const Exponentials<T>& of, const Matrix2D& weights, std::int64_t rows, std::int64_t cols,
-                      Numbers<T>& memory) const {
+                      Numbers<T>& memory, double& unit) const {
         if (!weights) return of.data();
         memory = numbers<T>(rows * cols);
+        unit = unit_of(weights);
+        const double inverse_unit = 1 / unit;
         parallel_for(threads_, rows, [&](std::int64_t begin, std::int64_t end) {
             const auto row = numbers<double>(cols + kLanes);
             for (std::int64_t i = begin; i < end; ++i) {
                 weights.read(i, 0, cols, row.get(), 0);
                 for (std::int64_t k = 0; k < cols; ++k) {
                     const double number = static_cast<double>(of.data()[i * cols + k]);
-                    memory[i * cols + k] = static_cast<T>(number == 0 ? 0 : number * row[k]);
+                    memory[i * cols + k] = static_cast<T>(number == 0 ? 0 : number * (row[k] * inverse_unit));
                 }
             }
         });
         return memory.get();
     }
     // Multiplies sums by the exponentials that they have in common.
-    void scale(const T* by, std::int64_t count, T* sums) const {
-        constexpr double unit = 1 / (kSquare * kBalance);
+    void scale(const T* by, double of_weights, std::int64_t count, T* sums) const {
+        const double unit = of_weights / (kSquare * kBalance);
         parallel_for(threads_, count, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t k = begin; k < end; ++k) {
                 const double number = static_cast<double>(by[k]) * unit;
@@ -107,8 +120,9 @@ template <class T> class TermSums {
         }
         const Exponentials<T> x(a_, Line::row, beta_, threads_), y(b_, Line::column, beta_, threads_);
         Numbers<T> ratios, x_weighted, y_weighted;
-        const T* const of_a = to_c || to_b ? weighted(x, x_, rows_, depth_, x_weighted) : nullptr;
-        const T* const of_b = to_c || to_a ? weighted(y, y_, depth_, cols_, y_weighted) : nullptr;
+        double x_unit = 1, y_unit = 1;
+        const T* const of_a = to_c || to_b ? weighted(x, x_, rows_, depth_, x_weighted, x_unit) : nullptr;
+        const T* const of_b = to_c || to_a ? weighted(y, y_, depth_, cols_, y_weighted, y_unit) : nullptr;
         bool some = false;
         if (to_a || to_b) {
             ratios = numbers<T>(rows_ * cols_);
@@ -121,12 +135,12 @@ template <class T> class TermSums {
         if (to_a) {
             T* const out = to_a.template at<T>(0, 0);
             product(factor(ratios.get(), cols_, 1), factor(of_b, 1, cols_), rows_, cols_, depth_, out, threads_);
-            scale(x.data(), rows_ * depth_, out);
+            scale(x.data(), y_unit, rows_ * depth_, out);
         }
         if (to_b) {
             T* const out = to_b.template at<T>(0, 0);
             product(factor(of_a, 1, depth_), factor(ratios.get(), cols_, 1), depth_, rows_, cols_, out, threads_);
-            scale(y.data(), depth_ * cols_, out);
+            scale(y.data(), x_unit, depth_ * cols_, out);
         }
         if (to_c) {
             T* const out = to_c.template at<T>(0, 0);
@@ -135,7 +149,8 @@ template <class T> class TermSums {
                               [&](std::int64_t i, std::int64_t j, std::int64_t n, const double* r, const double*) {
                 T* const at = out + i * cols_ + j;
                 for (std::int64_t k = 0; k < n; ++k)
-                    at[k] = static_cast<T>(r[k] == 0 ? 0 : r[k] / kSquare * static_cast<double>(at[k]));
+                    at[k] =
+                        static_cast<T>(r[k] == 0 ? 0 : r[k] / kSquare * static_cast<double>(at[k]) * (x_unit * y_unit));
             }) || some;
         }
         if (some) add_others(to_c, to_a, to_b, x.shift(), y.shift());

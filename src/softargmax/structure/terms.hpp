@@ -14,7 +14,7 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::structure {
 class Terms {
     const std::int64_t depth_;
     const Scale beta_;
-    const Numbers<double> row_, z_, z_low_;  // z = z_ + z_low_; sums of floats are exact, or need no more digits
+    const Numbers<double> row_, z_, z_low_;  // z = z_ + z_low_; z_low_ is 0 for floats, whose sums have enough digits
     double largest_[kLanes];  // before the scores are flattened
     double m_[kLanes], r_[kLanes], low_[kLanes];
     V top_ = V::all(0);
