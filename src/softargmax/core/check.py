@@ -65,10 +65,8 @@ def at_each(temperature: Any, z: Any, axes: tuple[int, ...]) -> tuple[Any, tuple
     Several temperatures for a single row, or temperatures with more dimensions than z, add leading axes to the scores.
     In all other cases the scores and the axes are returned unchanged.
     """
-    try:
-        is_list = isinstance(temperature, (list, tuple))
-        shape: tuple[int, ...] = tuple(np.shape(temperature) if is_list else getattr(temperature, "shape", ()))
-    except (ValueError, TypeError, RuntimeError):
+    shape = shape_of(temperature)
+    if shape is None:
         return z, axes  # `per_row` raises the error
     more = len(shape) - z.ndim
     if len(shape) == 1 and shape != (1,) and len(axes) == z.ndim:
@@ -77,6 +75,15 @@ def at_each(temperature: Any, z: Any, axes: tuple[int, ...]) -> tuple[Any, tuple
         return z, axes
     front = shape[:more]
     return namespace(z).broadcast_to(z, front + tuple(z.shape)), tuple(i + len(front) for i in axes)
+
+
+def shape_of(temperature: Any) -> tuple[int, ...] | None:
+    """The shape of a number, a list or an array of temperatures, or None if a list has no shape."""
+    try:
+        is_list = isinstance(temperature, (list, tuple))
+        return tuple(np.shape(temperature) if is_list else getattr(temperature, "shape", ()))
+    except (ValueError, TypeError, RuntimeError):
+        return None
 
 
 def optional_mask(where: Any, z: Any) -> Any:

@@ -1,5 +1,5 @@
-// Python bindings of the kernels of the log semiring. An argument is a batch of
-// matrices: a contiguous array whose last two axes are those of the matrices.
+// Python bindings of the kernels of the log semiring. An argument is a batch of matrices: a contiguous array whose last
+// two axes are those of the matrices.
 #include "core/cpp/bind.hpp"
 
 #include "structure/args.hpp"

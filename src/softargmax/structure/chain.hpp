@@ -16,8 +16,6 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::structure {
 
 constexpr double kLeastSum = 0x1p-600;
 
-inline std::int64_t whole_packs(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
-
 // log sum e^z.
 inline double log_sum(const double* z, std::int64_t n) {
     State all;
@@ -25,16 +23,16 @@ inline double log_sum(const double* z, std::int64_t n) {
         all = merge(all, fold(z + i, std::min(kBlock, n - i), Scale{}, Next(z)), Scale{}).state;
     return finalize(all, Scale{});
 }
-inline double largest_of(const double* z, std::int64_t n) { return maximum(z, n); }
 
+// e^(z - m), and 0 for scores that are smaller than m by 700 or more.
+SOFTARGMAX_INLINE V exponential(V z, V m) {
+    const Parts<V> x = parts_of(z - m, Scale{});
+    return keep(above(z, m - V::all(700)), x.e * power_of_two(x.k + V::all(magic_of<double>(0))));
+}
 // e^(z - m) for n numbers, padded with zeros.
 inline void exponentials(const double* z, std::int64_t n, double m, double* to) {
-    const V top = V::all(m), low = V::all(m - 700), bias = V::all(magic_of<double>(0));
-    for (std::int64_t i = 0; i < n; i += kLanes) {
-        const V v = V::load_part(z + i, n - i, -kInf);
-        const Parts<V> x = parts_of(v - top, Scale{});
-        keep(above(v, low), x.e * power_of_two(x.k + bias)).store(to + i);
-    }
+    for (std::int64_t i = 0; i < n; i += kLanes)
+        exponential(V::load_part(z + i, n - i, -kInf), V::all(m)).store(to + i);
 }
 
 // The transitions T of one step, and their exponentials relative to the largest number of each target's column.
@@ -52,12 +50,10 @@ struct Transitions {
             for (std::int64_t j = 0; j < pitch; j += kLanes)
                 max(V::load(score.get() + i * pitch + j), V::load(top.get() + j)).store(top.get() + j);
         }
-        const V bias = V::all(magic_of<double>(0));
         for (std::int64_t i = 0; i < tags; ++i)
             for (std::int64_t j = 0; j < pitch; j += kLanes) {
-                const V v = V::load(score.get() + i * pitch + j), m = V::load(top.get() + j);
-                const Parts<V> x = parts_of(v - m, Scale{});
-                keep(above(v, m - V::all(700)), x.e * power_of_two(x.k + bias)).store(factor.get() + i * pitch + j);
+                const V v = V::load(score.get() + i * pitch + j);
+                exponential(v, V::load(top.get() + j)).store(factor.get() + i * pitch + j);
             }
     }
 };
@@ -88,7 +84,7 @@ class Step {
     bool usable(std::int64_t j) const { return sums_[j] >= kLeastSum && sums_[j] < kInf; }
 
     void compute(const double* z, const Transitions& t, double* to) {
-        m_ = largest_of(z, tags_);
+        m_ = maximum(z, tags_);
         exponentials(z, tags_, m_, a_.get());
         std::int64_t j = 0;
         for (; j + 4 * kLanes <= pitch_; j += 4 * kLanes) multiply<4>(t, j);

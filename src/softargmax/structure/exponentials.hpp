@@ -16,6 +16,7 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::structure {
 using core::Factor2D;
 using V = Pack<double>;
 constexpr std::int64_t kLanes = V::kLanes;
+inline std::int64_t whole_packs(std::int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
 // Not a std::vector, because all instruction sets would share one compiled copy of its functions.
 template <class T> using Numbers = std::unique_ptr<T[]>;
@@ -34,7 +35,7 @@ struct Matrix2D : Factor2D {
         if (type == Type::f64) copy(at<double>(i, j), n, to);
         else copy(at<float>(i, j), n, to);
         for (std::int64_t k = 0; sign < 0 && k < n; ++k) to[k] = -to[k];
-        std::fill(to + n, to + (n + kLanes - 1) / kLanes * kLanes, fill);
+        std::fill(to + n, to + whole_packs(n), fill);
     }
     template <class T> void copy(const T* from, std::int64_t n, double* to) const {
         if (col == 1) convert(from, n, to);

@@ -246,11 +246,8 @@ class LinearChain:
     def _tags(self, tags: Any) -> Any:
         """Check a path, and replace the tags beyond its end by 0."""
         e = self._chain.emissions
-        xp, y = namespace(e), like(tags, e, "tags")
-        shape = (*self._batch, e.shape[1])
-        if dtype_name(y.dtype) not in INTEGERS - {"bool"} or tuple(y.shape) != shape:
-            raise ValueError(f"tags: expected integers of shape {shape}, got {y.dtype} of {tuple(y.shape)}")
-        y = xp.reshape(xp.astype(y, self._lengths.dtype), tuple(self._inside.shape))
+        xp, shape = namespace(e), (*self._batch, e.shape[1])
+        y = xp.reshape(_integers(tags, e, shape, "tags"), tuple(self._inside.shape))
         wrong = self._inside & ((y < 0) | (y >= e.shape[2]))
         if check.inspectable(wrong) and bool(xp.any(wrong)):
             place = int(xp.argmax(xp.astype(xp.reshape(wrong, (-1,)), xp.int8)))
@@ -340,12 +337,18 @@ def _lengths(lengths: Any, e: Any, batch: tuple[int, ...]) -> Any:
     xp = namespace(e)
     if lengths is None:
         return xp.full((e.shape[0],), e.shape[1], dtype=xp.int64, device=device_of(e))
-    n = like(lengths, e, "lengths")
-    if dtype_name(n.dtype) not in INTEGERS - {"bool"} or tuple(n.shape) != batch:
-        raise ValueError(f"lengths: expected integers of shape {batch}, got {n.dtype} of {tuple(n.shape)}")
+    n = _integers(lengths, e, batch, "lengths")
     if check.inspectable(n) and bool(xp.any((n < 0) | (n > e.shape[1]))):
         raise ValueError(f"lengths: expected integers from 0 to {e.shape[1]}, got some outside this range")
-    return xp.reshape(xp.astype(n, xp.int64), (-1,))
+    return xp.reshape(n, (-1,))
+
+
+def _integers(x: Any, e: Any, shape: tuple[int, ...], name: str) -> Any:
+    found = like(x, e, name)
+    if dtype_name(found.dtype) not in INTEGERS - {"bool"} or tuple(found.shape) != shape:
+        raise ValueError(f"{name}: expected integers of shape {shape}, got {found.dtype} of {tuple(found.shape)}")
+    xp = namespace(found)
+    return xp.astype(found, xp.int64)
 
 
 def _tag_scores(scores: Any, e: Any, name: str) -> Any:

@@ -136,11 +136,8 @@ def _batch(a: Any, b: Any, temperature: Any) -> tuple[int, ...] | None:
     except ValueError:
         return None
     try:
-        is_list = isinstance(temperature, (list, tuple))
-        return np.broadcast_shapes(
-            batch, tuple(np.shape(temperature) if is_list else getattr(temperature, "shape", ()))
-        )
-    except (ValueError, TypeError):
+        return np.broadcast_shapes(batch, check.shape_of(temperature) or ())
+    except ValueError:
         return batch  # `check.scale_of` raises the error
 
 

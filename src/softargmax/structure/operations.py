@@ -75,9 +75,11 @@ def _product_vjp(i: Factors, r: Product, g: Product, wanted: Wanted) -> Gradient
     xp = namespace(i.a)
     parts = [xp.astype(x, i.a.dtype) for x in g if x is not None]
     w = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-    to = "ab" if "beta" in wanted else "".join(name for name in ("a", "b") if name in wanted)
-    found = term_sums(Terms(i.a, i.b, r.wide, i.beta, w, None, None, to))
-    gradients = {"a": found.to_a, "b": found.to_b}
+    gradients: dict[str, Any] = {}
+    if wanted & {"a", "b"}:
+        to = "".join(name for name in ("a", "b") if name in wanted)
+        found = term_sums(Terms(i.a, i.b, r.wide, i.beta, w, None, None, to))
+        gradients = {"a": found.to_a, "b": found.to_b}
     if "beta" in wanted:
         m, n, finite = _shifts(i, r)
         sums = term_sums(Terms(i.a, i.b, r.wide, i.beta, xp.where(finite, w, 0.0), None, None, "ab"))
