@@ -1,7 +1,7 @@
 """Arrays of every library: their kind, namespace, dtype and axes, and conversion of arguments to one kind.
 
-A *kind* is one of "numpy", "torch" (a tensor in CPU memory), "torch-device" (a tensor on any other device) and
-"array-api" (an array of any other library).
+A *kind* is one of "numpy", "torch" (a tensor in CPU memory), "torch-cuda", "torch-device" (a tensor on any other
+device) and "array-api" (an array of any other library).
 
 Frameworks are looked up in `sys.modules` and never imported. If a library was not imported, no argument can be an
 array of that library.
@@ -42,7 +42,7 @@ def kind_of(z: Any) -> str:
             return "numpy"
         kind = _kinds[type(z)] = "torch, by device" if is_torch(z) else "array-api"
     if kind == "torch, by device":
-        return "torch" if z.is_cpu else "torch-device"
+        return "torch" if z.is_cpu else "torch-cuda" if z.is_cuda else "torch-device"
     return kind
 
 

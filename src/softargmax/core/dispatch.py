@@ -1,16 +1,19 @@
 """The choice of an implementation for a kind of array (arrays.py).
 
-An *implementation* is "native", the kernels of the compiled core, or "reference", the definitions in array-API Python
-(operation.py). By default a call runs a kernel if one exists for the array's kind, and the definition otherwise.
+An *implementation* is "native", the kernels of the compiled core, "triton", the kernels for CUDA, or "reference", the
+definitions in array-API Python (operation.py). By default a call runs a kernel if one exists for the array's kind, and
+the definition otherwise.
 `using(name)` or the environment variable SOFTARGMAX_IMPLEMENTATION requests an implementation by name. A call with an
 array that the requested implementation does not support raises an error.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core.arrays import kind_of
@@ -19,9 +22,13 @@ from softargmax.core.signature import public
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""True if Triton interprets its kernels on the CPU. Then `using("triton")` runs them on tensors in CPU memory."""
+
 SERVES = {
     "native": ("numpy", "torch"),
-    "reference": ("numpy", "torch", "torch-device", "array-api"),
+    "triton": ("torch", "torch-cuda") if INTERPRETED else ("torch-cuda",),
+    "reference": ("numpy", "torch", "torch-cuda", "torch-device", "array-api"),
 }
 """The kinds of arrays that each implementation supports."""
 
@@ -39,8 +46,9 @@ def using(name: str) -> Iterator[None]:
 
     Parameters
     ----------
-    name : {"native", "reference"}
-        "native" is the compiled core for arrays in CPU memory; "reference" is the definition in array-API Python.
+    name : {"native", "triton", "reference"}
+        "native" is the compiled core for arrays in CPU memory; "triton" are the kernels for CUDA tensors; "reference"
+        is the definition in array-API Python.
 
     Notes
     -----
@@ -85,3 +93,9 @@ def requested_name() -> str | None:
 def is_native(z: Any) -> bool:
     """True if calls with this array may run kernels of the compiled core."""
     return kind_of(z) in ("numpy", "torch") and requested_name() != "reference"
+
+
+@functools.cache
+def has_triton() -> bool:
+    """True if Triton is installed. Without it, the definitions serve CUDA tensors."""
+    return find_spec("triton") is not None

@@ -192,6 +192,8 @@ class Operation(Generic[A, R]):
             return launchers[type(array)]
         if name == "reference":
             return self.torch.run_definition
+        if name == "triton":
+            return self.torch.run
         if "cpu" in self.torch.launch:
             launchers[type(array)] = self.torch.launch["cpu"]
         return self.torch.serve_eager

@@ -17,7 +17,7 @@ def output(out: Any, z: Any, dtype: Any, where: Any = None, scale: Any = ()) -> 
     is read.
     """
     kind = kind_of(z)
-    if kind not in ("numpy", "torch", "torch-device") and not is_strict(z):
+    if kind not in ("numpy", "torch", "torch-cuda", "torch-device") and not is_strict(z):
         raise TypeError(f"out: expected None, as {type(z).__name__} cannot be written into, got {type(out).__name__}")
     if isinstance(out, np.ma.MaskedArray):
         raise TypeError("out: expected a plain array, got a masked array; pass its data")

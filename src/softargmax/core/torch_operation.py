@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from softargmax.core import _native, dispatch
+from softargmax.core.arrays import kind_of
 from softargmax.core.record import AXES, OPERATIONS, Gradients, Wanted
 from softargmax.core.torch_compile import compile_whole
 from softargmax.core.torch_memory import CPU, DEVICE
@@ -31,6 +32,7 @@ from softargmax.core.torch_private import (
     below_autograd,
     enable_single_level_autograd_function,
     forward_mode,
+    know_cuda,
     primal,
     tangent_of,
     transformed,
@@ -104,10 +106,13 @@ class TorchOperation:
         """Return the results, or only the first one, by the path that `stage` selects."""
         if out is not None:
             return self._into(i, out)
+        array = self.operation.array(i)
+        if array.is_cuda:
+            know_cuda()
         stage = self.stage(i)
-        if stage is AT_ONCE:
-            return self.launch["cpu"](i, first)
-        if stage is RECORDED:
+        if stage is AT_ONCE and self._served(i):
+            return self.launcher(array.device.type)(i, first)
+        if stage is RECORDED and self._served(i):
             found = self._apply_recorded(i, first, *self.slots.of_varying(i))
             return found[0] if first and self.many else found
         if not self._served(i):
@@ -131,21 +136,31 @@ class TorchOperation:
         return found[0] if first and self.many else found
 
     def _served(self, i: Any) -> bool:
-        """True if the device has a kernel. Raise if it has none and the implementation "native" was requested."""
-        device = self.operation.array(i).device.type
-        if device in self.operation.kernels:
-            return True
-        name = dispatch.requested_name()
-        if name is not None and device != "cpu":
-            dispatch.check_serves(name, "torch-device")
-        return False
+        """True if there is a kernel. Raise if the requested implementation does not serve the device."""
+        array, name = self.operation.array(i), dispatch.requested_name()
+        device = "cuda" if name == "triton" else array.device.type
+        if name is not None:
+            dispatch.check_serves(name, kind_of(array))
+        return device in self.operation.kernels and (device != "cuda" or dispatch.has_triton())
+
+    def launcher(self, device: str) -> Any:
+        """The function (arguments, first, out) -> results of a device's kernel, which is imported at the first call.
+
+        Under `using("triton")`, tensors in CPU memory are served by Triton's interpreter.
+        """
+        device = "cuda" if dispatch.requested() == "triton" else device
+        if device not in self.launch:
+            if device == "cuda" and not dispatch.has_triton():
+                return self.operation.define
+            self.launch[device] = self.operation.launcher(self.operation.kernel(device), DEVICE)
+        return self.launch[device]
 
     def _into(self, i: Any, out: Tensor) -> Tensor:
         """Write the first result into `out`. The result has no derivative."""
         if not self._served(i):
             self.operation.define(i, True, out)
         elif self.stage(i) is AT_ONCE and ready(out):
-            self.launch["cpu"](i, True, out)
+            self.launcher(out.device.type)(i, True, out)
             torch.autograd.graph.increment_version(out)
         else:
             for name, tensor in (("out", out), *zip(self.slots.names, self.flatten(i), strict=True)):
@@ -200,18 +215,13 @@ class TorchOperation:
             self._implement(device)
 
     def _implement(self, device: str) -> None:
-        """Register the kernel of a device with torch's dispatcher. Its module is imported at the first call."""
-
-        def launcher() -> Any:
-            if device not in self.launch:
-                self.launch[device] = self.operation.launcher(self.operation.kernel(device), DEVICE)
-            return self.launch[device]
+        """Register the kernel of a device with torch's dispatcher."""
 
         def kernel(*flat: Any) -> Any:
-            return launcher()(self.unflatten(*flat))
+            return self.launcher(device)(self.unflatten(*flat))
 
         def kernel_out(out: Tensor, *flat: Any) -> None:
-            launcher()(self.unflatten(*flat), True, out)
+            self.launcher(device)(self.unflatten(*flat), True, out)
             torch.autograd.graph.increment_version(out)
 
         LIBRARY.impl(self.operation.name, kernel, _KEYS[device])
@@ -244,7 +254,7 @@ class TorchOperation:
                 return self.overload.redispatch(keys, *flat)
         i = self.unflatten(*flat)
         if self.stage(i) is AT_ONCE:
-            return self.launch["cpu"](i)
+            return self.launcher(self.operation.array(i).device.type)(i)
         with below_autograd():
             return self.overload(*flat)
 
@@ -273,7 +283,7 @@ class TorchOperation:
         The general Function receives the 22 arguments of a loss one by one, which doubles the time of forward and
         backward.
         """
-        found = kept = self.launch["cpu"](i)
+        found = kept = self.launcher(self.operation.array(i).device.type)(i)
         if first and self.operation.forward_gradients:
             # No other code has references to the gradients that the kernel has written. So the backward pass may scale
             # them in place and return them, and needs no memory for a second gradient of the weights.

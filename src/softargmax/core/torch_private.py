@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +28,7 @@ __all__ = [
     "below_autograd",
     "enable_single_level_autograd_function",
     "forward_mode",
+    "know_cuda",
     "primal",
     "tangent_of",
     "transformed",
@@ -45,19 +47,28 @@ _native.know_torch(transformed, torch._C._len_torch_dispatch_stack, torch._C._ge
 _unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual  # public, but untyped
 
 
-def _plain() -> frozenset[int]:
-    """The dispatch keys of plain tensors in CPU memory.
+def _plain(device: str) -> set[int]:
+    """The dispatch keys of plain tensors on a device.
 
     Lazily negated, batched and sparse tensors, subclasses, and tensors on other devices have additional keys.
     """
-    with _disable_current_modes():  # this file may be imported during a trace
-        ordinary = torch.empty(0, device="cpu")
+    with _disable_current_modes():  # this function may be called during a trace
+        ordinary = torch.empty(0, device=device)
         with torch.inference_mode():
-            inference = torch.empty(0, device="cpu")
-    return frozenset((dispatch_keys(ordinary).raw_repr(), dispatch_keys(inference).raw_repr()))
+            inference = torch.empty(0, device=device)
+    return {dispatch_keys(ordinary).raw_repr(), dispatch_keys(inference).raw_repr()}
 
 
-PLAIN = _plain()
+PLAIN = _plain("cpu")
+"""The dispatch keys of tensors whose memory a kernel may use directly."""
+
+
+@cache
+def know_cuda() -> None:
+    """Add the keys of CUDA tensors to PLAIN. It is called for the first CUDA tensor, because it starts CUDA."""
+    if torch.cuda.is_available():
+        PLAIN.update(_plain("cuda"))
+
 
 # Three conditions as source code. Generated functions contain them inline, because a function call takes 0.1 us.
 EAGER = "_eager()"

@@ -61,7 +61,7 @@ cross_entropy: Operation[CrossEntropy, Loss] = Operation(
         Result("z", "float64", lambda i: (*row_shape(i.z.shape, i.axes), 3), spare=True),
     ),
     definition=reference.cross_entropy,
-    kernels={"cpu": _native.cross_entropy},
+    kernels={"cpu": _native.cross_entropy, "cuda": "softargmax.loss.triton_kernels:cross_entropy"},
     vjp=_cross_entropy_vjp,
     always_by_rule=True,
     saved={*CrossEntropy._fields, *LossOptions._fields, "states"},
@@ -74,7 +74,7 @@ cross_entropy_vjp: Operation[CrossEntropyVjp, ToScores] = Operation(
     CrossEntropyVjp,
     ToScores(like("z")),
     definition=reference.cross_entropy_vjp,
-    kernels={"cpu": _native.cross_entropy_vjp},
+    kernels={"cpu": _native.cross_entropy_vjp, "cuda": "softargmax.loss.triton_kernels:cross_entropy_vjp"},
     vjp=_cross_entropy_vjp_vjp,
     always_by_rule=True,
     constant={"target", "where", "states"},
@@ -85,7 +85,10 @@ cross_entropy_and_gradient: Operation[GradientOf, LossAndGradient] = Operation(
     GradientOf,
     LossAndGradient(Result("z", "dtype", lambda i: _kept(i.of)), like("z")),
     definition=reference.cross_entropy_and_gradient,
-    kernels={"cpu": _native.cross_entropy_and_gradient},
+    kernels={
+        "cpu": _native.cross_entropy_and_gradient,
+        "cuda": "softargmax.loss.triton_kernels:cross_entropy_and_gradient",
+    },
     differentiable=False,  # differentiated calls use the two operations above
     refuse=lambda i, row: refuse(i.of, row),
 )

@@ -90,7 +90,7 @@ def softmax_vjp(p: Any, lse: Any, g: Any, beta: Scale, axes: tuple[int, ...], dt
     xp, wide = namespace(p), working_dtype(p, namespace(p))
     inside = (p != 0) & (lse != INF)
     p, g = (only(inside, xp.astype(x, wide)) for x in (p, g))
-    return xp.astype(p * (g - row_sum(p * g, axes)) * slope(beta), dtype)
+    return xp.astype(only(inside, p * (g - row_sum(p * g, axes))) * slope(beta), dtype)
 
 
 @np.errstate(all="ignore")

@@ -1,0 +1,252 @@
+"""Launching Triton kernels: strides of rows, sizes of blocks, and calls that a kernel leaves to the definition."""
+
+from __future__ import annotations
+
+import functools
+import math
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from softargmax.core.scale import UNIT, Scale, rounded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ELEMENTS = 1024
+"""Scores per warp of a block: 32 per thread."""
+REGISTERS = 1 << 14
+"""The longest row that a block holds in registers. A longer row is cut into parts."""
+PART = 1 << 13
+"""Scores per part of a longer row. It depends on nothing else, because it fixes the order of sums."""
+STRIDED = 1 << 9
+"""The longest row that is read with a stride. Blocks of 16 such rows fit into registers."""
+MEASURED = 90
+"""The compute capability for which the sizes above were chosen."""
+_WARPS = 16
+RUNTIME = ("count", "parts", "each", "tasks", "ahead", "ignore_index")
+"""Numbers for which Triton compiles no kernels of their own."""
+AT_ONCE = 264
+"""Tasks that are read before the first write, two for each multiprocessor of an H100."""
+EACH = 16
+"""The most parts per task, times bytes per score."""
+STAGES = 2
+"""Parts of a task that are loaded at once."""
+_NUMBERS = 8
+
+
+def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+class Rows(NamedTuple):
+    """The rows of several tensors: `total` rows of `scores` scores.
+
+    Row number `row` of a tensor with strides (outer, inner, score) begins at (row // n) outer + (row % n) inner, where
+    n is the field `inner`.
+    """
+
+    total: int
+    inner: int
+    scores: int
+    strides: dict[str, tuple[int, int, int]]
+    tensors: dict[str, Tensor]
+    copied: list[tuple[Tensor, Tensor]]
+    """The results that kernels write into packed memory, and this memory."""
+
+    @property
+    def align(self) -> int:
+        """A power of two that divides the strides of rows and the number of scores, at most 16 bytes of scores."""
+        most = 16 // next(iter(self.tensors.values())).element_size()
+        numbers = [n for outer, inner, score in self.strides.values() if score for n in (outer, inner)]
+        return math.gcd(most, self.scores, *numbers)
+
+    def named(self, *absent: str) -> dict[str, Any]:
+        """The tensors and their strides as arguments of a kernel, by name. Those of absent tensors are not read."""
+        given = {name: self.tensors.get(name) for name in (*self.tensors, *absent)}
+        first = next(iter(self.tensors.values()))
+        found: dict[str, Any] = {name: first if x is None else x for name, x in given.items()}
+        for name in given:
+            found[f"{name}_o"], found[f"{name}_i"], found[f"{name}_k"] = self.strides.get(name, (0, 0, 0))
+        return found | {"count": self.total, "inner": self.inner, "scores": self.scores, "ALIGN": self.align,
+                        "FLAT": self.inner == self.total}  # fmt: skip
+
+    def finish(self) -> None:
+        """Copy results from packed memory to their own."""
+        for result, packed in self.copied:
+            result.copy_(packed)
+
+
+def rows_of(axes: tuple[int, ...], results: Sequence[str], **tensors: Tensor | None) -> Rows:
+    """The rows of tensors along `axes`. All tensors broadcast to the first one, and those of `results` are written.
+
+    If two strides do not describe the rows, or if a long row is not contiguous, tensors are copied.
+    """
+    given = {name: x for name, x in tensors.items() if x is not None}
+    found = _planned(axes, tuple((name, x.shape, x.stride()) for name, x in given.items()))
+    if found is not None and (found.scores <= STRIDED or all(own[2] in (0, 1) for own in found.strides.values())):
+        return found._replace(tensors=given)
+    ndim = next(iter(given.values())).ndim
+    order = (*(d for d in range(ndim) if d not in axes), *axes)
+    packed, copied = {}, []
+    for name, x in given.items():
+        laid = x.reshape((1,) * (ndim - x.ndim) + tuple(x.shape)).permute(order)
+        packed[name] = (
+            torch.empty_like(laid, memory_format=torch.contiguous_format) if name in results else laid.contiguous()
+        )
+        copied += [(laid, packed[name])] * (name in results)
+    last = tuple(range(ndim - len(axes), ndim))
+    found = _planned(last, tuple((name, x.shape, x.stride()) for name, x in packed.items()))
+    if found is None:
+        raise AssertionError("rows: expected one stride per row of contiguous tensors")
+    return found._replace(tensors=packed, copied=copied)
+
+
+@functools.lru_cache(4096)
+def _planned(axes: tuple[int, ...], layout: tuple[tuple[str, Any, Any], ...]) -> Rows | None:
+    """The rows of tensors with these (name, shape, strides). None if more than two strides describe them."""
+    shape = layout[0][1]
+    strides = [_broadcast(own, stride, shape) for _, own, stride in layout]
+    dims = sorted((d for d in range(len(shape)) if d not in axes), key=lambda d: -strides[0][d])
+    outer, along = _joined(dims, shape, strides), _joined(axes, shape, strides)
+    if len(outer) > 2 or len(along) > 1:
+        return None
+    zeros = [0] * len(layout)
+    (first, of_first), (inner, of_inner) = [(1, zeros)] * (2 - len(outer)) + outer
+    scores, of_scores = along[0] if along else (1, [1] * len(layout))
+    each = zip(of_first, of_inner, of_scores, strict=True)
+    by_name = dict(zip((name for name, _, _ in layout), each, strict=True))
+    return Rows(first * inner, inner, scores, by_name, {}, [])
+
+
+def _broadcast(own: Sequence[int], stride: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """The strides of an array broadcast to a shape."""
+    found = [0 if n == 1 else step for n, step in zip(own, stride, strict=True)]
+    return [0] * (len(shape) - len(own)) + found
+
+
+def _joined(dims: Sequence[int], shape: Sequence[int], strides: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
+    """Join neighbouring dimensions that one stride describes, and return the (size, strides) of each."""
+    found: list[tuple[int, list[int]]] = []
+    for d in dims:
+        if shape[d] == 1:
+            continue
+        own = [stride[d] for stride in strides]
+        if found and all(a == b * shape[d] for a, b in zip(found[-1][1], own, strict=True)):
+            found[-1] = found[-1][0] * shape[d], own
+        else:
+            found.append((shape[d], own))
+    return found
+
+
+class Block(NamedTuple):
+    """The size of a kernel's blocks, the number of blocks and of warps, and the constants of a kernel."""
+
+    grid: tuple[int]
+    warps: int
+    named: dict[str, Any]
+
+
+def block(rows: Rows) -> Block:
+    """The block of a kernel that holds whole rows in registers.
+
+    A thread has 32 scores of one row, or 16 scores of several rows, whose numbers per row need registers too. If the
+    scores of a row are not next to each other in memory, a block has at least 8 rows, so that memory is read in pieces
+    of at least 32 bytes.
+    """
+    scores = power_of_two(rows.scores)
+    name, own = next(iter(rows.strides.items()))
+    least = 32 // rows.tensors[name].element_size() if own[2] != 1 and own[1] == 1 else 1
+    count = min(max(ELEMENTS // 2 // scores, least), power_of_two(rows.total))
+    warps = max(count * scores // (ELEMENTS if count == 1 else ELEMENTS // 2), 1)
+    whole = rows.scores == scores and rows.total % count == 0
+    named = {"ROWS": count, "SCORES": scores, "WHOLE": whole}
+    return Block((cdiv(rows.total, count),), min(warps, _WARPS), named)
+
+
+def parts_of(rows: Rows, like: Tensor, *, writes: bool) -> Block:
+    """The block of a kernel that cuts rows into parts, and its memory: states, numbers of rows, and counters of tasks.
+
+    `each` is the number of parts per task, which changes no result. `ahead` rows are read before the first one is
+    written: enough tasks for all programs that can run at once. If nothing is written, that is all rows.
+    """
+    parts = cdiv(rows.scores, PART)
+    each = max(1, min(EACH // like.element_size(), parts * rows.total // AT_ONCE))
+    tasks = cdiv(parts, each)
+    ahead = cdiv(AT_ONCE, tasks) if writes else rows.total
+    shape = rows.total, power_of_two(parts)
+    tickets = like.new_zeros(1 + rows.total, dtype=torch.int32)
+    named = {
+        "m_parts": like.new_empty(shape, dtype=torch.float32),
+        "r_parts": like.new_empty(shape, dtype=torch.float64),
+        "numbers": like.new_empty((rows.total, _NUMBERS), dtype=torch.float32),
+        "tickets": tickets, "done": tickets[1:], "parts": parts, "each": each, "tasks": tasks, "ahead": ahead,
+        "PARTS": shape[1], "SCORES": PART, "STAGES": STAGES, "WHOLE": rows.scores % PART == 0,
+    }  # fmt: skip
+    return Block((tasks * (2 * rows.total + ahead if writes else rows.total),), PART // ELEMENTS, named)
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
+_compiled: dict[Any, Any] = {}
+
+
+def launch(kernel: Any, tile: Block, **named: Any) -> None:
+    """Launch a kernel on the device of its first argument, with arguments by name. Products and sums are never fused.
+
+    Triton's own launch takes 60 us for 35 arguments. Most of it is the choice of the compiled kernel, which depends on
+    types, alignment and divisibility only. So the compiled kernel is kept.
+    """
+    named |= tile.named
+    arguments = [named[name] for name in kernel.arg_names]
+    options = {"num_warps": tile.warps, "enable_fp_fusion": False}
+    first = arguments[0]
+    if not first.is_cuda or first.device.index != torch.cuda.current_device():
+        with torch.cuda.device(first.device) if first.is_cuda else nullcontext():
+            kernel[tile.grid](*arguments, **options)
+        return
+    key = kernel, first.device.index, tile.warps, tuple(map(_kind, kernel.arg_names, arguments))
+    compiled = _compiled.get(key)
+    if compiled is None:
+        _compiled[key] = kernel[tile.grid](*arguments, **options)
+    else:
+        compiled[(*tile.grid, 1, 1)](*arguments)
+
+
+def _kind(name: str, argument: Any) -> Any:
+    """What Triton compiles a kernel for. Names of constants are upper case."""
+    if name.isupper():
+        return argument
+    if isinstance(argument, Tensor):
+        return argument.dtype, argument.data_ptr() % 16 == 0
+    if type(argument) is float:
+        return float
+    fits = -(1 << 31) <= argument < 1 << 31
+    return fits if name in RUNTIME else (argument == 1, argument % 16 == 0, fits)
+
+
+def beta_of(beta: Scale) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors `hi` and `lo` if beta has one number per row, and the other arguments of `load_beta`."""
+    if isinstance(beta.hi, Tensor):
+        return {"hi": beta.hi, "lo": beta.lo}, {"beta_hi": 1.0, "beta_lo": 0.0, "BETA": 2}
+    hi, lo = (1.0, 0.0) if beta is UNIT else rounded(beta, 24)
+    return {}, {"beta_hi": hi, "beta_lo": lo, "BETA": int(beta != UNIT)}
+
+
+def served(*tensors: Tensor | None) -> bool:
+    """True if no tensor has float64 numbers, and none is empty. The definition serves the others."""
+    return all(x is None or (x.dtype is not torch.float64 and x.numel() > 0) for x in tensors)
+
+
+def define(operation: Any, i: Any, results: Sequence[Tensor | None]) -> None:
+    """Write the results of the definition into the memory of a kernel's results."""
+    found = operation.define(i)
+    for memory, one in zip(results, found if len(operation.fields) > 1 else (found,), strict=True):
+        if memory is not None and one.shape == memory.shape:  # only kernels compute states
+            memory.copy_(one)

@@ -1,0 +1,153 @@
+"""Blocks of rows in Triton: where the numbers of a row are in memory, and how scores and beta are loaded.
+
+Row number `row` is at (row // inner) outer_stride + (row % inner) inner_stride, so that no layout of rows with two
+strides needs a copy. triton_launch.py computes the strides.
+"""
+
+from __future__ import annotations
+
+import triton.language as tl
+
+import triton
+from softargmax.core.triton_state import INF, merge, row_sum
+
+NUMBERS = tl.constexpr(8)
+"""How many numbers of each long row there is memory for."""
+UNIT, NUMBER, PER_ROW = (tl.constexpr(k) for k in range(3))
+"""How beta is passed: beta = 1, a number, or a number per row."""
+
+
+@triton.jit
+def offsets(row, inner, outer_stride, inner_stride, FLAT: tl.constexpr, ALIGN: tl.constexpr = 1):
+    """The offset of each row, in elements. FLAT tells that `inner` is the number of rows.
+
+    ALIGN divides the strides. Triton loads several neighbours at once only if it knows their alignment.
+    """
+    row = row.to(tl.int64)
+    if FLAT:
+        return row * (inner_stride // ALIGN * ALIGN)
+    return (row // inner) * (outer_stride // ALIGN * ALIGN) + (row % inner) * (inner_stride // ALIGN * ALIGN)
+
+
+@triton.jit
+def load_beta(hi_ptr, lo_ptr, at, inside, beta_hi, beta_lo, BETA: tl.constexpr):
+    """Return the sign of beta, and |beta| = hi + lo in float32, for each row."""
+    if BETA == PER_ROW:
+        whole = tl.load(hi_ptr + at, mask=inside, other=1.0).to(tl.float64)
+        hi = whole.to(tl.float32)
+        rest = tl.where(tl.abs(hi) == INF, 0.0, whole - hi.to(tl.float64))
+        lo = (rest + tl.load(lo_ptr + at, mask=inside, other=0.0).to(tl.float64)).to(tl.float32)
+    else:
+        hi = beta_hi + tl.zeros_like(at).to(tl.float32)
+        lo = beta_lo + tl.zeros_like(at).to(tl.float32)
+    sign = tl.where(hi < 0.0, -1.0, 1.0)
+    return sign, hi * sign, lo * sign
+
+
+@triton.jit
+def load_scores(
+    z_ptr, at, where_ptr, where_at, inside, sign, BETA: tl.constexpr, MASKED: tl.constexpr, WHOLE: tl.constexpr
+):
+    """Load a block of scores times the sign of beta. Scores outside the support are -inf.
+
+    WHOLE tells that `inside` is true everywhere.
+    """
+    if WHOLE:
+        x = tl.load(z_ptr + at).to(tl.float32)
+    else:
+        x = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if BETA != UNIT:
+        x = x * sign[:, None]
+    if MASKED:
+        inside = inside & (tl.load(where_ptr + where_at, mask=inside, other=0) != 0)
+    return x if WHOLE and not MASKED else tl.where(inside, x, -INF)
+
+
+@triton.jit
+def store_block(ptr, at, values, inside, WHOLE: tl.constexpr):
+    """Store a block in the dtype of the memory."""
+    if WHOLE:
+        tl.store(ptr + at, values.to(ptr.dtype.element_ty))
+    else:
+        tl.store(ptr + at, values.to(ptr.dtype.element_ty), mask=inside)
+
+
+# --- long rows: programs take turns at two tasks ----------------------------------------------------------------------
+#
+# Each row is cut into parts, and a task has a few neighbouring parts of a row. A program either computes the states of
+# its parts, or writes the results of its parts. The last program that computes states of a row also merges the states,
+# in the order of the parts, and stores numbers per row. Tasks are handed out in an order in which a row is written soon
+# after it was read, so that the second read finds it in the cache. A program takes its ticket when it starts. So all
+# tasks that a task waits for have been taken by running programs, and waiting always ends.
+
+
+@triton.jit
+def next_task(tickets, tasks, ahead):
+    """Return the row, the number of the task in its row, and True if results are to be written.
+
+    A row has `tasks` tasks of each kind, and `ahead` rows are read before the first write.
+    """
+    ticket = tl.atomic_add(tickets, 1)
+    turn, task = ticket // tasks, ticket % tasks
+    after = turn - ahead
+    writes = (after >= 0) & (after % 2 == 0)
+    row = tl.where(after < 0, turn, after // 2 + tl.where(writes, 0, ahead))
+    return row.to(tl.int64), task, writes
+
+
+@triton.jit
+def is_last(done, row, tasks):
+    """Count a finished task of a row, after its states have been stored. True for the last task."""
+    tl.debug_barrier()
+    return tl.atomic_add(done + row, 1) == tasks - 1
+
+
+@triton.jit
+def release(done, row):
+    """Let the programs go on that write the results of a row."""
+    tl.debug_barrier()
+    tl.atomic_add(done + row, 1)
+
+
+@triton.jit
+def wait_for(done, row, tasks):
+    """Wait until the numbers of a row have been stored."""
+    while tl.atomic_add(done + row, 0) <= tasks:
+        pass
+
+
+@triton.jit
+def store_state(m_parts, r_parts, row, part, m, r, PARTS: tl.constexpr):
+    """Store the state of a part."""
+    at = row * PARTS + part + tl.zeros_like(m).to(tl.int64)
+    tl.store(m_parts + at, m)
+    tl.store(r_parts + at, r)
+
+
+@triton.jit
+def load_state(m_parts, r_parts, row, parts, hi, lo, PARTS: tl.constexpr):
+    """Merge the states of all parts of a row. They bypass the first cache, which may hold old numbers."""
+    part = tl.arange(0, PARTS)
+    m = tl.load(m_parts + row * PARTS + part, mask=part < parts, other=-INF, cache_modifier=".cg")
+    r = tl.load(r_parts + row * PARTS + part, mask=part < parts, other=-1.0, cache_modifier=".cg")
+    return merge(m[None, :], r[None, :], hi, lo)
+
+
+@triton.jit
+def load_sum(sums, row, parts, PARTS: tl.constexpr):
+    """The sum of one number per part of a row."""
+    part = tl.arange(0, PARTS)
+    found = tl.load(sums + row * PARTS + part, mask=part < parts, other=0.0, cache_modifier=".cg")
+    return row_sum(found[None, :], 1, tl.float64)
+
+
+@triton.jit
+def load_number(numbers, row, NUMBER: tl.constexpr):
+    """One of the numbers of a row, as a vector of length 1."""
+    return tl.load(numbers + row * NUMBERS + NUMBER + tl.zeros([1], tl.int64), cache_modifier=".cg")
+
+
+@triton.jit
+def store_number(numbers, row, NUMBER: tl.constexpr, value):
+    """Store one of the numbers of a row."""
+    tl.store(numbers + row * NUMBERS + NUMBER + tl.zeros([1], tl.int64), value.to(tl.float32))

@@ -1,0 +1,390 @@
+"""CUDA kernels of the loss: cross-entropy with classes as targets, and its gradient.
+
+    loss = w_t (1 - e) (-log p_t) + (e / n) sum_k w_k (-log p_k) + c lse^2
+
+One kernel computes the state of a row, its loss, and, if it is wanted, its gradient, in one visit. A row of at most
+2^13 scores stays in registers; a longer row is cut into parts (core/triton_rows.py). The definitions serve
+probabilities as targets, soft-capped scores, temperatures per row, and float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton.language as tl
+
+import triton
+from softargmax.core.arrays import row_shape
+from softargmax.core.triton_launch import (
+    PART,
+    RUNTIME,
+    Block,
+    beta_of,
+    block,
+    define,
+    launch,
+    parts_of,
+    rows_of,
+    served,
+)
+from softargmax.core.triton_rows import (
+    is_last,
+    load_beta,
+    load_number,
+    load_scores,
+    load_state,
+    load_sum,
+    next_task,
+    offsets,
+    release,
+    store_block,
+    store_number,
+    store_state,
+    wait_for,
+)
+from softargmax.core.triton_state import (
+    INF,
+    any_of,
+    excess,
+    fold,
+    frame,
+    inverse_of,
+    is_limit,
+    less_one64,
+    log1p64,
+    lse_of,
+    marked,
+    probabilities,
+    probabilities_of,
+    row_sum,
+    scale_of,
+    strange_rows,
+    terms,
+    top_of,
+    without_limits,
+)
+from softargmax.loss import operations, reference
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@triton.jit
+def smoothing_sums(x, w, hi, lo, VECTOR: tl.constexpr):
+    """Return the number of scores in the support, the sum of their weights w, and the sum of w x, in float64."""
+    inside = (x > -INF) | (x != x)
+    weight = tl.where(inside, w, 0.0).to(tl.float64)
+    of_x = tl.where(inside, x, 0.0).to(tl.float64) * (hi.to(tl.float64) + lo.to(tl.float64))[:, None]
+    n = tl.sum(inside.to(tl.int32), axis=1).to(tl.float64)
+    return n, row_sum(weight, VECTOR, tl.float64), row_sum(weight * of_x, VECTOR, tl.float64)
+
+
+@triton.jit
+def loss_of(m, r, hi, lo, x_t, w_t, n, weights, weighted, smoothing, z_loss, SMOOTH: tl.constexpr):
+    """The loss of each row, and three factors of its gradient, in float64.
+
+    The gradient is p_k `of_p` - w_k `of_w` for the classes k != t, and `at_t` for k = t.
+    """
+    lse, log_l = lse_of(m, r, hi, lo), log1p64(r)
+    beta = hi.to(tl.float64) + lo.to(tl.float64)
+    distance = tl.where(x_t == m, 0.0, beta * (x_t.to(tl.float64) - m.to(tl.float64)))
+    minus_log_p = tl.where(x_t == -INF, INF, log_l - distance)
+    w = w_t.to(tl.float64) * (1.0 - smoothing)
+    loss = tl.where(w == 0.0, 0.0 * r, w * minus_log_p)
+    of_each = w * 0.0
+    total = w
+    if SMOOTH:
+        of_each = smoothing / tl.where(n == 0.0, 1.0, n)
+        total = w + of_each * weights
+        smoothed = tl.where(m == INF, tl.where(n > r + 1.0, INF, weights * log_l), weights * lse - weighted)
+        loss += tl.where(weights == 0.0, 0.0 * r, of_each * smoothed)
+    loss += tl.where(z_loss == 0.0, 0.0, z_loss * lse * lse)
+    loss = tl.where((m == -INF) & (r == r), INF, loss)
+    constant = tl.abs(lse) == INF
+    of_z = tl.where(constant | (z_loss == 0.0), 0.0, 2.0 * z_loss * lse)
+    less_one = less_one64(-minus_log_p)  # p_t - 1
+    m_t = w + of_each * w_t.to(tl.float64)
+    at_t = (1.0 + less_one) * (total - m_t + of_z) + m_t * less_one
+    keep = tl.where(constant, 0.0, 1.0)
+    return loss, (total + of_z) * keep, of_each * keep, tl.where(constant | (x_t == -INF), 0.0, at_t)
+
+
+@triton.jit
+def slopes(p, x, w, k, target, of_p, of_w, at_t, SMOOTH: tl.constexpr):
+    """The gradient of a block of scores, 0 outside the support."""
+    slope = p * of_p[:, None]
+    if SMOOTH:
+        slope = tl.where(x == -INF, 0.0, tl.fma(-w, of_w[:, None], slope))
+    return tl.where(k[None, :] == target[:, None], at_t[:, None], slope)
+
+
+@triton.jit
+def load_target(target, at, exists, scores, ignore_index):
+    """The class of each row, and whether the row is ignored or its class is out of range."""
+    t = tl.load(target + at, mask=exists, other=0)
+    ignored = t == ignore_index
+    return t, ignored, ~ignored & ((t < 0) | (t >= scores))
+
+
+@triton.jit
+def load_weights(weight, at, inside, WEIGHTED: tl.constexpr):
+    """The weights of a block of scores, or 1."""
+    if WEIGHTED:
+        w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    else:
+        w = tl.full([1, 1], 1.0, tl.float32)
+    return w
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def loss_rows(
+    z, where, weight, target, hi, lo, seed, loss, gradient,
+    count, inner, scores, beta_hi, beta_lo, slope_of_beta, ignore_index, smoothing, z_loss,
+    z_o, z_i, z_k, where_o, where_i, where_k, weight_o, weight_i, weight_k, target_o, target_i,
+    seed_o, seed_i, loss_o, loss_i, gradient_o, gradient_i, gradient_k,
+    BETA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, LOSS: tl.constexpr,
+    GRADIENT: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr,
+    ALIGN: tl.constexpr, ROWS: tl.constexpr, SCORES: tl.constexpr,
+):  # fmt: skip
+    """Rows that fit into registers."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, SCORES)
+    scores = scores // ALIGN * ALIGN
+    exists = row < count
+    inside = exists[:, None] & (k < scores)[None, :]
+    t, ignored, wrong = load_target(target, offsets(row, inner, target_o, target_i, FLAT), exists, scores, ignore_index)
+    safe = tl.where(ignored | wrong, 0, t)
+    sign, h, l = load_beta(hi, lo, row, exists, beta_hi, beta_lo, BETA)
+    z_at, where_at = offsets(row, inner, z_o, z_i, FLAT, ALIGN), offsets(row, inner, where_o, where_i, FLAT)
+    weight_at = offsets(row, inner, weight_o, weight_i, FLAT)
+    block_at = z_at[:, None] + k[None, :] * z_k
+    x = load_scores(z, block_at, where, where_at[:, None] + k[None, :] * where_k, inside, sign, BETA, MASKED, WHOLE)
+    x = tl.where(ignored[:, None] & inside, 0.0, x)
+    x_t = tl.load(z + z_at + safe * z_k, mask=exists, other=0.0).to(tl.float32) * sign
+    x_t = tl.where(ignored, 0.0, x_t)
+    if MASKED:
+        x_t = tl.where(tl.load(where + where_at + safe * where_k, mask=exists, other=0) != 0, x_t, -INF)
+    w = load_weights(weight, weight_at[:, None] + k[None, :] * weight_k, inside, WEIGHTED & SMOOTH)
+    w_t = tl.full([ROWS], 1.0, tl.float32)
+    if WEIGHTED:
+        w_t = tl.load(weight + weight_at + safe * weight_k, mask=exists, other=0.0).to(tl.float32)
+    n, weights, weighted = smoothing_sums(x, w, h, l, VECTOR) if SMOOTH else (w_t, w_t, w_t)
+    m = top_of(x)
+    limit = is_limit(m, h)
+    m_x, h_x, l_x = without_limits(m, h, l)
+    x = marked(x, m, h)
+    shift, magic, low, t_m, power_m = frame(m_x, h_x, l_x, BETA > 0, FAST)
+    y = terms(x, shift, magic, low, h_x, l_x, BETA > 0, FAST)
+    r, total = excess(y, m, t_m, power_m, VECTOR, tl.float32 if FAST else tl.float64)
+    of_row, of_p, of_w, at_t = loss_of(m, r, h, l, x_t, w_t, n, weights, weighted, smoothing, z_loss, SMOOTH)
+    if LOSS:
+        of_row = tl.where(ignored, 0.0, tl.where(wrong, float("nan"), of_row))
+        tl.store(loss + offsets(row, inner, loss_o, loss_i, FLAT), of_row, mask=exists)
+    if GRADIENT:
+        factor = tl.load(seed + offsets(row, inner, seed_o, seed_i, FLAT), mask=exists, other=0.0) * slope_of_beta
+        factor = tl.where(ignored, 0.0, tl.where(wrong, float("nan"), factor))
+        of_p, of_w, at_t = (
+            (of_p * factor).to(tl.float32),
+            (of_w * factor).to(tl.float32),
+            (at_t * factor).to(tl.float32),
+        )
+        a, b = inverse_of(total, m)
+        g = slopes(probabilities(y, a, b, FAST), x, w, k, safe, of_p, of_w, at_t, SMOOTH)
+        if any_of(limit | wrong | (total != total)):
+            x = load_scores(
+                z, block_at, where, where_at[:, None] + k[None, :] * where_k, inside, sign, BETA, MASKED, WHOLE
+            )
+            x = marked(tl.where(ignored[:, None] & inside, 0.0, x), m, h)
+            g = strange_rows(g, x, 0.0, limit, total != total)
+            g = tl.where(ignored[:, None], 0.0, tl.where(wrong[:, None], float("nan"), g))
+        at = offsets(row, inner, gradient_o, gradient_i, FLAT, ALIGN)[:, None] + k[None, :] * gradient_k
+        store_block(gradient, at, g, inside, WHOLE)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def loss_parts(
+    z, where, weight, target, hi, lo, seed, loss, gradient, m_parts, r_parts, numbers, sums, tickets, done,
+    count, inner, scores, parts, each, tasks, ahead, beta_hi, beta_lo, slope_of_beta, ignore_index, smoothing, z_loss,
+    z_o, z_i, z_k, where_o, where_i, where_k, weight_o, weight_i, weight_k, target_o, target_i,
+    seed_o, seed_i, loss_o, loss_i, gradient_o, gradient_i, gradient_k,
+    BETA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, LOSS: tl.constexpr,
+    GRADIENT: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr,
+    ALIGN: tl.constexpr, PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Rows in parts. Without a gradient, no task writes."""
+    row, task, writes = next_task(tickets, tasks, ahead)
+    if row < count:
+        one = row + tl.zeros([1], tl.int64)
+        first, last = task * each, tl.minimum((task + 1) * each, parts)
+        exists = one >= 0
+        t, ignored, wrong = load_target(
+            target, offsets(one, inner, target_o, target_i, FLAT), exists, scores, ignore_index
+        )
+        safe = tl.where(ignored | wrong, 0, t)
+        sign, h, l = load_beta(hi, lo, one, exists, beta_hi, beta_lo, BETA)
+        z_at, where_at = offsets(one, inner, z_o, z_i, FLAT, ALIGN), offsets(one, inner, where_o, where_i, FLAT)
+        weight_at = offsets(one, inner, weight_o, weight_i, FLAT)
+        scores = scores // ALIGN * ALIGN
+        if writes:
+            wait_for(done, row, tasks)
+            m, of_p = load_number(numbers, row, 0), load_number(numbers, row, 3)
+            of_w, at_t = load_number(numbers, row, 4), load_number(numbers, row, 5)
+            a, b = load_number(numbers, row, 1), load_number(numbers, row, 2)
+            limit = is_limit(m, h)
+            to = offsets(one, inner, gradient_o, gradient_i, FLAT, ALIGN)
+            for part in tl.range(first, last, num_stages=STAGES):
+                k = (part * SCORES + tl.arange(0, SCORES)).to(tl.int64)
+                inside = (k < scores)[None, :]
+                at, w_at = z_at[:, None] + k[None, :] * z_k, where_at[:, None] + k[None, :] * where_k
+                x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
+                x = marked(tl.where(ignored[:, None] & inside, 0.0, x), m, h)
+                w = load_weights(weight, weight_at[:, None] + k[None, :] * weight_k, inside, WEIGHTED & SMOOTH)
+                p = probabilities_of(x, m, a, b, h, l, BETA > 0, FAST)
+                g = slopes(p, x, w, k, safe, of_p, of_w, at_t, SMOOTH)
+                if any_of(limit | wrong | (a != a)):
+                    x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
+                    g = strange_rows(g, marked(tl.where(ignored[:, None] & inside, 0.0, x), m, h), 0.0, limit, a != a)
+                    g = tl.where(ignored[:, None], 0.0, tl.where(wrong[:, None], float("nan"), g))
+                store_block(gradient, to[:, None] + k[None, :] * gradient_k, g, inside, WHOLE)
+        else:
+            for part in tl.range(first, last, num_stages=STAGES):
+                k = (part * SCORES + tl.arange(0, SCORES)).to(tl.int64)[None, :]
+                inside = k < scores
+                at, w_at = z_at[:, None] + k * z_k, where_at[:, None] + k * where_k
+                x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
+                x = tl.where(ignored[:, None] & inside, 0.0, x)
+                m, r = fold(x, h, l, BETA > 0, FAST, VECTOR)
+                store_state(m_parts, r_parts, row, part, m, r, PARTS)
+                if SMOOTH:
+                    w = load_weights(weight, weight_at[:, None] + k * weight_k, inside, WEIGHTED)
+                    n, weights, weighted = smoothing_sums(x, w, h, l, VECTOR)
+                    at_part = row * PARTS + part + tl.zeros([1], tl.int64)
+                    tl.store(sums + at_part, n)
+                    tl.store(sums + count.to(tl.int64) * PARTS + at_part, weights)
+                    tl.store(sums + 2 * count.to(tl.int64) * PARTS + at_part, weighted)
+            if is_last(done, row, tasks):
+                m, r = load_state(m_parts, r_parts, row, parts, h, l, PARTS)
+                n, weights, weighted = r, r, r
+                if SMOOTH:
+                    n = load_sum(sums, row, parts, PARTS)
+                    weights = load_sum(sums + count.to(tl.int64) * PARTS, row, parts, PARTS)
+                    weighted = load_sum(sums + 2 * count.to(tl.int64) * PARTS, row, parts, PARTS)
+                w_t = tl.full([1], 1.0, tl.float32)
+                if WEIGHTED:
+                    w_t = tl.load(weight + weight_at + safe * weight_k).to(tl.float32)
+                x_t = tl.load(z + z_at + safe * z_k).to(tl.float32) * sign
+                x_t = tl.where(ignored, 0.0, x_t)
+                if MASKED:
+                    x_t = tl.where(tl.load(where + where_at + safe * where_k) != 0, x_t, -INF)
+                of_row, of_p, of_w, at_t = loss_of(
+                    m, r, h, l, x_t, w_t, n, weights, weighted, smoothing, z_loss, SMOOTH
+                )
+                if LOSS:
+                    of_row = tl.where(ignored, 0.0, tl.where(wrong, float("nan"), of_row))
+                    tl.store(loss + offsets(one, inner, loss_o, loss_i, FLAT), of_row)
+                if GRADIENT:
+                    factor = tl.load(seed + offsets(one, inner, seed_o, seed_i, FLAT)) * slope_of_beta
+                    factor = tl.where(ignored, 0.0, tl.where(wrong, float("nan"), factor))
+                    a, b = scale_of(m, r, h, l, BETA > 0, FAST)
+                    store_number(numbers, row, 0, m)
+                    store_number(numbers, row, 1, a)
+                    store_number(numbers, row, 2, b)
+                    store_number(numbers, row, 3, of_p * factor)
+                    store_number(numbers, row, 4, of_w * factor)
+                    store_number(numbers, row, 5, at_t * factor)
+                    release(done, row)
+
+
+# --- the kernels of the operations ------------------------------------------------------------------------------------
+
+
+def cross_entropy(i: Any, r: Any) -> None:
+    """Compute the loss. The states of the rows are not used, because the gradient reads the scores anyway."""
+    loss, states = r
+    if states is not None:
+        states.zero_()
+    if _served(i, loss):
+        _reduce(i, run(i), loss)
+    else:
+        define(operations.cross_entropy, i, r)
+
+
+def cross_entropy_vjp(i: Any, r: Any) -> None:
+    """Compute g times the gradient, and the states of the rows once more."""
+    (gradient,) = r
+    if _served(i.of, gradient):
+        run(i.of, _seed(i.of, i.g), gradient, losses=False)
+    else:
+        define(operations.cross_entropy_vjp, i, r)
+
+
+def cross_entropy_and_gradient(i: Any, r: Any) -> None:
+    """Compute the loss and g times its gradient in one visit."""
+    loss, gradient = r
+    if _served(i.of, loss, gradient):
+        g = loss.new_ones(loss.shape, dtype=torch.float64) if i.g is None else i.g
+        _reduce(i.of, run(i.of, _seed(i.of, g), gradient), loss)
+    else:
+        define(operations.cross_entropy_and_gradient, i, r)
+
+
+def _seed(i: Any, g: Tensor) -> Tensor:
+    """The factor of the gradient of each row. The class axis has size 1."""
+    if i.kept or i.options.weight is not None:
+        return reference.seed_of(i, g)
+    g = g.double()
+    return (g / _counted(i) if i.mean else g).reshape((1,) * i.z.ndim)
+
+
+def _reduce(i: Any, rows: Tensor, loss: Tensor) -> None:
+    """Write the sum or the mean of the rows' losses."""
+    if i.kept or i.options.weight is not None:
+        loss.copy_(reference.reduced_losses(rows, i.options, i.axes, i.kept, i.mean, i.dtype))
+    else:
+        loss.copy_(rows.sum() / _counted(i) if i.mean else rows.sum())
+
+
+def _counted(i: Any) -> Tensor:
+    """The number of rows that are not ignored, or 1 if all are."""
+    return (i.options.target != i.options.ignore_index).sum().clamp_(min=1)
+
+
+def _served(i: Any, *results: Tensor) -> bool:
+    options = i.options
+    number = isinstance(options.beta.hi, float) and math.isfinite(options.beta.hi) and options.beta.hi != 0.0
+    return number and options.target is not None and not options.softcap and served(i.z, options.weight, *results)
+
+
+def run(i: Any, seed: Tensor | None = None, gradient: Tensor | None = None, losses: bool = True) -> Tensor:
+    """Compute the losses of the rows, and the gradient if there is memory for it."""
+    options, (axis,), z = i.options, i.axes, i.z
+    of_row = z.new_empty(row_shape(z.shape, i.axes), dtype=torch.float64)
+    rows = rows_of(
+        i.axes, ("loss", "gradient"), z=z, where=options.where, weight=options.weight,
+        target=options.target.reshape(of_row.shape).unsqueeze(axis), seed=seed, loss=of_row.unsqueeze(axis),
+        gradient=gradient,
+    )  # fmt: skip
+    named = rows.named("where", "weight", "seed", "gradient", "hi", "lo") | beta_of(options.beta)[1]
+    named |= {
+        "slope_of_beta": options.beta.hi, "ignore_index": options.ignore_index, "smoothing": options.label_smoothing,
+        "z_loss": options.z_loss, "MASKED": options.where is not None, "WEIGHTED": options.weight is not None,
+        "SMOOTH": options.label_smoothing > 0.0, "LOSS": losses, "GRADIENT": gradient is not None,
+        "FAST": z.dtype.itemsize == 2, "VECTOR": 16 // z.dtype.itemsize,
+    }  # fmt: skip
+    if rows.scores <= PART:
+        tile = block(rows)
+        launch(loss_rows, _wider(tile, named["SMOOTH"] and tile.named["ROWS"] == 1), **named)
+    else:
+        tile = parts_of(rows, z, writes=gradient is not None)
+        states = tile.named["r_parts"]
+        sums = states.new_empty((3, *states.shape)) if named["SMOOTH"] else states
+        launch(loss_parts, _wider(tile, named["MASKED"] or named["BETA"] > 0), sums=sums, **named)
+    rows.finish()
+    return of_row
+
+
+def _wider(tile: Block, needed: bool) -> Block:
+    """A block with half as many scores per thread, for options that need registers."""
+    return tile._replace(warps=min(2 * tile.warps, 32)) if needed else tile

@@ -1,0 +1,355 @@
+"""CUDA kernels of normalize: softmax, log_softmax, logsumexp and their vector-Jacobian products.
+
+A row of at most 2^14 scores is held in registers, and read once. A longer row is cut into parts of 2^13 scores. A first
+kernel computes the state of each part. A second one merges the states of each row, in the order of the parts, and
+writes the results.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import triton.language as tl
+
+import triton
+from softargmax.core.operation import slope
+from softargmax.core.triton_launch import (
+    REGISTERS,
+    RUNTIME,
+    beta_of,
+    block,
+    define,
+    launch,
+    parts_of,
+    rows_of,
+    served,
+)
+from softargmax.core.triton_rows import (
+    is_last,
+    load_beta,
+    load_number,
+    load_scores,
+    load_state,
+    load_sum,
+    next_task,
+    offsets,
+    release,
+    store_block,
+    store_number,
+    store_state,
+    wait_for,
+)
+from softargmax.core.triton_state import (
+    INF,
+    any_of,
+    excess,
+    exp_block,
+    fold,
+    frame,
+    inverse_of,
+    is_limit,
+    log_of,
+    log_probabilities,
+    lse_of,
+    marked,
+    probabilities,
+    probabilities_of,
+    row_sum,
+    scale_of,
+    smooth_maximum,
+    strange_rows,
+    terms,
+    top_of,
+    without_limits,
+)
+from softargmax.normalize import operations
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SOFTMAX, LOG_SOFTMAX, LOGSUMEXP = (tl.constexpr(k) for k in range(3))
+
+
+# --- softmax, log_softmax, logsumexp ----------------------------------------------------------------------------------
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def whole_rows(
+    z, where, hi, lo, out, lse,
+    count, inner, scores, beta_hi, beta_lo,
+    z_o, z_i, z_k, where_o, where_i, where_k, beta_o, beta_i, out_o, out_i, out_k, lse_o, lse_i,
+    WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, LSE: tl.constexpr, FAST: tl.constexpr,
+    VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr, ALIGN: tl.constexpr,
+    ROWS: tl.constexpr, SCORES: tl.constexpr,
+):  # fmt: skip
+    """Rows that fit into registers."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, SCORES)
+    scores = scores // ALIGN * ALIGN
+    exists = row < count
+    inside = exists[:, None] & (k < scores)[None, :]
+    sign, h, l = load_beta(hi, lo, offsets(row, inner, beta_o, beta_i, FLAT), exists, beta_hi, beta_lo, BETA)
+    at = offsets(row, inner, z_o, z_i, FLAT, ALIGN)[:, None] + k[None, :] * z_k
+    where_at = offsets(row, inner, where_o, where_i, FLAT)[:, None] + k[None, :] * where_k
+    x = load_scores(z, at, where, where_at, inside, sign, BETA, MASKED, WHOLE)
+    m = top_of(x)
+    limit = is_limit(m, h)
+    m_x, h_x, l_x = without_limits(m, h, l)
+    x = marked(x, m, h)
+    shift, magic, low, t_m, power_m = frame(m_x, h_x, l_x, BETA > 0, FAST)
+    y = terms(x, shift, magic, low, h_x, l_x, BETA > 0, FAST)
+    if not FAST or LSE or WHAT != SOFTMAX:
+        r, total = excess(y, m, t_m, power_m, VECTOR, tl.float32 if FAST else tl.float64)
+    if FAST and WHAT == SOFTMAX:
+        total = row_sum(y, VECTOR, tl.float32).to(tl.float64)
+    if WHAT == LOGSUMEXP:
+        out_at = offsets(row, inner, out_o, out_i, FLAT)
+        tl.store(out + out_at, (smooth_maximum(m, r, h, l) * sign).to(out.dtype.element_ty), mask=exists)
+    else:
+        if WHAT == SOFTMAX:
+            a, b = inverse_of(total, m)
+            result = probabilities(y, a, b, FAST)
+        else:
+            result = log_probabilities(x, m_x, log_of(r), h_x, l_x, BETA > 0)
+        if any_of(limit | (total != total)):
+            x = marked(load_scores(z, at, where, where_at, inside, sign, BETA, MASKED, WHOLE), m, h)
+            result = strange_rows(result, x, 0.0 if WHAT == SOFTMAX else -INF, limit, total != total)
+        out_at = offsets(row, inner, out_o, out_i, FLAT, ALIGN)[:, None] + k[None, :] * out_k
+        store_block(out, out_at, result, inside, WHOLE)
+    if LSE:
+        at_lse = offsets(row, inner, lse_o, lse_i, FLAT)
+        tl.store(lse + at_lse, lse_of(m, r, h, l).to(lse.dtype.element_ty), mask=exists)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def long_rows(
+    z, where, hi, lo, out, lse, m_parts, r_parts, numbers, tickets, done,
+    count, inner, scores, parts, each, tasks, ahead, beta_hi, beta_lo,
+    z_o, z_i, z_k, where_o, where_i, where_k, beta_o, beta_i, out_o, out_i, out_k, lse_o, lse_i,
+    WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, LSE: tl.constexpr, FAST: tl.constexpr,
+    VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr, ALIGN: tl.constexpr,
+    PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Rows in parts."""
+    row, task, writes = next_task(tickets, tasks, ahead)
+    if row < count:
+        one = row + tl.zeros([1], tl.int64)
+        first, last = task * each, tl.minimum((task + 1) * each, parts)
+        sign, h, l = load_beta(hi, lo, offsets(one, inner, beta_o, beta_i, FLAT), one >= 0, beta_hi, beta_lo, BETA)
+        z_at, out_at = offsets(one, inner, z_o, z_i, FLAT, ALIGN), offsets(one, inner, out_o, out_i, FLAT, ALIGN)
+        where_at = offsets(one, inner, where_o, where_i, FLAT)
+        scores = scores // ALIGN * ALIGN
+        if writes:
+            wait_for(done, row, tasks)
+            m, log_l = load_number(numbers, row, 0), load_number(numbers, row, 3)
+            a, b = load_number(numbers, row, 1), load_number(numbers, row, 2)
+            limit, is_nan = is_limit(m, h), log_l != log_l
+            for part in tl.range(first, last, num_stages=STAGES):
+                k = (part * SCORES + tl.arange(0, SCORES)).to(tl.int64)[None, :]
+                inside = k < scores
+                at, w_at = z_at[:, None] + k * z_k, where_at[:, None] + k * where_k
+                x = marked(load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE), m, h)
+                if WHAT == SOFTMAX:
+                    result = probabilities_of(x, m, a, b, h, l, BETA > 0, FAST)
+                else:
+                    m_x, h_x, l_x = without_limits(m, h, l)
+                    result = log_probabilities(x, m_x, log_l, h_x, l_x, BETA > 0)
+                if any_of(limit | is_nan):
+                    x = marked(load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE), m, h)
+                    result = strange_rows(result, x, 0.0 if WHAT == SOFTMAX else -INF, limit, is_nan)
+                store_block(out, out_at[:, None] + k * out_k, result, inside, WHOLE)
+        else:
+            for part in tl.range(first, last, num_stages=STAGES):
+                k = (part * SCORES + tl.arange(0, SCORES)).to(tl.int64)[None, :]
+                at, w_at = z_at[:, None] + k * z_k, where_at[:, None] + k * where_k
+                x = load_scores(z, at, where, w_at, k < scores, sign, BETA, MASKED, WHOLE)
+                m, r = fold(x, h, l, BETA > 0, FAST, VECTOR)
+                store_state(m_parts, r_parts, row, part, m, r, PARTS)
+            if is_last(done, row, tasks):
+                m, r = load_state(m_parts, r_parts, row, parts, h, l, PARTS)
+                if WHAT == LOGSUMEXP:
+                    found = (smooth_maximum(m, r, h, l) * sign).to(out.dtype.element_ty)
+                    tl.store(out + offsets(one, inner, out_o, out_i, FLAT), found)
+                else:
+                    a, b = scale_of(m, r, h, l, BETA > 0, FAST)
+                    store_number(numbers, row, 0, m)
+                    store_number(numbers, row, 1, a)
+                    store_number(numbers, row, 2, b)
+                    store_number(numbers, row, 3, log_of(r))
+                    if LSE:
+                        found = lse_of(m, r, h, l).to(lse.dtype.element_ty)
+                        tl.store(lse + offsets(one, inner, lse_o, lse_i, FLAT), found)
+                    release(done, row)
+
+
+def softmax(i: Any, r: Any) -> None:
+    """Compute p, and lse if there is memory for it."""
+    p, lse = r
+    if served(i.z, p, lse):
+        _normalize(SOFTMAX, i, p, lse)
+    else:
+        define(operations.softmax, i, r)
+
+
+def log_softmax(i: Any, r: Any) -> None:
+    """Compute log p, and lse if there is memory for it."""
+    log_p, lse = r
+    if served(i.z, log_p, lse):
+        _normalize(LOG_SOFTMAX, i, log_p, lse)
+    else:
+        define(operations.log_softmax, i, r)
+
+
+def logsumexp(i: Any, r: Any) -> None:
+    """Compute the smooth maximum of each row. The definition serves weights."""
+    (lse,) = r
+    if served(i.z, lse) and i.weights is None:
+        _normalize(LOGSUMEXP, i, lse, None)
+    else:
+        define(operations.logsumexp, i, r)
+
+
+def _normalize(what: tl.constexpr, i: Any, out: Tensor, lse: Tensor | None) -> None:
+    per_row, beta = beta_of(i.beta)
+    rows = rows_of(i.axes, ("out", "lse"), z=i.z, where=i.where, **per_row, out=out, lse=lse)
+    named = rows.named("where", "hi", "lo", "lse") | beta
+    named["beta_o"], named["beta_i"] = named["hi_o"], named["hi_i"]
+    named |= {"WHAT": what.value, "MASKED": i.where is not None, "LSE": lse is not None}
+    named |= {"FAST": i.z.dtype.itemsize == out.dtype.itemsize == 2, "VECTOR": 16 // i.z.dtype.itemsize}
+    if rows.scores <= REGISTERS:
+        launch(whole_rows, block(rows), **named)
+    else:
+        launch(long_rows, parts_of(rows, i.z, writes=what.value != LOGSUMEXP.value), **named)
+    rows.finish()
+
+
+# --- derivatives ------------------------------------------------------------------------------------------------------
+
+OF_SOFTMAX, OF_LOG_SOFTMAX = SOFTMAX, LOG_SOFTMAX
+
+
+@triton.jit
+def slopes(y, g, lse, WHAT: tl.constexpr, KIND: tl.constexpr):
+    """Return the support, p, g, and the terms of the sum in each row's gradient. They are 0 outside the support."""
+    if WHAT == OF_LOG_SOFTMAX:
+        inside = (y != -INF) & (lse != INF)[:, None]
+        p = tl.where(inside, exp_block(tl.where(inside, y, 0.0)), 0.0)
+    else:
+        inside = (y != 0.0) & (lse != INF)[:, None]
+        p = tl.where(inside, y, 0.0)
+    g = tl.where(inside, g, 0.0)
+    summands = g.to(KIND)
+    if WHAT == OF_SOFTMAX:
+        summands = p.to(KIND) * summands
+    return inside, p, g, summands
+
+
+@triton.jit
+def gradient(inside, p, g, total, beta, WHAT: tl.constexpr):
+    """beta p (g - <p, g>), or beta (g - p <1, g>). `total` is the sum of the row, in float64."""
+    a = total.to(tl.float32)
+    b = (total - a.to(tl.float64)).to(tl.float32)
+    if WHAT == OF_SOFTMAX:
+        slope = p * ((g - a[:, None]) - b[:, None])
+    else:
+        slope = tl.fma(-p, b[:, None], tl.fma(-p, a[:, None], g))
+    return tl.where(inside, slope * beta, 0.0)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def whole_rows_vjp(
+    y, lse, g, out, count, inner, scores, beta,
+    y_o, y_i, y_k, lse_o, lse_i, g_o, g_i, g_k, out_o, out_i, out_k,
+    WHAT: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    ROWS: tl.constexpr, SCORES: tl.constexpr,
+):  # fmt: skip
+    """Gradients of rows that fit into registers."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    k = tl.arange(0, SCORES)
+    scores = scores // ALIGN * ALIGN
+    exists = row < count
+    inside = exists[:, None] & (k < scores)[None, :]
+    nothing = -INF if WHAT == OF_LOG_SOFTMAX else 0.0
+    of_y = tl.load(
+        y + offsets(row, inner, y_o, y_i, FLAT, ALIGN)[:, None] + k[None, :] * y_k, mask=inside, other=nothing
+    )
+    of_g = tl.load(g + offsets(row, inner, g_o, g_i, FLAT, ALIGN)[:, None] + k[None, :] * g_k, mask=inside, other=0.0)
+    of_lse = tl.load(lse + offsets(row, inner, lse_o, lse_i, FLAT), mask=exists, other=0.0).to(tl.float32)
+    support, p, of_g, summands = slopes(
+        of_y.to(tl.float32), of_g.to(tl.float32), of_lse, WHAT, tl.float32 if FAST else tl.float64
+    )
+    found = gradient(
+        support, p, of_g, row_sum(summands, VECTOR, tl.float32 if FAST else tl.float64).to(tl.float64), beta, WHAT
+    )
+    out_at = offsets(row, inner, out_o, out_i, FLAT, ALIGN)[:, None] + k[None, :] * out_k
+    store_block(out, out_at, found, inside, WHOLE)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def long_rows_vjp(
+    y, lse, g, out, r_parts, tickets, done, count, inner, scores, parts, each, tasks, ahead, beta,
+    y_o, y_i, y_k, lse_o, lse_i, g_o, g_i, g_k, out_o, out_i, out_k,
+    WHAT: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr,
+    ALIGN: tl.constexpr,
+    PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Gradients of rows in parts."""
+    row, task, writes = next_task(tickets, tasks, ahead)
+    if row < count:
+        one = row + tl.zeros([1], tl.int64)
+        first, last = task * each, tl.minimum((task + 1) * each, parts)
+        scores = scores // ALIGN * ALIGN
+        nothing = -INF if WHAT == OF_LOG_SOFTMAX else 0.0
+        y_at, g_at = offsets(one, inner, y_o, y_i, FLAT, ALIGN), offsets(one, inner, g_o, g_i, FLAT, ALIGN)
+        out_at = offsets(one, inner, out_o, out_i, FLAT, ALIGN)
+        of_lse = tl.load(lse + offsets(one, inner, lse_o, lse_i, FLAT)).to(tl.float32)
+        total = tl.zeros([1], tl.float64)
+        if writes:
+            wait_for(done, row, tasks)
+            total = tl.load(r_parts + row * PARTS + tl.zeros([1], tl.int64), cache_modifier=".cg")
+        for part in tl.range(first, last, num_stages=STAGES):
+            k = (part * SCORES + tl.arange(0, SCORES)).to(tl.int64)[None, :]
+            inside = k < scores
+            of_y = tl.load(y + y_at[:, None] + k * y_k, mask=inside, other=nothing).to(tl.float32)
+            of_g = tl.load(g + g_at[:, None] + k * g_k, mask=inside, other=0.0).to(tl.float32)
+            support, p, of_g, summands = slopes(of_y, of_g, of_lse, WHAT, tl.float32 if FAST else tl.float64)
+            if writes:
+                of_scores = gradient(support, p, of_g, total, beta, WHAT)
+                store_block(out, out_at[:, None] + k * out_k, of_scores, inside, WHOLE)
+            else:
+                of_part = row_sum(summands, VECTOR, tl.float32 if FAST else tl.float64).to(tl.float64)
+                tl.store(r_parts + row * PARTS + part + tl.zeros([1], tl.int64), of_part)
+        if not writes:
+            if is_last(done, row, tasks):
+                of_row = load_sum(r_parts, row, parts, PARTS)
+                tl.debug_barrier()
+                tl.store(r_parts + row * PARTS + tl.zeros([1], tl.int64), of_row)
+                release(done, row)
+
+
+def softmax_vjp(i: Any, r: Any) -> None:
+    """Compute beta p (g - <p, g>). beta is a number."""
+    if served(i.p, i.lse, i.g, *r):
+        _vjp(OF_SOFTMAX, i, i.p, *r)
+    else:
+        define(operations.softmax_vjp, i, r)
+
+
+def log_softmax_vjp(i: Any, r: Any) -> None:
+    """Compute beta (g - p <1, g>). beta is a number."""
+    if served(i.log_p, i.lse, i.g, *r):
+        _vjp(OF_LOG_SOFTMAX, i, i.log_p, *r)
+    else:
+        define(operations.log_softmax_vjp, i, r)
+
+
+def _vjp(what: tl.constexpr, i: Any, y: Tensor, out: Tensor) -> None:
+    rows = rows_of(i.axes, ("out",), y=y, lse=i.lse, g=i.g, out=out)
+    named = rows.named() | {"beta": float(slope(i.beta)), "WHAT": what.value}
+    named |= {"FAST": out.dtype.itemsize == 2, "VECTOR": 16 // y.dtype.itemsize}
+    if rows.scores <= REGISTERS:
+        launch(whole_rows_vjp, block(rows), **named)
+    else:
+        launch(long_rows_vjp, parts_of(rows, y, writes=True), **named)
+    rows.finish()
