@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+COMPILE_ARGS ?=
 BENCH_ARGS ?=
 
 BIN := $(VENV)/bin
@@ -19,7 +20,7 @@ SANITIZE_ENV = $(QUIET) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktra
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-quick lint format types build bench memory accuracy exp-check docs sanitize wheels wheel-aarch64 compat sdist-check lint-release dev clean
+.PHONY: help demo test check check-quick lint format types build test-triton compile-check bench memory accuracy exp-check docs sanitize wheels wheel-aarch64 compat sdist-check lint-release dev clean
 .DELETE_ON_ERROR:
 
 help: ## this list
@@ -69,6 +70,20 @@ check: $(VENV)/.native $(VENV)/.group-test ## tests and doctests only
 
 check-quick: $(VENV)/.native $(VENV)/.group-test ## a sample of the tests, in about two minutes
 	$(QUIET) $(BIN)/python -m pytest --quick -n auto --dist worksteal -q $(PYTEST_ARGS)
+
+# Triton looks at TRITON_INTERPRET when it compiles a kernel, so these tests need a process of their own.
+TRITON_TESTS := tests/triton $(addprefix tests/normalize/test_,edges.py numbers.py temperatures.py identities.py) \
+	$(addprefix tests/loss/test_,edges.py options.py extremes.py)
+test-triton: $(VENV)/.native $(VENV)/.group-test ## the CUDA kernels, in Triton's interpreter
+	$(QUIET) TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto --dist worksteal -q $(TRITON_TESTS) $(PYTEST_ARGS)
+
+# The oldest Triton that the kernels are compiled with, beside the pinned one.
+build/triton-3.6.0: $(VENV)/.group-test
+	$(PIP) install --quiet --no-deps --target $@ triton==3.6.0
+
+compile-check: $(VENV)/.native build/triton-3.6.0 ## compile the CUDA kernels for four GPUs, without one
+	$(BIN)/python -m tests.triton.compile_check $(COMPILE_ARGS)
+	PYTHONPATH=build/triton-3.6.0 $(BIN)/python -m tests.triton.compile_check $(COMPILE_ARGS)
 
 lint: $(VENV)/.group-lint ## ruff, formatting, of C++ too
 	$(BIN)/ruff check .

@@ -12,6 +12,13 @@ import pytest
 from hypothesis import settings
 from tests.oracle.backends import BACKENDS, DIFFERENTIATING, Backend
 
+from softargmax.core import dispatch
+
+if dispatch.INTERPRETED:
+    from tests.triton import interpreter
+
+    interpreter.apply()
+
 settings.register_profile("house", deadline=None, derandomize=True)  # every run draws the same cases
 settings.load_profile("house")
 

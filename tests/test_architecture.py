@@ -24,19 +24,20 @@ NATIVE = sorted([*SOURCE.rglob("*.cpp"), *SOURCE.rglob("*.hpp")])
 TEXTS = [*PYTHON, *NATIVE, *(path for of in ("tests", "bench", "tools") for path in sorted((ROOT / of).rglob("*.py")))]
 
 # The only files in which states are merged: one per language.
-STATE_FILES = {"core/state.py", "core/cpp/state.hpp"}
+STATE_FILES = {"core/state.py", "core/cpp/state.hpp", "core/triton_state.py"}
 
 # For each framework, the files that may import it at their top. Frameworks without such files may only be imported
 # inside functions.
 SERVES = {
-    "torch": r"(.*/)?(torch_\w+|modules|nn)\.py|integrate/.*\.py",
+    "torch": r"(.*/)?(torch_\w+|triton_\w+|modules|nn)\.py|integrate/.*\.py",
+    "triton": r"(.*/)?triton_\w+\.py",
     "transformers": r"integrate/.*\.py",
     "sklearn": r"classify/.*\.py",
     "scipy": r"classify/.*\.py",
     "matplotlib": r"(cli|classify)/plot\w*\.py",
     "rich": r"cli/.*\.py",
     "typer": r"cli/.*\.py",
-    **dict.fromkeys(("jax", "pyarrow", "skops", "triton", "dask"), ""),
+    **dict.fromkeys(("jax", "pyarrow", "skops", "dask"), ""),
 }
 OPTIONAL = (*SERVES, "ml_dtypes", "click")
 
@@ -99,9 +100,8 @@ def test_only_the_state_file_contains_the_recurrence(path: Path) -> None:
 
 def test_merge_is_defined_once_in_python() -> None:
     functions = [(name(p), f) for p in PYTHON for f in ast.walk(tree(p)) if isinstance(f, ast.FunctionDef)]
-    assert {file for file, function in functions if function.name.strip("_") in ("merge", "merged")} == {
-        "core/state.py"
-    }
+    merging = {file for file, function in functions if function.name.strip("_") in ("merge", "merged")}
+    assert merging == {"core/state.py", "core/triton_state.py"}
 
 
 # In C++, code that merges states is recognised by the weights that it computes. A weight is an exponential or a power

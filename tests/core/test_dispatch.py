@@ -32,9 +32,13 @@ def test_the_default_implementation() -> None:
 
 def test_each_kind() -> None:
     torch = pytest.importorskip("torch")
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
     assert kind_of(torch.ones(1)) == "torch"
     assert kind_of(torch.nn.Parameter(torch.ones(1))) == "torch"
     assert kind_of(torch.ones(1, device="meta")) == "torch-device"
+    with FakeTensorMode():
+        assert kind_of(torch.empty(1, device="cuda")) == "torch-cuda"
     assert serving(torch.ones(1)) == "native"
     strict = pytest.importorskip("array_api_strict")
     assert kind_of(strict.ones(1)) == "array-api"
@@ -56,10 +60,19 @@ def test_a_name_that_cannot_serve_raises() -> None:
         softargmax.softmax(strict.ones(3))
 
 
+def test_triton_serves_cuda_tensors_only() -> None:
+    torch = pytest.importorskip("torch")
+    for z in (Z, torch.ones(3)):
+        with softargmax.using("triton"), pytest.raises(RuntimeError, match=r"'triton' was requested.*'native' or"):
+            softargmax.softmax(z)
+
+
 def test_an_unknown_name_raises() -> None:
     with (
-        pytest.raises(ValueError, match=r"using\(name\): expected one of 'native', 'reference', got 'triton\?'"),
-        softargmax.using("triton?"),
+        pytest.raises(
+            ValueError, match=r"using\(name\): expected one of 'native', 'triton', 'reference', got 'triton\?'"
+        ),
+        softargmax.using("cuda"),
     ):
         pass
 

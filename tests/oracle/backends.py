@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import softargmax
+from softargmax.core import dispatch
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Backend:
 
     library: str
     implementation: str
+    device: str = "cpu"
 
     def __str__(self) -> str:
         return f"{self.implementation}-{self.library}"
@@ -55,11 +58,12 @@ class Backend:
             dtype = "float32" if self.library == "jax" and values.dtype == np.float64 else values.dtype.name
         values = np.array(values, dtype if dtype != "bfloat16" else "float64")
         array = xp.asarray(values.astype("float32") if self.library == "jax" and values.dtype == np.float64 else values)
+        array = array.to(self.device) if self.library == "torch" else array
         return array if str(array.dtype).endswith(dtype) else self._cast(array, dtype)
 
     def back(self, array: Any) -> np.ndarray:
         if self.library == "torch":
-            array = array.detach()
+            array = array.detach().cpu()
             return (array.float() if str(array.dtype) == "torch.bfloat16" else array).numpy()
         out = np.asarray(array)
         return out.astype(np.float32) if out.dtype.name == "bfloat16" else out
@@ -85,12 +89,20 @@ class Backend:
         return softargmax.using(self.implementation)
 
 
-BACKENDS = (
-    Backend("numpy", "native"),
-    Backend("torch", "native"),
-    Backend("numpy", "reference"),
-    Backend("array_api_strict", "reference"),
-    Backend("torch", "reference"),
-    Backend("jax", "reference"),
-)
+def _backends() -> tuple[Backend, ...]:
+    if dispatch.INTERPRETED:  # `make test-triton`
+        return (Backend("torch", "triton"),)
+    if os.environ.get("SOFTARGMAX_TEST_CUDA"):  # tools/gpu_run.sh
+        return (Backend("torch", "triton", "cuda"),)
+    return (
+        Backend("numpy", "native"),
+        Backend("torch", "native"),
+        Backend("numpy", "reference"),
+        Backend("array_api_strict", "reference"),
+        Backend("torch", "reference"),
+        Backend("jax", "reference"),
+    )
+
+
+BACKENDS = _backends()
 DIFFERENTIATING = tuple(backend for backend in BACKENDS if backend.differentiates)

@@ -1,0 +1,116 @@
+"""Compile the kernels that a call launches, for GPUs that are not there, and read what the compiler made of them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+import triton
+from softargmax.core import triton_launch
+
+TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
+SHARED = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
+"""Shared memory of a block in KiB, by compute capability."""
+
+_POINTERS = {
+    torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.float64: "*fp64",
+    torch.int32: "*i32", torch.int64: "*i64", torch.bool: "*i1",
+}  # fmt: skip
+
+
+class Launch(NamedTuple):
+    """A recorded launch: the kernel, the number of warps, and the arguments by name."""
+
+    kernel: Any
+    warps: int
+    named: dict[str, Any]
+
+
+class Report(NamedTuple):
+    """What the compiler made of a kernel: instructions, registers, bytes, and the rules that it breaks."""
+
+    name: str
+    registers: int
+    spills: int
+    shared: int
+    instructions: int
+    broken: list[str]
+
+
+@contextmanager
+def recorded(*modules: Any) -> Iterator[list[Launch]]:
+    """Record launches from these modules in place of running them."""
+    found: list[Launch] = []
+
+    def record(kernel: Any, tile: Any, **named: Any) -> None:
+        found.append(Launch(kernel, tile.warps, named | tile.named))
+
+    kept = [module.launch for module in modules]
+    for module in modules:
+        module.launch = record
+    try:
+        yield found
+    finally:
+        for module, launch in zip(modules, kept, strict=True):
+            module.launch = launch
+
+
+def compile_for(launch: Launch, capability: int) -> Any:
+    """Compile a recorded launch as Triton would do it on a GPU of this compute capability."""
+    signature, constants, attributes = {}, {}, {}
+    for place, name in enumerate(launch.kernel.arg_names):
+        value, aligned = launch.named[name], [["tt.divisibility", 16]]
+        if name.isupper():
+            constants[name] = value
+        elif isinstance(value, torch.Tensor):
+            signature[name] = _POINTERS[value.dtype]
+            attributes[(place,)] = aligned
+        elif isinstance(value, float):
+            signature[name] = "fp32"
+        elif value == 1 and name not in triton_launch.RUNTIME:
+            constants[name] = 1
+        else:
+            signature[name] = "i32" if abs(value) < 1 << 31 else "i64"
+            if value % 16 == 0 and name not in triton_launch.RUNTIME:
+                attributes[(place,)] = aligned
+    signature = {name: signature.get(name, "constexpr") for name in launch.kernel.arg_names}
+    source = ASTSource(launch.kernel, signature, constants, attributes)
+    options = {"num_warps": launch.warps, "enable_fp_fusion": False}
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+def report(launch: Launch, capability: int) -> Report:
+    """Compile a launch and report."""
+    made = compile_for(launch, capability)
+    ptx, sass = made.asm["ptx"], _tool("nvdisasm", made.asm["cubin"], "-c")
+    usage = _tool("cuobjdump", made.asm["cubin"], "--dump-resource-usage")
+    operations = re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\d+\s+)?([A-Z0-9_.]+)", sass, re.MULTILINE)
+    operations = [one for one in operations if not one.startswith("NOP")]
+    spills = sum(one.split(".")[0] in ("LDL", "STL") for one in operations)
+    broken = ["registers"] * bool(spills and capability == triton_launch.MEASURED)
+    broken += ["shared memory"] * (made.metadata.shared > SHARED[capability] << 10)
+    broken += ["float atomic"] * bool(re.search(r"\b(atom|red)\.[^;]*\.(f32|f64|f16|bf16)", ptx))
+    broken += ["flushed subnormals"] * any("ftz" in line and "ex2" not in line for line in ptx.splitlines())
+    broken += ["contraction"] * bool(re.search(r"\b(mul|add|sub)\.f(32|64)\b", ptx))
+    name = f"{launch.kernel.__name__} { {key: x for key, x in launch.named.items() if key.isupper()} }"
+    registers = re.search(r"REG:(\d+)", usage)
+    return Report(name, int(registers[1]) if registers else 0, spills, made.metadata.shared, len(operations), broken)
+
+
+def _tool(name: str, cubin: bytes, *options: str) -> str:
+    with tempfile.NamedTemporaryFile(suffix=".cubin", delete=False) as file:
+        file.write(cubin)
+    try:
+        done = subprocess.run([TOOLS / name, *options, file.name], capture_output=True, text=True, check=False)
+        return done.stdout
+    finally:
+        Path(file.name).unlink()
