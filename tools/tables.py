@@ -190,6 +190,26 @@ def compat() -> str:
     return table(["", *found], rows)
 
 
+def gpu() -> str:
+    """Return a table of the times of CUDA kernels, beside torch's and the time of a copy."""
+    found = loaded(RESULTS / "gpu.json")
+    machine, rows = found["machine"], []
+    for one in found["times"]:
+        shape, peer = " x ".join(map(str, one["shape"])), one["torch us"]
+        times = [readable(one["us"] / 1e6), "" if peer is None else f"{peer / one['us']:.2f}"]
+        rows.append([one["call"], shape, one["dtype"], *times, f"{one['of copy']:.2f}"])
+    text = table(["call", "scores", "dtype", "softargmax", "torch's time / ours", "copy's time / ours"], rows)
+    few = [
+        [" x ".join(map(str, one["shape"])), *(f"{one[name]:.1f} µs" for name in one if name != "shape")]
+        for one in found["graphs"]
+    ]
+    small = table(["scores", "softmax", "torch", "logsumexp", "torch"], few)
+    calls = ", ".join(f"{name} {time:.0f} µs" for name, time in found["overhead_us"].items())
+    where = f"{machine['device']}, torch {machine['torch']}, Triton {machine['triton']}, {machine['date']}"
+    speed = f"A copy reads and writes {machine['copy GB/s']} GB/s."
+    return f"{where}. {speed}\n\n{text}\n\nFew rows, in a CUDA graph:\n\n{small}\n\nCalls on 8 x 16 scores: {calls}."
+
+
 # --- pages -----------------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +243,7 @@ def pages() -> dict[Path, str]:
         ("words", "words", words),
         ("losses", "small layers", small_layers),
         ("installation", "compat", compat),
+        ("gpu", "gpu", gpu),
     ]
     filled += [(f"tasks/{page}", name, partial(task, name)) for page, names in TASK_PAGES.items() for name in names]
     for page, name, fill in filled:
