@@ -150,18 +150,18 @@ class Block(NamedTuple):
     named: dict[str, Any]
 
 
-def block(rows: Rows) -> Block:
+def block(rows: Rows, several: int = ELEMENTS // 2) -> Block:
     """The block of a kernel that holds whole rows in registers.
 
-    A thread has 32 scores of one row, or 16 scores of several rows, whose numbers per row need registers too. If the
-    scores of a row are not next to each other in memory, a block has at least 8 rows, so that memory is read in pieces
-    of at least 32 bytes.
+    A thread has 32 scores of one row. If a block has several rows, whose numbers per row need registers too, a warp has
+    `several` scores. If the scores of a row are not next to each other in memory, a block has at least 8 rows, so that
+    memory is read in pieces of at least 32 bytes.
     """
     scores = power_of_two(rows.scores)
     name, own = next(iter(rows.strides.items()))
     least = 32 // rows.tensors[name].element_size() if own[2] != 1 and own[1] == 1 else 1
-    count = min(max(ELEMENTS // 2 // scores, least), power_of_two(rows.total))
-    warps = max(count * scores // (ELEMENTS if count == 1 else ELEMENTS // 2), 1)
+    count = min(max(several // scores, least), power_of_two(rows.total))
+    warps = max(count * scores // (ELEMENTS if count == 1 else several), 1)
     whole = rows.scores == scores and rows.total % count == 0
     named = {"ROWS": count, "SCORES": scores, "WHOLE": whole}
     return Block((cdiv(rows.total, count),), min(warps, _WARPS), named)

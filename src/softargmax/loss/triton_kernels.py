@@ -18,6 +18,7 @@ import triton.language as tl
 import triton
 from softargmax.core.arrays import row_shape
 from softargmax.core.triton_launch import (
+    ELEMENTS,
     PART,
     RUNTIME,
     Block,
@@ -374,7 +375,7 @@ def run(i: Any, seed: Tensor | None = None, gradient: Tensor | None = None, loss
         "FAST": z.dtype.itemsize == 2, "VECTOR": 16 // z.dtype.itemsize,
     }  # fmt: skip
     if rows.scores <= PART:
-        tile = block(rows)
+        tile = block(rows, ELEMENTS // 4)
         launch(loss_rows, _wider(tile, named["SMOOTH"] and tile.named["ROWS"] == 1), **named)
     else:
         tile = parts_of(rows, z, writes=gradient is not None)
