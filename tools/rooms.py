@@ -28,12 +28,13 @@ KINDS = {
     "operations": r"(arguments|(\w+_)?operations)\.py",
     "definitions": r"reference(_\w+)?\.py",
     "kernels": r"kernels\.py|native_\w+\.py|\w+\.[ch]pp",
+    "CUDA kernels": r"triton_\w+\.py",
     "torch modules": r"modules\.py|torch_\w+\.py",
     "helpers": r"\w+\.py",
 }
 """The kinds of files in a room, with patterns of their names.
 
-The patterns of the five kinds in the middle are tried in order, and the first one that fits decides. If none fits, a
+The patterns of the six kinds in the middle are tried in order, and the first one that fits decides. If none fits, a
 file that defines a public name has the first kind, and any other file has the last kind.
 """
 

@@ -159,6 +159,41 @@ def test_a_confident_row_has_an_accurate_loss_and_gradient() -> None:
     assert ulp_error(z.grad[0, 0].numpy(), -rest / (1 + rest)) <= 3
 
 
+def test_rows_that_share_memory() -> None:
+    z, w = torch.arange(1.0, 7.0)[:, None].expand(6, 8), torch.arange(1.0, 7.0)
+    np.testing.assert_allclose(sa.logsumexp(z).numpy(), np.arange(1, 7) + np.log(8), rtol=1e-6)
+    ours, theirs = scores(6, 8).requires_grad_(), scores(6, 8).double().requires_grad_()
+    (sa.log_softmax(ours).sum(-1) * w).sum().backward()  # the incoming gradient is expanded along each row
+    with sa.using("reference"):
+        (sa.log_softmax(theirs).sum(-1) * w).sum().backward()
+    torch.testing.assert_close(ours.grad.double(), theirs.grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [-1, 1, (1, 2)])
+def test_masks_and_temperatures_that_broadcast_over_heads(axis: Any) -> None:
+    z, where = scores(2, 3, 4, 5), torch.rand(2, 1, 4, 5, generator=torch.Generator().manual_seed(1)) > 0.3
+    found, expected = sa.softmax(z, axis=axis, where=where), definition(sa.softmax, z, axis=axis, where=where)
+    assert ulp_error(found.numpy(), expected).max() <= 3
+    temperature = torch.tensor([0.5, 1.0, 3.0])[None, :, None, None]
+    expected = definition(sa.softmax, z, temperature=temperature.double())
+    np.testing.assert_allclose(sa.softmax(z, temperature=temperature).numpy(), expected, rtol=1e-6)
+
+
+def test_edges_of_losses() -> None:
+    first = torch.tensor([0])
+    beside_nan = sa.cross_entropy(torch.tensor([[NAN, -INF, INF]]), torch.tensor([1]))
+    assert beside_nan.isnan()
+    weighted = sa.cross_entropy(
+        torch.tensor([[INF, 0.0]]), first, weight=torch.tensor([1.0, 0.0]), label_smoothing=0.1, reduction="sum"
+    )
+    assert weighted == 0.0
+    z = torch.tensor([[0.0, 1.0, -INF]], requires_grad=True)
+    sa.cross_entropy(z, first, reduction="none").backward(torch.tensor([INF]))
+    assert z.grad[0, 2] == 0.0
+    narrow = sa.cross_entropy(torch.tensor([[10.0, 0.5, -3.0]], dtype=torch.bfloat16), first)
+    assert abs(narrow.item() / np.log1p(np.exp(-9.5) + np.exp(-13.0)) - 1) < 2.0**-20
+
+
 def test_a_class_out_of_range_gives_nan() -> None:
     found = sa.cross_entropy_and_gradient(scores(3, 5), torch.tensor([0, 9, -1]), reduction="none")
     assert found.loss.isnan().tolist() == [False, True, True]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.util import find_spec
@@ -97,5 +98,7 @@ def is_native(z: Any) -> bool:
 
 @functools.cache
 def has_triton() -> bool:
-    """True if Triton is installed. Without it, the definitions serve CUDA tensors."""
-    return find_spec("triton") is not None
+    """True if Triton is installed, and torch is not built for AMD. Otherwise definitions serve CUDA tensors."""
+    torch = sys.modules.get("torch")
+    for_amd = torch is not None and torch.version.hip is not None
+    return find_spec("triton") is not None and not for_amd

@@ -253,7 +253,7 @@ class TorchOperation:
             with torch.enable_grad(), forward_mode():
                 return self.overload.redispatch(keys, *flat)
         i = self.unflatten(*flat)
-        if self.stage(i) is AT_ONCE:
+        if self.stage(i) is AT_ONCE and self._served(i):
             return self.launcher(self.operation.array(i).device.type)(i)
         with below_autograd():
             return self.overload(*flat)

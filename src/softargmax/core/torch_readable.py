@@ -16,15 +16,15 @@ ready = generated("_x", [f"return {READY.format('_x')}"], **READY_NAMES)
 
 
 def direct(tensor: Tensor) -> bool:
-    """True if the tensor is `ready`, and no transform, mode or compiler is active."""
-    return bool(ready(tensor) and _eager()) and not torch.compiler.is_compiling()
+    """True if the tensor is `ready` and in CPU memory, and no transform, mode or compiler is active."""
+    return bool(tensor.is_cpu and ready(tensor) and _eager()) and not torch.compiler.is_compiling()
 
 
 def as_they_are(*tensors: Tensor | None) -> bool:
-    """True if kernels may run on the tensors: no compiler, transform or mode is active.
+    """True if CPU kernels may run on the tensors: no compiler, transform or mode is active.
 
     Autograd may be active. The result is False if the implementation "reference" is requested.
     """
     if torch.compiler.is_compiling() or requested_name() == "reference":
         return False
-    return _eager() and all(_plain_tensor(x) for x in tensors if x is not None)
+    return _eager() and all(x.is_cpu and _plain_tensor(x) for x in tensors if x is not None)

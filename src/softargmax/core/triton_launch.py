@@ -57,21 +57,22 @@ class Rows(NamedTuple):
     copied: list[tuple[Tensor, Tensor]]
     """The results that kernels write into packed memory, and this memory."""
 
-    @property
-    def align(self) -> int:
-        """A power of two that divides the strides of rows and the number of scores, at most 16 bytes of scores."""
+    def _align(self, aligned: Sequence[str]) -> int:
+        """A power of two that divides strides and the number of scores, at most 16 bytes of scores."""
         most = 16 // next(iter(self.tensors.values())).element_size()
-        numbers = [n for outer, inner, score in self.strides.values() if score for n in (outer, inner)]
-        return math.gcd(most, self.scores, *numbers)
+        return math.gcd(most, self.scores, *(n for name in aligned for n in self.strides[name][:2]))
 
-    def named(self, *absent: str) -> dict[str, Any]:
-        """The tensors and their strides as arguments of a kernel, by name. Those of absent tensors are not read."""
+    def named(self, *absent: str, aligned: Sequence[str]) -> dict[str, Any]:
+        """The tensors and their strides as arguments of a kernel, by name. Those of absent tensors are not read.
+
+        ALIGN divides the strides between rows of the tensors in `aligned`, and the number of scores.
+        """
         given = {name: self.tensors.get(name) for name in (*self.tensors, *absent)}
         first = next(iter(self.tensors.values()))
         found: dict[str, Any] = {name: first if x is None else x for name, x in given.items()}
         for name in given:
             found[f"{name}_o"], found[f"{name}_i"], found[f"{name}_k"] = self.strides.get(name, (0, 0, 0))
-        return found | {"count": self.total, "inner": self.inner, "scores": self.scores, "ALIGN": self.align,
+        return found | {"count": self.total, "inner": self.inner, "scores": self.scores, "ALIGN": self._align(aligned),
                         "FLAT": self.inner == self.total}  # fmt: skip
 
     def finish(self) -> None:
@@ -89,11 +90,15 @@ def rows_of(axes: tuple[int, ...], results: Sequence[str], **tensors: Tensor | N
     found = _planned(axes, tuple((name, x.shape, x.stride()) for name, x in given.items()))
     if found is not None and (found.scores <= STRIDED or all(own[2] in (0, 1) for own in found.strides.values())):
         return found._replace(tensors=given)
-    ndim = next(iter(given.values())).ndim
+    shape = next(iter(given.values())).shape
+    ndim = len(shape)
     order = (*(d for d in range(ndim) if d not in axes), *axes)
     packed, copied = {}, []
     for name, x in given.items():
-        laid = x.reshape((1,) * (ndim - x.ndim) + tuple(x.shape)).permute(order)
+        own = (1,) * (ndim - x.ndim) + tuple(x.shape)
+        per_row = all(own[d] == 1 for d in axes)
+        full = [1 if d in axes and per_row else n for d, n in enumerate(shape)]
+        laid = x.reshape(own).expand(full).permute(order)
         packed[name] = (
             torch.empty_like(laid, memory_format=torch.contiguous_format) if name in results else laid.contiguous()
         )
@@ -239,9 +244,10 @@ def beta_of(beta: Scale) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return {}, {"beta_hi": hi, "beta_lo": lo, "BETA": int(beta != UNIT)}
 
 
-def served(*tensors: Tensor | None) -> bool:
-    """True if no tensor has float64 numbers, and none is empty. The definition serves the others."""
-    return all(x is None or (x.dtype is not torch.float64 and x.numel() > 0) for x in tensors)
+def served(*tensors: Tensor | None, beta: Scale = UNIT) -> bool:
+    """True if no tensor has float64 numbers, none is empty, and float32 can hold beta. Definitions serve the others."""
+    plain = isinstance(beta.hi, Tensor) or beta.hi == 0.0 or math.isinf(beta.hi) or 1e-37 < abs(beta.hi) < 1e37
+    return plain and all(x is None or (x.dtype is not torch.float64 and x.numel() > 0) for x in tensors)
 
 
 def define(operation: Any, i: Any, results: Sequence[Tensor | None]) -> None:

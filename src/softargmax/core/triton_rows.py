@@ -1,7 +1,6 @@
 """Blocks of rows in Triton: where the numbers of a row are in memory, and how scores and beta are loaded.
 
-Row number `row` is at (row // inner) outer_stride + (row % inner) inner_stride, so that no layout of rows with two
-strides needs a copy. triton_launch.py computes the strides.
+Row number `row` is at (row // inner) outer_stride + (row % inner) inner_stride. triton_launch.py computes the strides.
 """
 
 from __future__ import annotations

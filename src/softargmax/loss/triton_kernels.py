@@ -74,16 +74,18 @@ if TYPE_CHECKING:
 
 @triton.jit
 def smoothing_sums(x, w, hi, lo, VECTOR: tl.constexpr):
-    """Return the number of scores in the support, the sum of their weights w, and the sum of w x, in float64."""
+    """Return the number of scores in the support, and the sums of w, of w x and of w over finite scores, in float64."""
     inside = (x > -INF) | (x != x)
     weight = tl.where(inside, w, 0.0).to(tl.float64)
+    is_finite = tl.where(x < INF, 1.0, 0.0).to(tl.float64)
     of_x = tl.where(inside, x, 0.0).to(tl.float64) * (hi.to(tl.float64) + lo.to(tl.float64))[:, None]
     n = tl.sum(inside.to(tl.int32), axis=1).to(tl.float64)
-    return n, row_sum(weight, VECTOR, tl.float64), row_sum(weight * of_x, VECTOR, tl.float64)
+    weighted = row_sum(weight * of_x, VECTOR, tl.float64)
+    return n, row_sum(weight, VECTOR, tl.float64), weighted, row_sum(weight * is_finite, VECTOR, tl.float64)
 
 
 @triton.jit
-def loss_of(m, r, hi, lo, x_t, w_t, n, weights, weighted, smoothing, z_loss, SMOOTH: tl.constexpr):
+def loss_of(m, r, hi, lo, x_t, w_t, n, weights, weighted, finite, smoothing, z_loss, SMOOTH: tl.constexpr):
     """The loss of each row, and three factors of its gradient, in float64.
 
     The gradient is p_k `of_p` - w_k `of_w` for the classes k != t, and `at_t` for k = t.
@@ -91,7 +93,7 @@ def loss_of(m, r, hi, lo, x_t, w_t, n, weights, weighted, smoothing, z_loss, SMO
     lse, log_l = lse_of(m, r, hi, lo), log1p64(r)
     beta = hi.to(tl.float64) + lo.to(tl.float64)
     distance = tl.where(x_t == m, 0.0, beta * (x_t.to(tl.float64) - m.to(tl.float64)))
-    minus_log_p = tl.where(x_t == -INF, INF, log_l - distance)
+    minus_log_p = tl.where(x_t == -INF, INF + 0.0 * r, log_l - distance)
     w = w_t.to(tl.float64) * (1.0 - smoothing)
     loss = tl.where(w == 0.0, 0.0 * r, w * minus_log_p)
     of_each = w * 0.0
@@ -99,7 +101,7 @@ def loss_of(m, r, hi, lo, x_t, w_t, n, weights, weighted, smoothing, z_loss, SMO
     if SMOOTH:
         of_each = smoothing / tl.where(n == 0.0, 1.0, n)
         total = w + of_each * weights
-        smoothed = tl.where(m == INF, tl.where(n > r + 1.0, INF, weights * log_l), weights * lse - weighted)
+        smoothed = tl.where(m == INF, tl.where(finite > 0.0, INF, weights * log_l), weights * lse - weighted)
         loss += tl.where(weights == 0.0, 0.0 * r, of_each * smoothed)
     loss += tl.where(z_loss == 0.0, 0.0, z_loss * lse * lse)
     loss = tl.where((m == -INF) & (r == r), INF, loss)
@@ -151,7 +153,7 @@ def loss_rows(
 ):  # fmt: skip
     """Rows that fit into registers."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    k = tl.arange(0, SCORES)
+    k = tl.arange(0, SCORES).to(tl.int64)
     scores = scores // ALIGN * ALIGN
     exists = row < count
     inside = exists[:, None] & (k < scores)[None, :]
@@ -171,7 +173,9 @@ def loss_rows(
     w_t = tl.full([ROWS], 1.0, tl.float32)
     if WEIGHTED:
         w_t = tl.load(weight + weight_at + safe * weight_k, mask=exists, other=0.0).to(tl.float32)
-    n, weights, weighted = smoothing_sums(x, w, h, l, VECTOR) if SMOOTH else (w_t, w_t, w_t)
+    n, weights, weighted, finite = w_t, w_t, w_t, w_t
+    if SMOOTH:
+        n, weights, weighted, finite = smoothing_sums(x, w, h, l, VECTOR)
     m = top_of(x)
     limit = is_limit(m, h)
     m_x, h_x, l_x = without_limits(m, h, l)
@@ -179,7 +183,7 @@ def loss_rows(
     shift, magic, low, t_m, power_m = frame(m_x, h_x, l_x, BETA > 0, FAST)
     y = terms(x, shift, magic, low, h_x, l_x, BETA > 0, FAST)
     r, total = excess(y, m, t_m, power_m, VECTOR, tl.float32 if FAST else tl.float64)
-    of_row, of_p, of_w, at_t = loss_of(m, r, h, l, x_t, w_t, n, weights, weighted, smoothing, z_loss, SMOOTH)
+    of_row, of_p, of_w, at_t = loss_of(m, r, h, l, x_t, w_t, n, weights, weighted, finite, smoothing, z_loss, SMOOTH)
     if LOSS:
         of_row = tl.where(ignored, 0.0, tl.where(wrong, float("nan"), of_row))
         tl.store(loss + offsets(row, inner, loss_o, loss_i, FLAT), of_row, mask=exists)
@@ -193,7 +197,7 @@ def loss_rows(
         )
         a, b = inverse_of(total, m)
         g = slopes(probabilities(y, a, b, FAST), x, w, k, safe, of_p, of_w, at_t, SMOOTH)
-        if any_of(limit | wrong | (total != total)):
+        if any_of(limit | wrong | ~(tl.abs(of_p) < INF) | (total != total)):
             x = load_scores(
                 z, block_at, where, where_at[:, None] + k[None, :] * where_k, inside, sign, BETA, MASKED, WHOLE
             )
@@ -244,7 +248,7 @@ def loss_parts(
                 w = load_weights(weight, weight_at[:, None] + k[None, :] * weight_k, inside, WEIGHTED & SMOOTH)
                 p = probabilities_of(x, m, a, b, h, l, BETA > 0, FAST)
                 g = slopes(p, x, w, k, safe, of_p, of_w, at_t, SMOOTH)
-                if any_of(limit | wrong | (a != a)):
+                if any_of(limit | wrong | ~(tl.abs(of_p) < INF) | (a != a)):
                     x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
                     g = strange_rows(g, marked(tl.where(ignored[:, None] & inside, 0.0, x), m, h), 0.0, limit, a != a)
                     g = tl.where(ignored[:, None], 0.0, tl.where(wrong[:, None], float("nan"), g))
@@ -260,18 +264,20 @@ def loss_parts(
                 store_state(m_parts, r_parts, row, part, m, r, PARTS)
                 if SMOOTH:
                     w = load_weights(weight, weight_at[:, None] + k * weight_k, inside, WEIGHTED)
-                    n, weights, weighted = smoothing_sums(x, w, h, l, VECTOR)
+                    n, weights, weighted, finite = smoothing_sums(x, w, h, l, VECTOR)
                     at_part = row * PARTS + part + tl.zeros([1], tl.int64)
                     tl.store(sums + at_part, n)
                     tl.store(sums + count.to(tl.int64) * PARTS + at_part, weights)
                     tl.store(sums + 2 * count.to(tl.int64) * PARTS + at_part, weighted)
+                    tl.store(sums + 3 * count.to(tl.int64) * PARTS + at_part, finite)
             if is_last(done, row, tasks):
                 m, r = load_state(m_parts, r_parts, row, parts, h, l, PARTS)
-                n, weights, weighted = r, r, r
+                n, weights, weighted, finite = r, r, r, r
                 if SMOOTH:
                     n = load_sum(sums, row, parts, PARTS)
                     weights = load_sum(sums + count.to(tl.int64) * PARTS, row, parts, PARTS)
                     weighted = load_sum(sums + 2 * count.to(tl.int64) * PARTS, row, parts, PARTS)
+                    finite = load_sum(sums + 3 * count.to(tl.int64) * PARTS, row, parts, PARTS)
                 w_t = tl.full([1], 1.0, tl.float32)
                 if WEIGHTED:
                     w_t = tl.load(weight + weight_at + safe * weight_k).to(tl.float32)
@@ -280,7 +286,7 @@ def loss_parts(
                 if MASKED:
                     x_t = tl.where(tl.load(where + where_at + safe * where_k) != 0, x_t, -INF)
                 of_row, of_p, of_w, at_t = loss_of(
-                    m, r, h, l, x_t, w_t, n, weights, weighted, smoothing, z_loss, SMOOTH
+                    m, r, h, l, x_t, w_t, n, weights, weighted, finite, smoothing, z_loss, SMOOTH
                 )
                 if LOSS:
                     of_row = tl.where(ignored, 0.0, tl.where(wrong, float("nan"), of_row))
@@ -305,7 +311,7 @@ def cross_entropy(i: Any, r: Any) -> None:
     """Compute the loss. The states of the rows are not used, because the gradient reads the scores anyway."""
     loss, states = r
     if states is not None:
-        states.zero_()
+        states.fill_(math.nan)
     if _served(i, loss):
         _reduce(i, run(i), loss)
     else:
@@ -355,7 +361,8 @@ def _counted(i: Any) -> Tensor:
 def _served(i: Any, *results: Tensor) -> bool:
     options = i.options
     number = isinstance(options.beta.hi, float) and math.isfinite(options.beta.hi) and options.beta.hi != 0.0
-    return number and options.target is not None and not options.softcap and served(i.z, options.weight, *results)
+    plain = number and options.target is not None and not options.softcap
+    return plain and served(i.z, options.weight, *results, beta=options.beta)
 
 
 def run(i: Any, seed: Tensor | None = None, gradient: Tensor | None = None, losses: bool = True) -> Tensor:
@@ -367,7 +374,12 @@ def run(i: Any, seed: Tensor | None = None, gradient: Tensor | None = None, loss
         target=options.target.reshape(of_row.shape).unsqueeze(axis), seed=seed, loss=of_row.unsqueeze(axis),
         gradient=gradient,
     )  # fmt: skip
-    named = rows.named("where", "weight", "seed", "gradient", "hi", "lo") | beta_of(options.beta)[1]
+    named = (
+        rows.named(
+            "where", "weight", "seed", "gradient", "hi", "lo", aligned=("z",) if gradient is None else ("z", "gradient")
+        )
+        | beta_of(options.beta)[1]
+    )
     named |= {
         "slope_of_beta": options.beta.hi, "ignore_index": options.ignore_index, "smoothing": options.label_smoothing,
         "z_loss": options.z_loss, "MASKED": options.where is not None, "WEIGHTED": options.weight is not None,
@@ -380,7 +392,7 @@ def run(i: Any, seed: Tensor | None = None, gradient: Tensor | None = None, loss
     else:
         tile = parts_of(rows, z, writes=gradient is not None)
         states = tile.named["r_parts"]
-        sums = states.new_empty((3, *states.shape)) if named["SMOOTH"] else states
+        sums = states.new_empty((4, *states.shape)) if named["SMOOTH"] else states
         launch(loss_parts, _wider(tile, named["MASKED"] or named["BETA"] > 0), sums=sums, **named)
     rows.finish()
     return of_row

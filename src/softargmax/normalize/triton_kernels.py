@@ -1,8 +1,7 @@
 """CUDA kernels of normalize: softmax, log_softmax, logsumexp and their vector-Jacobian products.
 
-A row of at most 2^14 scores is held in registers, and read once. A longer row is cut into parts of 2^13 scores. A first
-kernel computes the state of each part. A second one merges the states of each row, in the order of the parts, and
-writes the results.
+A row of at most 2^14 scores is held in registers, and read once. A longer row is cut into parts of 2^13 scores
+(core/triton_rows.py). The definition computes the gradient of logsumexp, from a softmax that a kernel computes.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def whole_rows(
 ):  # fmt: skip
     """Rows that fit into registers."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    k = tl.arange(0, SCORES)
+    k = tl.arange(0, SCORES).to(tl.int64)
     scores = scores // ALIGN * ALIGN
     exists = row < count
     inside = exists[:, None] & (k < scores)[None, :]
@@ -185,7 +184,7 @@ def long_rows(
 def softmax(i: Any, r: Any) -> None:
     """Compute p, and lse if there is memory for it."""
     p, lse = r
-    if served(i.z, p, lse):
+    if served(i.z, p, lse, beta=i.beta):
         _normalize(SOFTMAX, i, p, lse)
     else:
         define(operations.softmax, i, r)
@@ -194,7 +193,7 @@ def softmax(i: Any, r: Any) -> None:
 def log_softmax(i: Any, r: Any) -> None:
     """Compute log p, and lse if there is memory for it."""
     log_p, lse = r
-    if served(i.z, log_p, lse):
+    if served(i.z, log_p, lse, beta=i.beta):
         _normalize(LOG_SOFTMAX, i, log_p, lse)
     else:
         define(operations.log_softmax, i, r)
@@ -203,7 +202,7 @@ def log_softmax(i: Any, r: Any) -> None:
 def logsumexp(i: Any, r: Any) -> None:
     """Compute the smooth maximum of each row. The definition serves weights."""
     (lse,) = r
-    if served(i.z, lse) and i.weights is None:
+    if served(i.z, lse, beta=i.beta) and i.weights is None:
         _normalize(LOGSUMEXP, i, lse, None)
     else:
         define(operations.logsumexp, i, r)
@@ -212,7 +211,9 @@ def logsumexp(i: Any, r: Any) -> None:
 def _normalize(what: tl.constexpr, i: Any, out: Tensor, lse: Tensor | None) -> None:
     per_row, beta = beta_of(i.beta)
     rows = rows_of(i.axes, ("out", "lse"), z=i.z, where=i.where, **per_row, out=out, lse=lse)
-    named = rows.named("where", "hi", "lo", "lse") | beta
+    named = (
+        rows.named("where", "hi", "lo", "lse", aligned=("z",) if what.value == LOGSUMEXP.value else ("z", "out")) | beta
+    )
     named["beta_o"], named["beta_i"] = named["hi_o"], named["hi_i"]
     named |= {"WHAT": what.value, "MASKED": i.where is not None, "LSE": lse is not None}
     named |= {"FAST": i.z.dtype.itemsize == out.dtype.itemsize == 2, "VECTOR": 16 // i.z.dtype.itemsize}
@@ -266,7 +267,7 @@ def whole_rows_vjp(
 ):  # fmt: skip
     """Gradients of rows that fit into registers."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    k = tl.arange(0, SCORES)
+    k = tl.arange(0, SCORES).to(tl.int64)
     scores = scores // ALIGN * ALIGN
     exists = row < count
     inside = exists[:, None] & (k < scores)[None, :]
@@ -346,7 +347,7 @@ def log_softmax_vjp(i: Any, r: Any) -> None:
 
 def _vjp(what: tl.constexpr, i: Any, y: Tensor, out: Tensor) -> None:
     rows = rows_of(i.axes, ("out",), y=y, lse=i.lse, g=i.g, out=out)
-    named = rows.named() | {"beta": float(slope(i.beta)), "WHAT": what.value}
+    named = rows.named(aligned=("y", "g", "out")) | {"beta": float(slope(i.beta)), "WHAT": what.value}
     named |= {"FAST": out.dtype.itemsize == 2, "VECTOR": 16 // y.dtype.itemsize}
     if rows.scores <= REGISTERS:
         launch(whole_rows_vjp, block(rows), **named)
