@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import triton
 from torch.nn import functional
 from triton.testing import do_bench, do_bench_cudagraph
 
 import softargmax as sa
-import triton
 
 if TYPE_CHECKING:
     from collections.abc import Callable

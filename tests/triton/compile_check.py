@@ -15,9 +15,9 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import torch
+import triton
 from tests.triton.compiled import Launch, Report, recorded, report
 
-import triton
 from softargmax.core.scale import UNIT, Scale
 from softargmax.loss import triton_kernels as loss_kernels
 from softargmax.loss.arguments import CrossEntropy, LossOptions

@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-import triton
 from softargmax.core import triton_launch
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 SHARED = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """Shared memory of a block in KiB, by compute capability."""
 
+MEASURED = 90
+"""The compute capability for which the sizes of blocks were chosen. There no kernel may spill registers."""
 _POINTERS = {
     torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.float64: "*fp64",
     torch.int32: "*i32", torch.int64: "*i64", torch.bool: "*i1",
@@ -96,7 +98,7 @@ def report(launch: Launch, capability: int) -> Report:
     operations = re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\d+\s+)?([A-Z0-9_.]+)", sass, re.MULTILINE)
     operations = [one for one in operations if not one.startswith("NOP")]
     spills = sum(one.split(".")[0] in ("LDL", "STL") for one in operations)
-    broken = ["registers"] * bool(spills and capability == triton_launch.MEASURED)
+    broken = ["registers"] * bool(spills and capability == MEASURED)
     broken += ["shared memory"] * (made.metadata.shared > SHARED[capability] << 10)
     broken += ["float atomic"] * bool(re.search(r"\b(atom|red)\.[^;]*\.(f32|f64|f16|bf16)", ptx))
     broken += ["flushed subnormals"] * any("ftz" in line and "ex2" not in line for line in ptx.splitlines())

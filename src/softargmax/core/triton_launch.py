@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from triton import cdiv, next_power_of_2
 
 from softargmax.core.scale import UNIT, Scale, rounded
 
@@ -23,8 +24,6 @@ PART = 1 << 13
 """Scores per part of a longer row. It depends on nothing else, because it fixes the order of sums."""
 STRIDED = 1 << 9
 """The longest row that is read with a stride. Blocks of 16 such rows fit into registers."""
-MEASURED = 90
-"""The compute capability for which the sizes above were chosen."""
 _WARPS = 16
 RUNTIME = ("count", "parts", "each", "tasks", "ahead", "ignore_index")
 """Numbers for which Triton compiles no kernels of their own."""
@@ -35,11 +34,6 @@ EACH = 16
 STAGES = 2
 """Parts of a task that are loaded at once."""
 _NUMBERS = 8
-
-
-def power_of_two(n: int) -> int:
-    """The smallest power of two that is at least n."""
-    return 1 << max(n - 1, 0).bit_length()
 
 
 class Rows(NamedTuple):
@@ -162,10 +156,10 @@ def block(rows: Rows, several: int = ELEMENTS // 2) -> Block:
     `several` scores. If the scores of a row are not next to each other in memory, a block has at least 8 rows, so that
     memory is read in pieces of at least 32 bytes.
     """
-    scores = power_of_two(rows.scores)
+    scores = next_power_of_2(rows.scores)
     name, own = next(iter(rows.strides.items()))
     least = 32 // rows.tensors[name].element_size() if own[2] != 1 and own[1] == 1 else 1
-    count = min(max(several // scores, least), power_of_two(rows.total))
+    count = min(max(several // scores, least), next_power_of_2(rows.total))
     warps = max(count * scores // (ELEMENTS if count == 1 else several), 1)
     whole = rows.scores == scores and rows.total % count == 0
     named = {"ROWS": count, "SCORES": scores, "WHOLE": whole}
@@ -182,7 +176,7 @@ def parts_of(rows: Rows, like: Tensor, *, writes: bool) -> Block:
     each = max(1, min(EACH // like.element_size(), parts * rows.total // AT_ONCE))
     tasks = cdiv(parts, each)
     ahead = cdiv(AT_ONCE, tasks) if writes else rows.total
-    shape = rows.total, power_of_two(parts)
+    shape = rows.total, next_power_of_2(parts)
     tickets = like.new_zeros(1 + rows.total, dtype=torch.int32)
     named = {
         "m_parts": like.new_empty(shape, dtype=torch.float32),
@@ -192,11 +186,6 @@ def parts_of(rows: Rows, like: Tensor, *, writes: bool) -> Block:
         "PARTS": shape[1], "SCORES": PART, "STAGES": STAGES, "WHOLE": rows.scores % PART == 0,
     }  # fmt: skip
     return Block((tasks * (2 * rows.total + ahead if writes else rows.total),), PART // ELEMENTS, named)
-
-
-def cdiv(a: int, b: int) -> int:
-    """a / b, rounded up."""
-    return -(-a // b)
 
 
 _compiled: dict[Any, Any] = {}

@@ -5,9 +5,9 @@ Row number `row` is at (row // inner) outer_stride + (row % inner) inner_stride.
 
 from __future__ import annotations
 
+import triton
 import triton.language as tl
 
-import triton
 from softargmax.core.triton_state import INF, merge, row_sum
 
 NUMBERS = tl.constexpr(8)

@@ -15,9 +15,8 @@ rows in which only maxima count, are finished in branches that other rows do not
 
 from __future__ import annotations
 
-import triton.language as tl
-
 import triton
+import triton.language as tl
 
 INF = tl.constexpr(float("inf"))
 LARGEST = tl.constexpr(3.4028234663852886e38)
@@ -92,31 +91,27 @@ _W = tl.constexpr(
 
 
 @triton.jit
-def exp64(x):
-    """e^x for x <= 0, in float64. 0 below -700."""
-    x = tl.where(x < -700.0, -INF, x)
-    y = tl.where(x < -700.0, 0.0, x)
-    k = tl.fma(y, f64(_L2E64), f64(_ROUND64)) - f64(_ROUND64)
-    r = tl.fma(k, f64(-_LN2_LO64), tl.fma(k, f64(-_LN2_HI64), y))
+def exp_term64(x):
+    """e^x = power (1 + t) in float64, for x from -700 to 0. Return t and power."""
+    k = tl.fma(x, f64(_L2E64), f64(_ROUND64)) - f64(_ROUND64)
+    r = tl.fma(k, f64(-_LN2_LO64), tl.fma(k, f64(-_LN2_HI64), x))
     t = f64(_E[10])
     for j in tl.static_range(9, -1, -1):
         t = tl.fma(t, r, f64(_E[j]))
-    t = tl.fma(r * r, t, r)
-    power = ((k.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
-    return tl.where(x == -INF, 0.0, tl.fma(t, power, power))
+    return tl.fma(r * r, t, r), ((k.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def exp64(x):
+    """e^x for x <= 0, in float64. 0 below -700."""
+    t, power = exp_term64(tl.where(x < -700.0, 0.0, x))
+    return tl.where(x < -700.0, 0.0, tl.fma(t, power, power))
 
 
 @triton.jit
 def less_one64(x):
     """e^x - 1 for x <= 0, in float64, with a small relative error. -1 below -40."""
-    y = tl.where(x < -40.0, 0.0, x)
-    k = tl.fma(y, f64(_L2E64), f64(_ROUND64)) - f64(_ROUND64)
-    r = tl.fma(k, f64(-_LN2_LO64), tl.fma(k, f64(-_LN2_HI64), y))
-    t = f64(_E[10])
-    for j in tl.static_range(9, -1, -1):
-        t = tl.fma(t, r, f64(_E[j]))
-    t = tl.fma(r * r, t, r)
-    power = ((k.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
+    t, power = exp_term64(tl.where(x < -40.0, 0.0, x))
     return tl.where(x < -40.0, -1.0, tl.fma(t, power, power - 1.0))
 
 

@@ -13,9 +13,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
+import triton
 import triton.language as tl
 
-import triton
 from softargmax.core.arrays import row_shape
 from softargmax.core.triton_launch import (
     ELEMENTS,
@@ -132,6 +132,36 @@ def load_target(target, at, exists, scores, ignore_index):
 
 
 @triton.jit
+def load_counted(
+    z, at, where, where_at, inside, ignored, sign, BETA: tl.constexpr, MASKED: tl.constexpr, WHOLE: tl.constexpr
+):
+    """Load a block of scores. Those of ignored rows count as 0, even if they are NaN."""
+    x = load_scores(z, at, where, where_at, inside, sign, BETA, MASKED, WHOLE)
+    return tl.where(ignored[:, None] & inside, 0.0, x)
+
+
+@triton.jit
+def load_of_target(
+    z, at, where, where_at, weight, weight_at, exists, ignored, sign, MASKED: tl.constexpr, WEIGHTED: tl.constexpr
+):
+    """The score and the weight of each row's class. The score is -inf outside the support."""
+    x_t = tl.load(z + at, mask=exists, other=0.0).to(tl.float32) * sign
+    x_t = tl.where(ignored, 0.0, x_t)
+    if MASKED:
+        x_t = tl.where(tl.load(where + where_at, mask=exists, other=0) != 0, x_t, -INF)
+    w_t = tl.full(sign.shape, 1.0, tl.float32)
+    if WEIGHTED:
+        w_t = tl.load(weight + weight_at, mask=exists, other=0.0).to(tl.float32)
+    return x_t, w_t
+
+
+@triton.jit
+def finished(results, ignored, wrong):
+    """Set the results of ignored rows to 0, and those of rows whose class is out of range to NaN."""
+    return tl.where(ignored, 0.0, tl.where(wrong, float("nan"), results))
+
+
+@triton.jit
 def load_weights(weight, at, inside, WEIGHTED: tl.constexpr):
     """The weights of a block of scores, or 1."""
     if WEIGHTED:
@@ -163,16 +193,13 @@ def loss_rows(
     z_at, where_at = offsets(row, inner, z_o, z_i, FLAT, ALIGN), offsets(row, inner, where_o, where_i, FLAT)
     weight_at = offsets(row, inner, weight_o, weight_i, FLAT)
     block_at = z_at[:, None] + k[None, :] * z_k
-    x = load_scores(z, block_at, where, where_at[:, None] + k[None, :] * where_k, inside, sign, BETA, MASKED, WHOLE)
-    x = tl.where(ignored[:, None] & inside, 0.0, x)
-    x_t = tl.load(z + z_at + safe * z_k, mask=exists, other=0.0).to(tl.float32) * sign
-    x_t = tl.where(ignored, 0.0, x_t)
-    if MASKED:
-        x_t = tl.where(tl.load(where + where_at + safe * where_k, mask=exists, other=0) != 0, x_t, -INF)
+    w_at = where_at[:, None] + k[None, :] * where_k
+    x = load_counted(z, block_at, where, w_at, inside, ignored, sign, BETA, MASKED, WHOLE)
+    x_t, w_t = load_of_target(
+        z, z_at + safe * z_k, where, where_at + safe * where_k, weight, weight_at + safe * weight_k,
+        exists, ignored, sign, MASKED, WEIGHTED,
+    )  # fmt: skip
     w = load_weights(weight, weight_at[:, None] + k[None, :] * weight_k, inside, WEIGHTED & SMOOTH)
-    w_t = tl.full([ROWS], 1.0, tl.float32)
-    if WEIGHTED:
-        w_t = tl.load(weight + weight_at + safe * weight_k, mask=exists, other=0.0).to(tl.float32)
     n, weights, weighted, finite = w_t, w_t, w_t, w_t
     if SMOOTH:
         n, weights, weighted, finite = smoothing_sums(x, w, h, l, VECTOR)
@@ -185,11 +212,10 @@ def loss_rows(
     r, total = excess(y, m, t_m, power_m, VECTOR, tl.float32 if FAST else tl.float64)
     of_row, of_p, of_w, at_t = loss_of(m, r, h, l, x_t, w_t, n, weights, weighted, finite, smoothing, z_loss, SMOOTH)
     if LOSS:
-        of_row = tl.where(ignored, 0.0, tl.where(wrong, float("nan"), of_row))
-        tl.store(loss + offsets(row, inner, loss_o, loss_i, FLAT), of_row, mask=exists)
+        tl.store(loss + offsets(row, inner, loss_o, loss_i, FLAT), finished(of_row, ignored, wrong), mask=exists)
     if GRADIENT:
         factor = tl.load(seed + offsets(row, inner, seed_o, seed_i, FLAT), mask=exists, other=0.0) * slope_of_beta
-        factor = tl.where(ignored, 0.0, tl.where(wrong, float("nan"), factor))
+        factor = finished(factor, ignored, wrong)
         of_p, of_w, at_t = (
             (of_p * factor).to(tl.float32),
             (of_w * factor).to(tl.float32),
@@ -198,12 +224,9 @@ def loss_rows(
         a, b = inverse_of(total, m)
         g = slopes(probabilities(y, a, b, FAST), x, w, k, safe, of_p, of_w, at_t, SMOOTH)
         if any_of(limit | wrong | ~(tl.abs(of_p) < INF) | (total != total)):
-            x = load_scores(
-                z, block_at, where, where_at[:, None] + k[None, :] * where_k, inside, sign, BETA, MASKED, WHOLE
-            )
-            x = marked(tl.where(ignored[:, None] & inside, 0.0, x), m, h)
-            g = strange_rows(g, x, 0.0, limit, total != total)
-            g = tl.where(ignored[:, None], 0.0, tl.where(wrong[:, None], float("nan"), g))
+            x = load_counted(z, block_at, where, w_at, inside, ignored, sign, BETA, MASKED, WHOLE)
+            g = strange_rows(g, marked(x, m, h), 0.0, limit, total != total)
+            g = finished(g, ignored[:, None], wrong[:, None])
         at = offsets(row, inner, gradient_o, gradient_i, FLAT, ALIGN)[:, None] + k[None, :] * gradient_k
         store_block(gradient, at, g, inside, WHOLE)
 
@@ -243,23 +266,21 @@ def loss_parts(
                 k = (part * SCORES + tl.arange(0, SCORES)).to(tl.int64)
                 inside = (k < scores)[None, :]
                 at, w_at = z_at[:, None] + k[None, :] * z_k, where_at[:, None] + k[None, :] * where_k
-                x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
-                x = marked(tl.where(ignored[:, None] & inside, 0.0, x), m, h)
+                x = marked(load_counted(z, at, where, w_at, inside, ignored, sign, BETA, MASKED, WHOLE), m, h)
                 w = load_weights(weight, weight_at[:, None] + k[None, :] * weight_k, inside, WEIGHTED & SMOOTH)
                 p = probabilities_of(x, m, a, b, h, l, BETA > 0, FAST)
                 g = slopes(p, x, w, k, safe, of_p, of_w, at_t, SMOOTH)
                 if any_of(limit | wrong | ~(tl.abs(of_p) < INF) | (a != a)):
-                    x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
-                    g = strange_rows(g, marked(tl.where(ignored[:, None] & inside, 0.0, x), m, h), 0.0, limit, a != a)
-                    g = tl.where(ignored[:, None], 0.0, tl.where(wrong[:, None], float("nan"), g))
+                    x = load_counted(z, at, where, w_at, inside, ignored, sign, BETA, MASKED, WHOLE)
+                    g = strange_rows(g, marked(x, m, h), 0.0, limit, a != a)
+                    g = finished(g, ignored[:, None], wrong[:, None])
                 store_block(gradient, to[:, None] + k[None, :] * gradient_k, g, inside, WHOLE)
         else:
             for part in tl.range(first, last, num_stages=STAGES):
                 k = (part * SCORES + tl.arange(0, SCORES)).to(tl.int64)[None, :]
                 inside = k < scores
                 at, w_at = z_at[:, None] + k * z_k, where_at[:, None] + k * where_k
-                x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
-                x = tl.where(ignored[:, None] & inside, 0.0, x)
+                x = load_counted(z, at, where, w_at, inside, ignored, sign, BETA, MASKED, WHOLE)
                 m, r = fold(x, h, l, BETA > 0, FAST, VECTOR)
                 store_state(m_parts, r_parts, row, part, m, r, PARTS)
                 if SMOOTH:
@@ -278,22 +299,18 @@ def loss_parts(
                     weights = load_sum(sums + count.to(tl.int64) * PARTS, row, parts, PARTS)
                     weighted = load_sum(sums + 2 * count.to(tl.int64) * PARTS, row, parts, PARTS)
                     finite = load_sum(sums + 3 * count.to(tl.int64) * PARTS, row, parts, PARTS)
-                w_t = tl.full([1], 1.0, tl.float32)
-                if WEIGHTED:
-                    w_t = tl.load(weight + weight_at + safe * weight_k).to(tl.float32)
-                x_t = tl.load(z + z_at + safe * z_k).to(tl.float32) * sign
-                x_t = tl.where(ignored, 0.0, x_t)
-                if MASKED:
-                    x_t = tl.where(tl.load(where + where_at + safe * where_k) != 0, x_t, -INF)
+                x_t, w_t = load_of_target(
+                    z, z_at + safe * z_k, where, where_at + safe * where_k, weight, weight_at + safe * weight_k,
+                    exists, ignored, sign, MASKED, WEIGHTED,
+                )  # fmt: skip
                 of_row, of_p, of_w, at_t = loss_of(
                     m, r, h, l, x_t, w_t, n, weights, weighted, finite, smoothing, z_loss, SMOOTH
                 )
                 if LOSS:
-                    of_row = tl.where(ignored, 0.0, tl.where(wrong, float("nan"), of_row))
-                    tl.store(loss + offsets(one, inner, loss_o, loss_i, FLAT), of_row)
+                    tl.store(loss + offsets(one, inner, loss_o, loss_i, FLAT), finished(of_row, ignored, wrong))
                 if GRADIENT:
                     factor = tl.load(seed + offsets(one, inner, seed_o, seed_i, FLAT)) * slope_of_beta
-                    factor = tl.where(ignored, 0.0, tl.where(wrong, float("nan"), factor))
+                    factor = finished(factor, ignored, wrong)
                     a, b = scale_of(m, r, h, l, BETA > 0, FAST)
                     store_number(numbers, row, 0, m)
                     store_number(numbers, row, 1, a)
@@ -313,7 +330,7 @@ def cross_entropy(i: Any, r: Any) -> None:
     if states is not None:
         states.fill_(math.nan)
     if _served(i, loss):
-        _reduce(i, run(i), loss)
+        _reduce(i, run(i), _counted(i), loss)
     else:
         define(operations.cross_entropy, i, r)
 
@@ -322,7 +339,7 @@ def cross_entropy_vjp(i: Any, r: Any) -> None:
     """Compute g times the gradient, and the states of the rows once more."""
     (gradient,) = r
     if _served(i.of, gradient):
-        run(i.of, _seed(i.of, i.g), gradient, losses=False)
+        run(i.of, _seed(i.of, i.g, _counted(i.of)), gradient, losses=False)
     else:
         define(operations.cross_entropy_vjp, i, r)
 
@@ -332,30 +349,35 @@ def cross_entropy_and_gradient(i: Any, r: Any) -> None:
     loss, gradient = r
     if _served(i.of, loss, gradient):
         g = loss.new_ones(loss.shape, dtype=torch.float64) if i.g is None else i.g
-        _reduce(i.of, run(i.of, _seed(i.of, g), gradient), loss)
+        count = _counted(i.of)
+        _reduce(i.of, run(i.of, _seed(i.of, g, count), gradient), count, loss)
     else:
         define(operations.cross_entropy_and_gradient, i, r)
 
 
-def _seed(i: Any, g: Tensor) -> Tensor:
+def _counted(i: Any) -> Tensor | int | None:
+    """The divisor of the loss: the number of rows that are not ignored (1 if all are) for a mean, or 1 for a sum.
+
+    None if the loss is not one number or has weights. Then the functions of the definitions reduce it.
+    """
+    if i.kept or i.options.weight is not None:
+        return None
+    if not i.mean:
+        return 1
+    return (i.options.target != i.options.ignore_index).sum().clamp_(min=1)
+
+
+def _seed(i: Any, g: Tensor, count: Tensor | int | None) -> Tensor:
     """The factor of the gradient of each row. The class axis has size 1."""
-    if i.kept or i.options.weight is not None:
-        return reference.seed_of(i, g)
-    g = g.double()
-    return (g / _counted(i) if i.mean else g).reshape((1,) * i.z.ndim)
+    return reference.seed_of(i, g) if count is None else (g.double() / count).reshape((1,) * i.z.ndim)
 
 
-def _reduce(i: Any, rows: Tensor, loss: Tensor) -> None:
+def _reduce(i: Any, rows: Tensor, count: Tensor | int | None, loss: Tensor) -> None:
     """Write the sum or the mean of the rows' losses."""
-    if i.kept or i.options.weight is not None:
+    if count is None:
         loss.copy_(reference.reduced_losses(rows, i.options, i.axes, i.kept, i.mean, i.dtype))
     else:
-        loss.copy_(rows.sum() / _counted(i) if i.mean else rows.sum())
-
-
-def _counted(i: Any) -> Tensor:
-    """The number of rows that are not ignored, or 1 if all are."""
-    return (i.options.target != i.options.ignore_index).sum().clamp_(min=1)
+        loss.copy_(rows.sum() / count)
 
 
 def _served(i: Any, *results: Tensor) -> bool:

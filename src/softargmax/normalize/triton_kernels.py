@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import triton
 import triton.language as tl
 
-import triton
 from softargmax.core.operation import slope
 from softargmax.core.triton_launch import (
     REGISTERS,
@@ -183,32 +183,27 @@ def long_rows(
 
 def softmax(i: Any, r: Any) -> None:
     """Compute p, and lse if there is memory for it."""
-    p, lse = r
-    if served(i.z, p, lse, beta=i.beta):
-        _normalize(SOFTMAX, i, p, lse)
-    else:
-        define(operations.softmax, i, r)
+    _normalize(operations.softmax, SOFTMAX, i, r)
 
 
 def log_softmax(i: Any, r: Any) -> None:
     """Compute log p, and lse if there is memory for it."""
-    log_p, lse = r
-    if served(i.z, log_p, lse, beta=i.beta):
-        _normalize(LOG_SOFTMAX, i, log_p, lse)
-    else:
-        define(operations.log_softmax, i, r)
+    _normalize(operations.log_softmax, LOG_SOFTMAX, i, r)
 
 
 def logsumexp(i: Any, r: Any) -> None:
     """Compute the smooth maximum of each row. The definition serves weights."""
-    (lse,) = r
-    if served(i.z, lse, beta=i.beta) and i.weights is None:
-        _normalize(LOGSUMEXP, i, lse, None)
+    if i.weights is None:
+        _normalize(operations.logsumexp, LOGSUMEXP, i, r)
     else:
         define(operations.logsumexp, i, r)
 
 
-def _normalize(what: tl.constexpr, i: Any, out: Tensor, lse: Tensor | None) -> None:
+def _normalize(operation: Any, what: tl.constexpr, i: Any, r: Any) -> None:
+    if not served(i.z, *r, beta=i.beta):
+        define(operation, i, r)
+        return
+    out, lse = (*r, None)[:2]  # logsumexp has one result
     per_row, beta = beta_of(i.beta)
     rows = rows_of(i.axes, ("out", "lse"), z=i.z, where=i.where, **per_row, out=out, lse=lse)
     named = (
@@ -226,13 +221,11 @@ def _normalize(what: tl.constexpr, i: Any, out: Tensor, lse: Tensor | None) -> N
 
 # --- derivatives ------------------------------------------------------------------------------------------------------
 
-OF_SOFTMAX, OF_LOG_SOFTMAX = SOFTMAX, LOG_SOFTMAX
-
 
 @triton.jit
 def slopes(y, g, lse, WHAT: tl.constexpr, KIND: tl.constexpr):
     """Return the support, p, g, and the terms of the sum in each row's gradient. They are 0 outside the support."""
-    if WHAT == OF_LOG_SOFTMAX:
+    if WHAT == LOG_SOFTMAX:
         inside = (y != -INF) & (lse != INF)[:, None]
         p = tl.where(inside, exp_block(tl.where(inside, y, 0.0)), 0.0)
     else:
@@ -240,7 +233,7 @@ def slopes(y, g, lse, WHAT: tl.constexpr, KIND: tl.constexpr):
         p = tl.where(inside, y, 0.0)
     g = tl.where(inside, g, 0.0)
     summands = g.to(KIND)
-    if WHAT == OF_SOFTMAX:
+    if WHAT == SOFTMAX:
         summands = p.to(KIND) * summands
     return inside, p, g, summands
 
@@ -250,7 +243,7 @@ def gradient(inside, p, g, total, beta, WHAT: tl.constexpr):
     """beta p (g - <p, g>), or beta (g - p <1, g>). `total` is the sum of the row, in float64."""
     a = total.to(tl.float32)
     b = (total - a.to(tl.float64)).to(tl.float32)
-    if WHAT == OF_SOFTMAX:
+    if WHAT == SOFTMAX:
         slope = p * ((g - a[:, None]) - b[:, None])
     else:
         slope = tl.fma(-p, b[:, None], tl.fma(-p, a[:, None], g))
@@ -271,7 +264,7 @@ def whole_rows_vjp(
     scores = scores // ALIGN * ALIGN
     exists = row < count
     inside = exists[:, None] & (k < scores)[None, :]
-    nothing = -INF if WHAT == OF_LOG_SOFTMAX else 0.0
+    nothing = -INF if WHAT == LOG_SOFTMAX else 0.0
     of_y = tl.load(
         y + offsets(row, inner, y_o, y_i, FLAT, ALIGN)[:, None] + k[None, :] * y_k, mask=inside, other=nothing
     )
@@ -301,7 +294,7 @@ def long_rows_vjp(
         one = row + tl.zeros([1], tl.int64)
         first, last = task * each, tl.minimum((task + 1) * each, parts)
         scores = scores // ALIGN * ALIGN
-        nothing = -INF if WHAT == OF_LOG_SOFTMAX else 0.0
+        nothing = -INF if WHAT == LOG_SOFTMAX else 0.0
         y_at, g_at = offsets(one, inner, y_o, y_i, FLAT, ALIGN), offsets(one, inner, g_o, g_i, FLAT, ALIGN)
         out_at = offsets(one, inner, out_o, out_i, FLAT, ALIGN)
         of_lse = tl.load(lse + offsets(one, inner, lse_o, lse_i, FLAT)).to(tl.float32)
@@ -331,21 +324,18 @@ def long_rows_vjp(
 
 def softmax_vjp(i: Any, r: Any) -> None:
     """Compute beta p (g - <p, g>). beta is a number."""
-    if served(i.p, i.lse, i.g, *r):
-        _vjp(OF_SOFTMAX, i, i.p, *r)
-    else:
-        define(operations.softmax_vjp, i, r)
+    _vjp(operations.softmax_vjp, SOFTMAX, i, i.p, *r)
 
 
 def log_softmax_vjp(i: Any, r: Any) -> None:
     """Compute beta (g - p <1, g>). beta is a number."""
-    if served(i.log_p, i.lse, i.g, *r):
-        _vjp(OF_LOG_SOFTMAX, i, i.log_p, *r)
-    else:
-        define(operations.log_softmax_vjp, i, r)
+    _vjp(operations.log_softmax_vjp, LOG_SOFTMAX, i, i.log_p, *r)
 
 
-def _vjp(what: tl.constexpr, i: Any, y: Tensor, out: Tensor) -> None:
+def _vjp(operation: Any, what: tl.constexpr, i: Any, y: Tensor, out: Tensor) -> None:
+    if not served(y, i.lse, i.g, out):
+        define(operation, i, (out,))
+        return
     rows = rows_of(i.axes, ("out",), y=y, lse=i.lse, g=i.g, out=out)
     named = rows.named(aligned=("y", "g", "out")) | {"beta": float(slope(i.beta)), "WHAT": what.value}
     named |= {"FAST": out.dtype.itemsize == 2, "VECTOR": 16 // y.dtype.itemsize}
