@@ -168,15 +168,19 @@ below them. What we know of the reasons:
   none: at a loss of 5.0 no probability is 0. So the products take as long as those of random scores. What was tried, by
   counting: with 0 in place of probabilities below $2^{-24}$, 44 % of the entries would be 0, but no panel of 12 rows
   and 512 classes, no panel of 12 rows and 8 classes, and 3 % of the single rows of 64 classes.
-- **bfloat16.** With AVX2 and one thread, the first pass of a softmax takes 42 % of the time, the second pass 14 %,
-  reading for both passes 14 %, rounding and writing 21 %, and the rest (maxima, Python) 9 %. What was tried: rounding
-  in 32 bits (8 % faster, adopted), and writing in pieces of 2 KiB between parts of the second pass (no gain with AVX2,
-  7 % slower with AVX-512). In a loss, the first pass takes three quarters of the time. Its exponentials take as long as
-  those of float32 scores.
-- **Rows in caches, and passes that only read.** These are limited by instructions. With AVX-512, the fold has about 15
-  arithmetic instructions for 16 scores, and the second pass of a softmax 4 to 13. The processor executes two of them
-  per cycle. For 4096 x 1024 a prefetch of the result and storing the expensive part of each exponential were adopted;
-  stores past the caches take 1.4 ms in place of 1.0. With AVX-512 this softmax takes 1.5 times as long as a copy.
+- **bfloat16.** With AVX2 and one thread, the first pass of a softmax takes 39 % of the time, the second pass 15 %,
+  reading for both passes 15 %, rounding and writing 22 %, and the rest (maxima, Python) 9 %. What was tried: rounding
+  in 32 bits (8 % faster, adopted), writing in pieces of 2 KiB between parts of the second pass (no gain with AVX2, 7 %
+  slower with AVX-512), and one test for ties and for far scores per 64 scores, in place of one per score (10 % faster
+  with AVX2, adopted). In a loss, the first pass takes 70 % of the time, the conversion to float32 16 %, and the maxima
+  9 %. The exponentials take as long as those of float32 scores: 12 floating-point operations per register, of which
+  the processor executes two per cycle.
+- **Rows in caches, and passes that only read.** These are limited by instructions. The fold has 12 floating-point
+  operations per register of scores, and about 4 others, and the second pass of a softmax 4 to 13. The processor
+  executes two of them per cycle, and the fold takes 1.1 times as long as its operations would. For 4096 x 1024 were
+  adopted: a prefetch of the result, storing the expensive part of each exponential, and the test per 64 scores (10 %
+  faster). Stores past the caches take 1.4 ms in place of 1.0. With AVX-512 this softmax takes 1.5 times as long as a
+  copy.
 - **Segments with AVX2.** Limited by instructions: 560 for a segment of 20 scores, in place of 670 before. What was
   tried: lanes of similar lengths (28 padded scores became 22), sums that stay in registers, and one pass in place of
   two for confident rows. All were adopted, and the segments take 0.82 of their time.

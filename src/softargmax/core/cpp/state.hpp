@@ -248,6 +248,9 @@ template <class T, class Body> SOFTARGMAX_INLINE void steps(const T* z, std::int
     body(v, static_cast<int>((n - i + V::kLanes - 1) / V::kLanes));
 }
 
+template <class V> SOFTARGMAX_INLINE V highest(const V (&v)[kUnroll]) { return max(max(v[0], v[1]), max(v[2], v[3])); }
+template <class V> SOFTARGMAX_INLINE V lowest(const V (&v)[kUnroll]) { return min(min(v[0], v[1]), min(v[2], v[3])); }
+
 template <class T> T maximum(const T* z, std::int64_t n) {
     constexpr T lowest = -std::numeric_limits<T>::infinity();
     Pack<T> top[kUnroll];
@@ -255,7 +258,7 @@ template <class T> T maximum(const T* z, std::int64_t n) {
     steps(z, n, lowest, [&](const Pack<T>(&v)[kUnroll], int) {
         for (int u = 0; u < kUnroll; ++u) top[u] = max(v[u], top[u]);
     });
-    return max_of(max(max(top[0], top[1]), max(top[2], top[3])));
+    return max_of(highest(top));
 }
 
 // The state of a piece with an infinite maximum or an infinite beta. Its l is the number of scores that are equal to
@@ -312,23 +315,34 @@ State fold_once(const T* z, std::int64_t n, const Peak<T>& peak, Scale beta, con
         if constexpr (mode == Fold::kCareful) static_cast<void>(i);  // clang warns about an unused capture
         else
             for (int u = 0; u < kUnroll; ++u, i += V::kLanes) next.fetch(i);
-        for (int u = 0; u < kUnroll; ++u) {
-            if (u >= count) {
-                y[u] = x[u] = none;
-                continue;
+        const auto add_terms = [&](auto all_count) SOFTARGMAX_LAMBDA {
+            for (int u = 0; u < kUnroll; ++u) {
+                if (!all_count && u >= count) {
+                    y[u] = x[u] = none;
+                    continue;
+                }
+                const Term<T> term = terms(v[u]);
+                if constexpr (mode == Fold::kStore) term.t.store(store + u * V::kLanes);
+                if constexpr (all_count) {
+                    y[u] = term.value();
+                    continue;
+                }
+                const auto tie = equal(v[u], top), counts = unless(terms.in(v[u]), tie);
+                ties.add(tie);
+                if constexpr (mode == Fold::kCareful) {
+                    y[u] = keep(counts, term.t * term.power);
+                    x[u] = keep(counts, term.power);
+                } else {
+                    y[u] = keep(counts, term.value());
+                }
             }
-            const auto in = terms.in(v[u]), tie = equal(v[u], top);
-            const Term<T> term = terms(v[u]);
-            if constexpr (mode == Fold::kStore) term.t.store(store + u * V::kLanes);
-            ties.add(tie);
-            const auto counts = unless(in, tie);
-            if constexpr (mode == Fold::kCareful) {
-                y[u] = keep(counts, term.t * term.power);
-                x[u] = keep(counts, term.power);
-            } else {
-                y[u] = keep(counts, term.value());
-            }
-        }
+        };
+        // Most steps have no tie and no score below the floor. With one test per step, in place of tests of every
+        // score, a loss of float32 scores takes 0.85 of its time with AVX2, and one of bfloat16 scores 0.9. Other types
+        // and modes are rare: there, the test would only make the module larger.
+        constexpr bool is_tested = sizeof(T) == 4 && mode != Fold::kCareful;
+        if (is_tested && every(unless(terms.in(lowest(v)), equal(highest(v), top)))) add_terms(std::true_type{});
+        else add_terms(std::false_type{});
         if constexpr (mode == Fold::kStore) store += count * V::kLanes;
         if constexpr (mode == Fold::kCareful) powers.add(x);
         sum.add(y);
