@@ -21,7 +21,7 @@ HELPERS = {
     "sample": {"undrawable_rows.py"},
     "loss": {"linear_inputs.py"},
     "attend": {"dropout.py"},
-    "structure": set[str](),
+    "structure": {"contraction.py", "draws.py"},
     "output": {
         "alias.py",
         "counts.py",

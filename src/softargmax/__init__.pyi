@@ -26,10 +26,12 @@ __all__ = [
     "AttentionGradients",
     "AttentionStats",
     "AttentionWithLse",
+    "BestConfiguration",
     "BestPath",
     "Boltzmann",
     "CategoricalWithLogprob",
     "CrossEntropyTerms",
+    "FactorGraph",
     "LinearChain",
     "LinearLossAndGradient",
     "LossAndGradient",
@@ -57,6 +59,7 @@ __all__ = [
     "entmax_loss",
     "entropy",
     "entropy_invariant_scale",
+    "factor_graph",
     "filter_scores",
     "get_num_threads",
     "gumbel",
@@ -69,6 +72,7 @@ __all__ = [
     "linear_cross_entropy_terms",
     "linear_distillation",
     "linear_selected_log_softmax",
+    "log_einsum",
     "log_matmul",
     "log_softmax",
     "logcumsumexp",
@@ -143,6 +147,12 @@ class AttentionWithLse(NamedTuple, Generic[A]):
     output: A
     lse: A
 
+class BestConfiguration(NamedTuple, Generic[A]):
+    """Result of `FactorGraph.best`: the values of a configuration with the largest score, and its score."""
+
+    values: A
+    score: A
+
 class BestPath(NamedTuple, Generic[A]):
     """Result of `LinearChain.best`: the tags of a path with the largest score, and its score."""
 
@@ -176,6 +186,30 @@ class CrossEntropyTerms(NamedTuple, Generic[A]):
     lse: A
     entropy: A
     z_loss: A
+
+class FactorGraph(Generic[A]):
+    """The distribution of a configuration. `factor_graph` makes it and documents its arguments."""
+
+    @property
+    def log_z(self) -> A:
+        """log Z, with the shape of the batch: the logarithm of the sum of e^(score / T) over all configurations."""
+    def marginals(self) -> tuple[A, ...]:
+        """Return the probability of each entry of each factor: an array for each factor."""
+    def marginal(self, variables: str) -> A:
+        """Return the joint probability of some variables, such as "ac": the axes of the batch, then these variables."""
+    def entropy(self) -> A:
+        """Return the entropy of the configuration in nats, with the shape of the batch: log Z minus E[score] / T."""
+    def score(self, values: _Integers[A]) -> A:
+        """Return the score s(x) of a configuration, with the shape of the batch."""
+    def log_prob(self, values: _Integers[A]) -> A:
+        """Return the log-probability of a configuration. It is -inf if no configuration is possible."""
+    def best(self) -> BestConfiguration[A]:
+        """Return a configuration with the largest score, and its score."""
+    def sample(
+        self, num_samples: int | None = None, *, seed: int | None = None, stream: _Integers[A] | None = None,
+        generator: _Generator | None = None,
+    ) -> A:
+        """Return configurations that are drawn from the distribution, shape (..., V), or (..., num_samples, V)."""
 
 class _Finalized(NamedTuple, Generic[A]):
     """The results of a state: output = o / l (None without values) and lse = m + log l."""
@@ -716,6 +750,18 @@ def entropy_invariant_scale(n: _X, d: int, /, kappa: _Numbers[_X] = 1.0) -> _X: 
 def entropy_invariant_scale(n: _Integers[_X], d: int, /, kappa: _X) -> _X: ...
 
 @overload
+def factor_graph(
+    subscripts: str, /, *factors: _ArrayLike, temperature: _PerRow[NDArray[Any]] = 1.0,
+) -> FactorGraph[NDArray[Any]]:
+    """Return the distribution of a configuration x of discrete variables, a softmax over all configurations."""
+@overload
+def factor_graph(
+    subscripts: str, /, *factors: Tensor, temperature: _PerRow[Tensor] = 1.0,
+) -> FactorGraph[Tensor]: ...
+@overload
+def factor_graph(subscripts: str, /, *factors: _X, temperature: _PerRow[_X] = 1.0) -> FactorGraph[_X]: ...
+
+@overload
 def filter_scores(
     z: _ArrayLike, /, *, temperature: _PerRow[NDArray[Any]] = 1.0, top_k: _PerRow[NDArray[Any]] | None = None,
     top_p: _PerRow[NDArray[Any]] | None = None, min_p: _PerRow[NDArray[Any]] | None = None,
@@ -939,6 +985,20 @@ def linear_selected_log_softmax(
     h: _X, w: _X, index: _Integers[_X], *, bias: _Numbers[_X] | None = None, ignore_index: int = -100,
     softcap: float | None = None, temperature: _PerRow[_X] = 1.0, where: _Mask[_X] | None = None,
     dtype: object | None = None,
+) -> _X: ...
+
+@overload
+def log_einsum(
+    subscripts: str, /, *operands: _ArrayLike, temperature: _PerRow[NDArray[Any]] = 1.0, base: float | None = None,
+) -> NDArray[Any]:
+    """Return a contraction in the log semiring: `numpy.einsum` of exponentials, as logarithms."""
+@overload
+def log_einsum(
+    subscripts: str, /, *operands: Tensor, temperature: _PerRow[Tensor] = 1.0, base: float | None = None,
+) -> Tensor: ...
+@overload
+def log_einsum(
+    subscripts: str, /, *operands: _X, temperature: _PerRow[_X] = 1.0, base: float | None = None,
 ) -> _X: ...
 
 @overload

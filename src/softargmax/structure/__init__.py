@@ -6,8 +6,19 @@ A path of tags has a probability proportional to e^score. Sums over all paths ar
 and their gradients are marginals. At T = 0 they give the best path.
 """
 
+from softargmax.structure.factor_graph import FactorGraph, factor_graph
 from softargmax.structure.linear_chain import LinearChain, linear_chain
+from softargmax.structure.log_einsum import log_einsum
 from softargmax.structure.log_matmul import log_matmul
-from softargmax.structure.results import BestPath
+from softargmax.structure.results import BestConfiguration, BestPath
 
-__all__ = ["BestPath", "LinearChain", "linear_chain", "log_matmul"]
+__all__ = [
+    "BestConfiguration",
+    "BestPath",
+    "FactorGraph",
+    "LinearChain",
+    "factor_graph",
+    "linear_chain",
+    "log_einsum",
+    "log_matmul",
+]

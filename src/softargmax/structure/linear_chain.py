@@ -7,10 +7,8 @@ from typing import Any
 
 from softargmax.core import check
 from softargmax.core.arrays import (
-    INTEGERS,
     as_number,
     device_of,
-    dtype_name,
     followed,
     frozen,
     like,
@@ -18,12 +16,14 @@ from softargmax.core.arrays import (
     row_dtype,
     working_dtype,
 )
-from softargmax.core.seeds import SEEDS, seed_of, stream_of
+from softargmax.core.seeds import seed_of
 from softargmax.core.signature import public
 from softargmax.core.types import Array, Generator, Integers, Logits, Numbers, of_arrays
 from softargmax.sample import categorical
 from softargmax.structure import chain_operations as operations
+from softargmax.structure.arguments import check_classes, integers_of
 from softargmax.structure.chain_operations import Chain, Marginals
+from softargmax.structure.draws import seed_at, streams_of
 from softargmax.structure.reference_chain import plus
 from softargmax.structure.results import BestPath
 
@@ -208,7 +208,11 @@ class LinearChain:
         draws = 1 if num_samples is None else check.integer(num_samples, "num_samples")
         if draws < 1:
             raise ValueError(f"num_samples: expected an integer of at least 1, got {draws}")
-        tags = self._draw(draws, seed_of(self._chain.emissions, seed, generator), self._streams(stream, draws))
+        tags = self._draw(
+            draws,
+            seed_of(self._chain.emissions, seed, generator),
+            streams_of(self._chain.emissions, self._batch, stream, draws),
+        )
         return self._shaped(tags[:, 0] if num_samples is None else tags)
 
     # --- parts --------------------------------------------------------------------------------------------------------
@@ -247,23 +251,9 @@ class LinearChain:
         """Check a path, and replace the tags beyond its end by 0."""
         e = self._chain.emissions
         xp, shape = namespace(e), (*self._batch, e.shape[1])
-        y = xp.reshape(_integers(tags, e, shape, "tags"), tuple(self._inside.shape))
-        wrong = self._inside & ((y < 0) | (y >= e.shape[2]))
-        if check.inspectable(wrong) and bool(xp.any(wrong)):
-            place = int(xp.argmax(xp.astype(xp.reshape(wrong, (-1,)), xp.int8)))
-            at = check.place(place, shape)
-            raise IndexError(f"tags: expected 0 to {e.shape[2] - 1}, got {int(xp.reshape(y, (-1,))[place])} at {at}")
+        y = xp.reshape(integers_of(tags, e, shape, "tags"), tuple(self._inside.shape))
+        check_classes(xp.where(self._inside, y, 0), e.shape[2], shape, "tags")
         return xp.where(self._inside, y, 0)
-
-    def _streams(self, stream: Any, draws: int) -> Any:
-        """Return one stream for each path that is drawn."""
-        e = self._chain.emissions
-        xp = namespace(e)
-        if stream is None:
-            ids = xp.arange(e.shape[0], dtype=xp.int64, device=device_of(e))
-        else:
-            ids = stream_of(e, self._batch, stream)
-        return xp.reshape(ids[:, None] + (xp.arange(draws, dtype=xp.int64, device=device_of(e)) << 32), (-1,))
 
     def _draw(self, draws: int, seed: Any, streams: Any) -> Any:
         alpha, (e, transitions, lengths) = self._partition().alpha, self._chain
@@ -280,15 +270,10 @@ class LinearChain:
                 z = xp.where((t + 1 < lengths)[:, None], plus(z, xp.astype(columns, z.dtype)), z)
             inside = t < lengths
             z = xp.where(inside[:, None], z, 0.0)
-            tag = categorical(z, seed=_seed_at(seed, t), stream=streams)
+            tag = categorical(z, seed=seed_at(seed, t), stream=streams)
             tags.append(xp.where(inside, tag, -1))
         found = xp.stack(tags[::-1], axis=-1) if tags else xp.zeros((rows, 0), dtype=lengths.dtype)
         return xp.reshape(found, (e.shape[0], draws, e.shape[1]))
-
-
-def _seed_at(seed: Any, t: int) -> int:
-    """Return another seed for each position."""
-    return (int(seed) + t * 0x9E3779B97F4A7C15) % SEEDS
 
 
 def _repeated(x: Any, times: int) -> Any:
@@ -337,18 +322,10 @@ def _lengths(lengths: Any, e: Any, batch: tuple[int, ...]) -> Any:
     xp = namespace(e)
     if lengths is None:
         return xp.full((e.shape[0],), e.shape[1], dtype=xp.int64, device=device_of(e))
-    n = _integers(lengths, e, batch, "lengths")
+    n = integers_of(lengths, e, batch, "lengths")
     if check.inspectable(n) and bool(xp.any((n < 0) | (n > e.shape[1]))):
         raise ValueError(f"lengths: expected integers from 0 to {e.shape[1]}, got some outside this range")
     return xp.reshape(n, (-1,))
-
-
-def _integers(x: Any, e: Any, shape: tuple[int, ...], name: str) -> Any:
-    found = like(x, e, name)
-    if dtype_name(found.dtype) not in INTEGERS - {"bool"} or tuple(found.shape) != shape:
-        raise ValueError(f"{name}: expected integers of shape {shape}, got {found.dtype} of {tuple(found.shape)}")
-    xp = namespace(found)
-    return xp.astype(found, xp.int64)
 
 
 def _tag_scores(scores: Any, e: Any, name: str) -> Any:

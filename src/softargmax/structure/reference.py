@@ -28,7 +28,8 @@ def _rows(a: Any, b: Any) -> Iterator[slice]:
     """Return slices of the rows of a, whose terms are at most TERMS, and at least one row each."""
     per_row = math.prod(a.shape[:-2]) * math.prod(b.shape[-2:])
     step = max(1, TERMS // max(1, per_row))
-    return (slice(start, start + step) for start in range(0, a.shape[-2], step))
+    count = a.shape[-2]
+    return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
 def _each_term(beta: Scale) -> Scale:

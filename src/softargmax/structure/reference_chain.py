@@ -23,11 +23,11 @@ def _wide(*arrays: Any) -> tuple[Any, ...]:
     return tuple(xp.astype(x, working_dtype(x, xp)) for x in arrays)
 
 
-def plus(a: Any, b: Any) -> Any:
-    """Return a + b, and -inf if one of them is -inf."""
+def plus(a: Any, b: Any, zero: Any = -INF) -> Any:
+    """Return the product a + b of the log semiring, and its zero if one of them is the zero."""
     xp = namespace(a)
-    outside = (a == -INF) | (b == -INF)
-    return xp.where(outside, -INF, xp.where(outside, 0.0, a) + xp.where(outside, 0.0, b))
+    outside = (a == zero) | (b == zero)
+    return xp.where(outside, zero, xp.where(outside, 0.0, a) + xp.where(outside, 0.0, b))
 
 
 def _lse(z: Any, axis: int) -> Any:

@@ -23,3 +23,22 @@ class BestPath(NamedTuple):
 
     tags: Array
     score: Array
+
+
+@of_arrays
+class BestConfiguration(NamedTuple):
+    """Result of `FactorGraph.best`: the values of a configuration with the largest score, and its score.
+
+    The values are int64, shape (..., V), in the order of `FactorGraph.variables`. They are -1 if no configuration is
+    possible.
+
+    Examples
+    --------
+    >>> import softargmax
+    >>> best = softargmax.factor_graph("a,ab->", [0.0, 1.0], [[0.0, 3.0], [1.0, 0.0]]).best()
+    >>> best.values, float(best.score)
+    (array([0, 1]), 3.0)
+    """
+
+    values: Array
+    score: Array

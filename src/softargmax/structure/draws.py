@@ -1,0 +1,24 @@
+"""Seeds and streams of draws that take several steps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from softargmax.core.arrays import device_of, namespace
+from softargmax.core.seeds import SEEDS, stream_of
+
+
+def seed_at(seed: Any, step: int) -> int:
+    """Return another seed for each step."""
+    return (int(seed) + step * 0x9E3779B97F4A7C15) % SEEDS
+
+
+def streams_of(z: Any, batch: tuple[int, ...], stream: Any, draws: int) -> Any:
+    """Return one stream for each draw of each item of the batch, item by item."""
+    xp = namespace(z)
+    if stream is None:
+        ids = xp.arange(math.prod(batch), dtype=xp.int64, device=device_of(z))
+    else:
+        ids = stream_of(z, batch, stream)
+    return xp.reshape(ids[:, None] + (xp.arange(draws, dtype=xp.int64, device=device_of(z)) << 32), (-1,))
