@@ -15,9 +15,12 @@ except ModuleNotFoundError as missing:
 
 from softargmax.classify.base import ScoreClassifier
 from softargmax.classify.calibration_report import CalibrationReport, calibration_report
+from softargmax.classify.choice_results import CoefficientTable, Elasticities, HypothesisTest
+from softargmax.classify.conditional_logit import ConditionalLogit
 from softargmax.classify.discrete_naive_bayes import BernoulliNaiveBayes, MultinomialNaiveBayes
 from softargmax.classify.discriminant import LinearDiscriminant, QuadraticDiscriminant
 from softargmax.classify.gaussian_naive_bayes import GaussianNaiveBayes
+from softargmax.classify.nested_logit import NestedLogit
 from softargmax.classify.regression import SoftmaxRegression
 from softargmax.classify.temperature import TemperatureScaling
 from softargmax.classify.temperature_newton import fit_temperature
@@ -25,9 +28,14 @@ from softargmax.classify.temperature_newton import fit_temperature
 __all__ = [
     "BernoulliNaiveBayes",
     "CalibrationReport",
+    "CoefficientTable",
+    "ConditionalLogit",
+    "Elasticities",
     "GaussianNaiveBayes",
+    "HypothesisTest",
     "LinearDiscriminant",
     "MultinomialNaiveBayes",
+    "NestedLogit",
     "QuadraticDiscriminant",
     "ScoreClassifier",
     "SoftmaxRegression",

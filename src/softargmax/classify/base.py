@@ -243,12 +243,12 @@ def check_one_kind(y: Array) -> None:
         raise TypeError(f"y: expected classes of one type, got {mixed}")
 
 
-def indices_of(y: Any, classes: Array) -> NDArray[np.int64]:
+def indices_of(y: Any, classes: Array, name: str = "y") -> NDArray[np.int64]:
     """Return the index of each label in the sorted classes."""
     found = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     unknown = classes[found] != y
     if unknown.any():
-        raise ValueError(f"y: expected one of {classes}, got {label(y[unknown][0])}")
+        raise ValueError(f"{name}: expected one of {classes}, got {label(y[unknown][0])}")
     return np.asarray(found)
 
 

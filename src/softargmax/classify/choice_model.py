@@ -1,0 +1,215 @@
+"""The base class of models of choices: the table, and inference from a maximum of the log-likelihood."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from scipy import linalg, stats
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from softargmax.classify.base import Array, indices_of, label, numbers
+from softargmax.classify.choice_results import CoefficientTable, HypothesisTest
+from softargmax.classify.choice_sets import ChoiceSets, Layout, check_ranks, column, layout_of, ranks_of, weights_of
+from softargmax.core.check import between, flag, integer
+from softargmax.core.signature import public
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+LOST = 64.0 * float(np.finfo(np.float64).eps)
+"""Relative changes of the log-likelihood by less than this cannot be measured."""
+SINGULAR = 1e-12
+"""A pivot of the scaled information matrix below this counts as 0."""
+
+
+class ChoiceModel(BaseEstimator):
+    """A model of choices among alternatives. A subclass defines the log-likelihood, and how to maximise it."""
+
+    fit_constants: bool
+    tol: float
+    max_iter: int
+    coef_: Array
+    names_: Array
+    covariance_: Array
+    robust_covariance_: Array
+    log_likelihood_: float
+    null_log_likelihood_: float
+
+    @public
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        choosers: ArrayLike,
+        *,
+        alternatives: ArrayLike | None = None,
+        available: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Fit the coefficients by maximum likelihood.
+
+        Parameters
+        ----------
+        X : array_like
+            Features, shape (n, D): a row for each alternative of each chooser, in any order.
+        y : array_like
+            True for the chosen row of each chooser, shape (n,). Or ranks: 1 for the first choice, 2 for the second one,
+            and so on, and 0 for alternatives without a rank.
+        choosers : array_like
+            The chooser of each row, shape (n,).
+        alternatives : array_like, optional
+            The label of each row's alternative, shape (n,).
+        available : array_like, optional
+            False for alternatives that the chooser did not have, shape (n,).
+        offset : array_like, optional
+            o, a known part of each score, shape (n,). If alternatives are sampled, -log of the probability that the
+            alternative is in the sample (McFadden's correction).
+        sample_weight : array_like, optional
+            The weight of the row's chooser, shape (n,).
+
+        Returns
+        -------
+        self
+        """
+        tol, steps = between(self.tol, "tol", math.inf), integer(self.max_iter, "max_iter")
+        X = validate_data(self, X, dtype=np.float64, order="C")
+        if flag(self.fit_constants, "fit_constants") and alternatives is not None:
+            self.alternatives_ = np.unique(column(alternatives, len(X), "alternatives"))
+        elif hasattr(self, "alternatives_"):
+            del self.alternatives_
+        position = self._positions(alternatives, len(X))
+        layout = layout_of(choosers, available, len(X), position)
+        rank = ranks_of(y, available, len(X))
+        weight = weights_of(sample_weight, layout, len(X))
+        sets = self._sets(X, layout, alternatives, offset, rank, weight, position)
+        check_ranks(sets.rank, layout)
+        names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)])
+        constants = [str(one) for one in getattr(self, "alternatives_", [])[1:]]
+        self.names_ = np.array([*names, *constants], dtype=str)
+        self._maximise(sets, tol, steps)
+        self.n_choosers_ = len(layout.choosers)
+        return self
+
+    @public
+    def predict_proba(
+        self,
+        X: ArrayLike,
+        choosers: ArrayLike,
+        *,
+        alternatives: ArrayLike | None = None,
+        available: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+    ) -> Array:
+        """Return the probability of each row, shape (n,). Arguments are those of `fit`. It is 0 if not available."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, order="C", reset=False)
+        position = self._positions(alternatives, len(X))
+        layout = layout_of(choosers, available, len(X), position)
+        nothing = np.zeros(len(X), np.int64)
+        sets = self._sets(X, layout, alternatives, offset, nothing, np.ones(len(layout.choosers)), position)
+        p = np.zeros(len(X))
+        p[layout.rows] = np.exp(self._log_probabilities(sets))
+        return p
+
+    @public
+    def summary(self, *, robust: bool = False, confidence: float = 0.95) -> CoefficientTable:
+        """Return the coefficients with standard errors, tests against 0, and confidence intervals (normal theory)."""
+        check_is_fitted(self)
+        covariance = self.robust_covariance_ if flag(robust, "robust") else self.covariance_
+        width = float(stats.norm.ppf(0.5 + 0.5 * between(confidence, "confidence", 1.0, below=True)))
+        error = np.sqrt(np.diag(covariance))
+        z = self.coef_ / error
+        low, high = self.coef_ - width * error, self.coef_ + width * error
+        return CoefficientTable(self.names_, self.coef_, error, z, 2.0 * stats.norm.sf(abs(z)), low, high)
+
+    @public
+    def likelihood_ratio_test(self, restricted: ChoiceModel | None = None) -> HypothesisTest:
+        """Test this model against one with fewer coefficients, fitted to the same choices.
+
+        The hypothesis is that the smaller model is right. Without a model, it is that all coefficients are 0.
+        """
+        check_is_fitted(self)
+        value, size = self.null_log_likelihood_, 0
+        if restricted is not None:
+            check_is_fitted(restricted)
+            value, size = restricted.log_likelihood_, len(restricted.coef_)
+        freedom = len(self.coef_) - size
+        if freedom < 1:
+            raise ValueError(f"restricted: expected fewer than {len(self.coef_)} coefficients, got {size}")
+        statistic = 2.0 * (self.log_likelihood_ - value)
+        return HypothesisTest(statistic, freedom, float(stats.chi2.sf(statistic, freedom)))
+
+    # --- what a model defines -----------------------------------------------------------------------------------------
+
+    def _order(self) -> tuple[Any, ...] | None:
+        """Return the alternatives in the order that the rows of a chooser must have, or None for any order."""
+        return None
+
+    def _maximise(self, sets: ChoiceSets, tol: float, steps: int) -> None:
+        """Maximise the log-likelihood, and set the attributes. `names_` has the names of features and constants."""
+        raise NotImplementedError
+
+    def _log_probabilities(self, sets: ChoiceSets) -> Array:
+        """Return log p of each row."""
+        raise NotImplementedError
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _positions(self, alternatives: Any, n: int) -> Array | None:
+        """Return the position of each row's alternative in `_order`."""
+        order = self._order()
+        if order is None:
+            return None
+        if alternatives is None:
+            raise ValueError("alternatives: expected a label for each row, got None")
+        names, number = np.unique(column(alternatives, n, "alternatives"), return_inverse=True)
+        place = {one: i for i, one in enumerate(order)}
+        unknown = [one for one in names.tolist() if one not in place]
+        if unknown:
+            raise ValueError(f"alternatives: expected one of {', '.join(map(label, order))}, got {label(unknown[0])}")
+        return np.array([place[one] for one in names.tolist()], np.int64)[number]
+
+    def _sets(
+        self,
+        X: Array,
+        layout: Layout,
+        alternatives: Any,
+        offset: Any,
+        rank: Array,
+        weight: Array,
+        position: Array | None,
+    ) -> ChoiceSets:
+        """Return choice sets, with an indicator of each alternative but the first as features."""
+        if hasattr(self, "alternatives_"):
+            if alternatives is None:
+                raise ValueError("alternatives: expected a label for each row, as in fit, got None")
+            number = indices_of(column(alternatives, len(X), "alternatives"), self.alternatives_, "alternatives")
+            X = np.concatenate([X, number[:, None] == np.arange(1, len(self.alternatives_))], axis=1)
+        if offset is not None:
+            offset = column(numbers(offset, "offset"), len(X), "offset")
+            if not np.isfinite(offset).all():
+                raise ValueError("offset: expected finite numbers, got NaN or inf")
+        if not layout.is_identity(len(X)):
+            X, rank, offset, position = (None if x is None else x[layout.rows] for x in (X, rank, offset, position))
+        return ChoiceSets(X, layout.offsets, rank, offset, weight, position)
+
+    def _inverse(self, information: Array, noise: Array) -> Array:
+        """Return the inverse of the information matrix, scaled so that units of features do not matter.
+
+        A diagonal entry of at most `noise` is the rounding error of a feature that does not differ in any choice set.
+        """
+        size = np.sqrt(np.diag(information))
+        scale = np.where(np.diag(information) > noise, size, math.inf)
+        factor, pivots, rank, _ = linalg.lapack.dpstrf(information / np.outer(scale, scale), tol=SINGULAR, lower=1)
+        if rank < len(size):
+            raise ValueError(
+                "X: expected features that differ among a chooser's alternatives, are not collinear, and do not "
+                f"separate the choices, got no information about {label(self.names_[pivots[rank] - 1])}"
+            )
+        inverse = linalg.cho_solve((factor, True), np.eye(len(size)))
+        order = np.argsort(pivots)
+        return inverse[np.ix_(order, order)] / np.outer(scale, scale)
