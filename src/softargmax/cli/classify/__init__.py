@@ -6,5 +6,6 @@ columns.py            numeric and categorical columns, and checks of their value
 models.py             estimators by name, and the model file
 cross_validation.py   cross-validation, the fit, and their warnings and errors
 fit.py                the command `fit`: prints a report, writes the model
+choices.py            `fit --choices`: a model of choices among alternatives
 predict.py            the command `predict`: classes and probabilities of new rows
 """

@@ -1,4 +1,4 @@
-"""``softargmax fit``: train a classifier that predicts one column of a CSV file from the others."""
+"""``softargmax fit``: train a classifier that predicts one column of a CSV file from the others, or a choice model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from softargmax.cli import render
-from softargmax.cli.classify import columns, cross_validation, csv_file, decimals, models
+from softargmax.cli.classify import choices, columns, cross_validation, csv_file, decimals, models
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
 from softargmax.cli.options import Header
 
@@ -31,6 +31,18 @@ Ratio = Annotated[
 Calibrate = Annotated[bool, typer.Option("--calibrate", help="Fit a temperature that calibrates the probabilities.")]
 Folds = Annotated[int, typer.Option("--folds", min=2, help="Number of cross-validation folds.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Seed of the folds.")]
+Choosers = Annotated[
+    str | None,
+    typer.Option(
+        "--choices",
+        metavar="COLUMN",
+        help="Fit a model of choices: a row per alternative of a chooser, who is named in this column. The target is 1 "
+        "for the chosen row, or a rank.",
+    ),
+]
+Alternatives = Annotated[
+    str | None, typer.Option("--alternatives", metavar="COLUMN", help="With --choices: the label of the alternative.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -47,18 +59,27 @@ def command(  # noqa: PLR0913 one argument per option
     calibrate: Calibrate = False,
     folds: Folds = 5,
     seed: Seed = 0,
+    choices_of: Choosers = None,
+    alternatives: Alternatives = None,
     json: Json = False,
 ) -> None:
-    """Train a classifier that predicts one column of a CSV file from the others."""
+    """Train a classifier that predicts one column of a CSV file from the others, or a model of choices (--choices)."""
     if model not in models.MODELS:
         raise WrongUseError(f"--model {model}: expected one of {', '.join(models.MODELS)}")
     if C is not None and not C > 0:
         raise WrongUseError(f"--C {C:g}: expected a number above 0 (inf: no penalty)")
     if model != "softmax" and (C is not None or l1_ratio is not None):
         raise WrongUseError(f"--C, --l1-ratio: expected with --model softmax only, got --model {model}")
+    if choices_of is None and alternatives is not None:
+        raise WrongUseError("--alternatives: expected with --choices only")
+    if choices_of is not None and (model != "softmax" or output or calibrate or C is not None or l1_ratio is not None):
+        raise WrongUseError("--model, --output, --calibrate, --C, --l1-ratio: expected without --choices only")
     csv_file.ready()
     models.check_output(output, data)
     rows_file = csv_file.Source(data, header=header, known=[target])
+    if choices_of is not None:
+        choices.command(rows_file, target, choices_of, alternatives, drop or [], json=json)
+        return
     chosen, table, target = columns.learned(rows_file, target, drop or [])
     y = classes_of(table, target, rows_file, folds)
     X = chosen.matrix(table, rows_file.name)

@@ -1,0 +1,93 @@
+"""``softargmax fit --choices``: the conditional logit of choices among alternatives, from a CSV file in long format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.markup import escape
+
+from softargmax.cli import render
+from softargmax.cli.classify import columns
+from softargmax.cli.classify.cross_validation import collected_warnings
+from softargmax.cli.errors import FailedRunError, refused_as
+from softargmax.cli.texts import column
+
+if TYPE_CHECKING:
+    from softargmax.cli.classify.csv_file import Source
+
+TITLE = "conditional logit"
+
+
+def command(
+    source: Source, target: str, choosers: str, alternatives: str | None, left_out: list[str], *, json: bool
+) -> None:
+    """Fit a model, and print the report."""
+    found = fitted(source, target, choosers, alternatives, left_out)
+    if json:
+        print(render.as_json(found))
+    else:
+        printed(found)
+
+
+def fitted(source: Source, target: str, choosers: str, alternatives: str | None, left_out: list[str]) -> dict[str, Any]:
+    """Fit a model, and return the report. The arguments are names or numbers of columns."""
+    from softargmax.classify import ConditionalLogit
+
+    there = source.table().column_names
+    owner = there[column(choosers, there, "--choices", source.name)]
+    labels = None if alternatives is None else there[column(alternatives, there, "--alternatives", source.name)]
+    chosen, table, target = columns.learned(source, target, [*left_out, owner, *([labels] if labels else [])])
+    if chosen.categories:
+        name = next(iter(chosen.categories))
+        raise FailedRunError(
+            f"{source.name}: column {name!r}: expected numbers as features of an alternative, got words; "
+            f"{columns.leave_out(name)}, or name the alternatives with --alternatives"
+        )
+    X = chosen.matrix(table, source.name)
+    words = columns.words_of(table, target, source.name).astype(str)
+    try:
+        y = words.astype(np.float64)
+    except ValueError:
+        row = next(i for i, word in enumerate(words) if not word.replace(".", "", 1).isdigit())
+        raise FailedRunError(
+            f"{source.name}: column {target!r}, row {row + 1}: expected 1 for the chosen alternative and 0 for others, "
+            f"or ranks, got {words[row]!r}"
+        ) from None
+    names = None if labels is None else columns.words_of(table, labels, source.name).astype(str)
+    owners = columns.words_of(table, owner, source.name).astype(str)
+    model = ConditionalLogit()
+    with (
+        refused_as(FailedRunError, f"{source.name}: {target} is y, and {owner} are choosers: "),
+        collected_warnings() as warned,
+    ):
+        model.fit(X, y, owners, alternatives=names)
+    rows = model.summary()._asdict()
+    rows["names"] = [*chosen.numbers, *model.names_[X.shape[1] :].tolist()]
+    test = model.likelihood_ratio_test()
+    return {
+        "rows": len(y), "choosers": model.n_choosers_, "features": X.shape[1], "steps": model.n_iter_,
+        "log_likelihood": model.log_likelihood_, "null_log_likelihood": model.null_log_likelihood_,
+        "pseudo_r2": 1.0 - model.log_likelihood_ / model.null_log_likelihood_,
+        "likelihood_ratio": test._asdict(), "coefficients": rows, "warnings": warned,
+    }  # fmt: skip
+
+
+def printed(report: dict[str, Any]) -> None:
+    """Print the report: the data, the coefficients, and how well the model fits."""
+    out = render.console()
+    out.print(f"{report['rows']:,} rows, {report['choosers']:,} choosers, {report['features']} features")
+    shown = render.table(
+        "", "coefficient", "standard error", "z", "p-value", "95 % interval", title="conditional logit"
+    )
+    for name, coef, error, z, p, low, high in zip(*report["coefficients"].values(), strict=True):
+        shown.add_row(escape(name), f"{coef:.4g}", f"{error:.3g}", f"{z:.2f}", f"{p:.4f}", f"{low:.4g} to {high:.4g}")
+    out.print(shown)
+    test = report["likelihood_ratio"]
+    out.print(
+        f"log-likelihood {report['log_likelihood']:.2f}, without coefficients {report['null_log_likelihood']:.2f} "
+        f"(McFadden's R2 {report['pseudo_r2']:.3f}, p {test['p_value']:.2g})",
+        soft_wrap=True,
+    )
+    for line in report["warnings"]:
+        out.print(f"[dim]warning: {escape(line)}[/]", soft_wrap=True)
