@@ -53,7 +53,8 @@ def test_derivatives_of_marginals_and_entropy() -> None:
 
 
 def test_operators() -> None:
-    chain = o.Chain(draw(3, 4, 2).requires_grad_(), draw(1, 1, 2, 2, seed=1).requires_grad_(), LENGTHS)
+    ends = draw(2, seed=2).requires_grad_(), draw(2, seed=3).requires_grad_()
+    chain = o.Chain(draw(3, 4, 2).requires_grad_(), draw(1, 1, 2, 2, seed=1).requires_grad_(), *ends, LENGTHS)
     torch.library.opcheck(o.partition.torch.overload, o.partition.torch.flatten(chain))
     z, alpha = (x.detach() for x in o.partition(chain))
     of = o.Marginals(*chain, alpha, z, torch.ones(3, dtype=torch.float64))

@@ -26,11 +26,13 @@ struct Args {
 };
 
 // Linear chains: `items` sequences of at most `length` positions with `tags` tags. `emissions` has items x length x
-// tags numbers, and `transitions` has tags x tags numbers for each item and step, or for all.
+// tags numbers, and `transitions` has tags x tags numbers for each item and step, or for all. `start` and `end` are
+// added to the emissions of the first and of the last position of each sequence.
 struct ChainArgs {
     std::int64_t items = kUnknown, length = kUnknown, tags = kUnknown;
     Matrices emissions, transitions;
     std::int64_t transition_items = kUnknown, transition_steps = kUnknown;  // each may be 1
+    const double *start = nullptr, *end = nullptr;  // one number per tag
     const std::int64_t* lengths = nullptr;  // positions of each item
     double* alpha = nullptr;  // items x length x tags: the forward sums, in logarithms
     double* log_z = nullptr;  // one per item

@@ -116,6 +116,17 @@ struct ChainField {
         args.*to = {x.data, x.type};
     }
 };
+// Contiguous numbers, one per tag.
+struct PerTagField {
+    using Value = HeldArray;
+    const char* name;
+    const double* ChainArgs::* to;
+    HeldArray read(nb::handle x) const {
+        must_be_given(name, x);
+        return HeldArray(x, false);
+    }
+    void put(ChainArgs& args, const HeldArray& x) const { args.*to = numbers<const double>(name, x, args.tags); }
+};
 // Contiguous numbers, one per item, or `length` or length x tags for each.
 template <class T> struct PerItemField {
     using Value = HeldArray;
@@ -185,17 +196,19 @@ void bind(nb::module_& module) {
 
     const ChainField emissions{"emissions", &ChainArgs::emissions};
     const ChainField transitions{"transitions", &ChainArgs::transitions, true};
+    const PerTagField start{"start", &ChainArgs::start}, end{"end", &ChainArgs::end};
     const PerItemField<const std::int64_t> lengths{"lengths", &ChainArgs::lengths};
     const PerItemField<double> log_z{"log_z", &ChainArgs::log_z}, alpha{"alpha", &ChainArgs::alpha, 3};
     bind_chain(module, "linear_chain", "Write log Z and the forward sums of each sequence", forward_chain, emissions,
-               transitions, lengths, log_z, alpha);
+               transitions, start, end, lengths, log_z, alpha);
     bind_chain(module, "linear_chain_vjp", "Write g times the marginals of tags, and of pairs of tags", chain_marginals,
-               emissions, transitions, lengths, alpha, log_z, PerItemField<const double>{"g", &ChainArgs::g},
+               emissions, transitions, start, end, lengths, alpha, log_z,
+               PerItemField<const double>{"g", &ChainArgs::g},
                ChainField{"to_emissions", &ChainArgs::to_emissions, false, true},
                ChainField{"to_transitions", &ChainArgs::to_transitions, true, true});
     bind_chain(module, "linear_chain_best",
                "Write the largest score, the tags of its path, and the best scores of prefixes", best_path, emissions,
-               transitions, lengths, log_z, PerItemField<std::int64_t>{"best", &ChainArgs::best, 2}, alpha);
+               transitions, start, end, lengths, log_z, PerItemField<std::int64_t>{"best", &ChainArgs::best, 2}, alpha);
 }
 
 }  // namespace softargmax::structure

@@ -118,10 +118,15 @@ struct Sequence {
     double* alpha() const { return args.alpha + item * args.length * tags; }
 };
 
-// Adds the emissions of a position to `to`. A sum with -inf is -inf.
+// Adds the emissions of a position to `to`, with `start` and `end`. A sum with -inf is -inf.
 inline void add_emissions(const Sequence& of, std::int64_t t, double* row, double* to) {
+    const auto add = [&](const double* scores) {
+        for (std::int64_t j = 0; j < of.tags; ++j) to[j] = Step::term(to[j], scores[j]);
+    };
     of.emissions.read(t, 0, of.tags, row, -kInf);
-    for (std::int64_t j = 0; j < of.tags; ++j) to[j] = Step::term(to[j], row[j]);
+    add(row);
+    if (t == 0) add(of.args.start);
+    if (t == of.length - 1) add(of.args.end);
 }
 
 // Computes alpha and log Z of one sequence. The empty sequence has one path, with score 0.

@@ -81,6 +81,7 @@ inline void best_path(const Sequence& of) {
     const std::int64_t tags = of.tags, length = of.length;
     const auto row = numbers<double>(whole_packs(tags)), score = numbers<double>(tags * whole_packs(tags));
     double* alpha = of.alpha();
+    std::fill_n(alpha, of.args.length * tags, -kInf);
     std::int64_t* const best = of.args.best + of.item * of.args.length;
     std::fill_n(best, of.args.length, std::int64_t{-1});
     const auto load = [&](std::int64_t t) {

@@ -12,16 +12,21 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.operation import Operation
+from softargmax.core.operation import Operation, row_sum
 from softargmax.core.record import Dense, Gradients, Integers, Packed, Result, Wanted, gradient
 from softargmax.structure import reference_chain
 
 
 class Chain(NamedTuple):
-    """Emissions (N, L, C), transitions (N or 1, L - 1 or 1, C, C), and the length of each sequence, (N,)."""
+    """Emissions (N, L, C), transitions (N or 1, L - 1 or 1, C, C), and the length of each sequence, (N,).
+
+    `start` and `end`, (C,) in float64, are added to the emissions of a sequence's first and last position.
+    """
 
     emissions: Packed
     transitions: Packed
+    start: Dense
+    end: Dense
     lengths: Integers
 
 
@@ -45,6 +50,8 @@ class Marginals(NamedTuple):
 
     emissions: Packed
     transitions: Packed
+    start: Dense
+    end: Dense
     lengths: Integers
     alpha: Dense
     log_z: Dense
@@ -66,7 +73,11 @@ _PARTITION = (
 
 def _partition_vjp(i: Chain, r: Partition, g: Partition, _wanted: Wanted) -> Gradients:
     found = marginals(Marginals(*i, r.alpha, r.log_z, g.log_z))
-    return {"emissions": found.to_emissions, "transitions": found.to_transitions}
+    first, last = (
+        row_sum(reference_chain.at_position(found.to_emissions, place), (0,))[0]
+        for place in reference_chain.ends(i.lengths)
+    )
+    return {"emissions": found.to_emissions, "transitions": found.to_transitions, "start": first, "end": last}
 
 
 partition: Operation[Chain, Partition] = Operation(

@@ -24,7 +24,7 @@ from softargmax.structure import chain_operations as operations
 from softargmax.structure.arguments import check_classes, integers_of
 from softargmax.structure.chain_operations import Chain, Marginals
 from softargmax.structure.draws import seed_at, streams_of
-from softargmax.structure.reference_chain import plus
+from softargmax.structure.reference_chain import at_position, ends, plus, with_ends
 from softargmax.structure.results import BestPath
 
 
@@ -130,11 +130,7 @@ class LinearChain:
         positions = xp.arange(length, device=device_of(e))
         self._lengths = _lengths(lengths, e, self._batch)
         self._inside = positions < self._lengths[:, None]
-        ends = ((start, "start", positions == 0), (end, "end", positions == self._lengths[:, None] - 1))
-        for scores, name, there in ends:
-            if scores is not None:
-                e = xp.where(there[..., None], plus(e, xp.astype(_tag_scores(scores, e, name), e.dtype)), e)
-        self._chain = Chain(e, t, self._lengths)
+        self._chain = Chain(e, t, _tag_scores(start, e, "start"), _tag_scores(end, e, "end"), self._lengths)
         self._found: Any = None
 
     @property
@@ -159,9 +155,10 @@ class LinearChain:
         """Return the entropy of the path in nats, shape (...): log Z minus the expected score, in float64."""
         chain = self._with_transitions(self._chain.transitions.shape[1])  # so that the sums of items stay apart
         wide, xp = working_dtype(chain.emissions, namespace(chain.emissions)), namespace(chain.emissions)
-        chain = Chain(xp.astype(chain.emissions, wide), xp.astype(chain.transitions, wide), chain.lengths)
-        found = self._marginals(chain)
-        score = _expected(chain.emissions, found.to_emissions) + _expected(chain.transitions, found.to_transitions)
+        e, t = xp.astype(chain.emissions, wide), xp.astype(chain.transitions, wide)
+        found = self._marginals(chain._replace(emissions=e, transitions=t))
+        e = with_ends(e, chain.start, chain.end, chain.lengths)
+        score = _expected(e, found.to_emissions) + _expected(t, found.to_transitions)
         log_z = self._partition().log_z
         return self._rows(xp.where(log_z == -math.inf, 0.0, log_z - score))
 
@@ -171,14 +168,25 @@ class LinearChain:
 
     def _score(self, tags: Any) -> Any:
         """Return the score in float64. A part of -inf has no gradient. Positions are added one after another."""
-        e, t, _ = self._chain
-        y, xp = self._tags(tags), namespace(e)
-        of_tags = xp.take_along_axis(e, y[..., None], axis=-1)[..., 0]
-        size = t.shape[-1] ** 2
-        flat = xp.broadcast_to(xp.reshape(t, (*t.shape[:2], size)), (e.shape[0], self._steps, size))
-        pairs = y[:, :-1] * t.shape[-1] + y[:, 1:]
-        of_pairs = xp.take_along_axis(flat, pairs[..., None], axis=-1)[..., 0]
-        return _in_order(of_tags, self._inside) + _in_order(of_pairs, self._inside[:, 1:])
+        e, y, lengths = self._chain.emissions, self._tags(tags), self._lengths
+        xp = namespace(e)
+        of_tags = xp.take_along_axis(e, y[..., None], axis=-1)
+        total = _in_order(of_tags[..., 0], self._inside) + _in_order(self._transitions_of(y), self._inside[:, 1:])
+        for place, scores in zip(ends(lengths), (self._chain.start, self._chain.end), strict=True):
+            tag = at_position(y[..., None], place)[:, 0]
+            total = plus(total, xp.where(lengths > 0, xp.take(scores, tag, axis=0), 0.0))
+        return total
+
+    def _transitions_of(self, y: Any) -> Any:
+        """Return T of the pairs of a path, (N, L - 1). An index into T itself has a gradient of T's size."""
+        t, xp = self._chain.transitions, namespace(y)
+        items, steps, tags = t.shape[0], t.shape[1], t.shape[-1]
+        device = device_of(y)
+        item = xp.arange(y.shape[0], device=device)[:, None] if items > 1 else 0
+        step = xp.arange(self._steps, device=device)[None, :] if steps > 1 else 0
+        row = (item * steps + step) * tags + y[:, :-1]
+        found = xp.take(xp.reshape(t, (items * steps * tags * tags,)), xp.reshape(row * tags + y[:, 1:], (-1,)), axis=0)
+        return xp.reshape(found, (y.shape[0], self._steps))
 
     def log_prob(self, tags: Integers) -> Array:
         """Return the log-probability of a path, s(y) - log Z, shape (...). It is -inf if no path is possible."""
@@ -256,7 +264,7 @@ class LinearChain:
         return xp.where(self._inside, y, 0)
 
     def _draw(self, draws: int, seed: Any, streams: Any) -> Any:
-        alpha, (e, transitions, lengths) = self._partition().alpha, self._chain
+        alpha, (e, transitions, _, _, lengths) = self._partition().alpha, self._chain
         xp, size = namespace(e), e.shape[2]
         rows = e.shape[0] * draws
         tag, tags = xp.zeros((rows,), dtype=lengths.dtype, device=device_of(e)), []
@@ -329,7 +337,11 @@ def _lengths(lengths: Any, e: Any, batch: tuple[int, ...]) -> Any:
 
 
 def _tag_scores(scores: Any, e: Any, name: str) -> Any:
+    """Return one number per tag in float64, and 0 for None."""
+    xp = namespace(e)
+    if scores is None:
+        return xp.zeros((e.shape[2],), dtype=working_dtype(e, xp), device=device_of(e))
     found = check.scores(like(scores, e, name), name)
     if tuple(found.shape) != (e.shape[2],):
         raise ValueError(f"{name}: expected shape ({e.shape[2]},), got {tuple(found.shape)}")
-    return found
+    return xp.astype(found, working_dtype(e, xp))

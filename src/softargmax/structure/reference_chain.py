@@ -73,18 +73,46 @@ def _log_z(alphas: list[Any], lengths: Any, e: Any) -> Any:
     return log_z
 
 
+def ends(lengths: Any) -> tuple[Any, Any]:
+    """Return the first and the last position of each sequence, and 0 for an empty one."""
+    xp = namespace(lengths)
+    return xp.zeros_like(lengths), xp.where(lengths > 0, lengths - 1, 0)
+
+
+def at_position(x: Any, place: Any) -> Any:
+    """Return the row of x at one position of each sequence: (N, L, C) to (N, C)."""
+    xp, (items, length, tags) = namespace(x), x.shape
+    if length == 0:
+        return xp.zeros((items, tags), dtype=x.dtype, device=device_of(x))
+    index = xp.broadcast_to(place[:, None, None], (items, 1, tags))
+    return xp.take_along_axis(x, index, axis=1)[:, 0, :]
+
+
+def with_ends(e: Any, start: Any, end: Any, lengths: Any) -> Any:
+    """Add `start` and `end` to the emissions of the first and of the last position."""
+    xp = namespace(e)
+    positions = xp.arange(e.shape[1], device=device_of(e))
+    for place, scores in zip(ends(lengths), (start, end), strict=True):
+        here = (positions == place[:, None]) & (lengths > 0)[:, None]
+        moved = plus(at_position(e, place), xp.astype(scores, e.dtype)[None, :])
+        e = xp.where(here[..., None], moved[:, None, :], e)
+    return e
+
+
 @np.errstate(all="ignore")
-def partition(emissions: Any, transitions: Any, lengths: Any) -> tuple[Any, Any]:
+def partition(emissions: Any, transitions: Any, start: Any, end: Any, lengths: Any) -> tuple[Any, Any]:
     """Return log Z and alpha."""
     e, transitions = _wide(emissions, transitions)
+    e = with_ends(e, start, end, lengths)
     alphas = _alphas(e, transitions, lengths)
     return _log_z(alphas, lengths, e), namespace(e).stack(alphas, axis=1) if alphas else e
 
 
 @np.errstate(all="ignore")
-def marginals(emissions: Any, transitions: Any, lengths: Any, g: Any) -> tuple[Any, Any]:
+def marginals(emissions: Any, transitions: Any, start: Any, end: Any, lengths: Any, g: Any) -> tuple[Any, Any]:
     """Return g times the marginals of tags, and of pairs of tags summed to the shape of the transitions."""
     e, wide_transitions, g = _wide(emissions, transitions, g)
+    e = with_ends(e, start, end, lengths)
     xp = namespace(e)
     alphas, betas = _alphas(e, wide_transitions, lengths), _betas(e, wide_transitions, lengths)
     log_z = _log_z(alphas, lengths, e)[:, None]
@@ -111,9 +139,10 @@ def _exp(score: Any, log_z: Any) -> Any:
 
 
 @np.errstate(all="ignore")
-def best_path(emissions: Any, transitions: Any, lengths: Any) -> tuple[Any, Any, Any]:
+def best_path(emissions: Any, transitions: Any, start: Any, end: Any, lengths: Any) -> tuple[Any, Any, Any]:
     """Return the largest score of a path, its tags, and the largest scores of all beginnings of paths."""
     e, transitions = _wide(emissions, transitions)
+    e = with_ends(e, start, end, lengths)
     xp = namespace(e)
     alphas: list[Any] = []
     for t in range(e.shape[1]):
