@@ -230,7 +230,42 @@ def test_diagonals_and_broadcast_axes() -> None:
     assert_allclose(s.log_einsum("aaa->", x), np.log(np.exp(np.einsum("aaa->a", x)).sum()), rtol=1e-15)
     y = np.random.default_rng(1).standard_normal((4, 3, 3))
     truth = np.log(np.einsum("...ab,...bc->...ac", np.exp(y), np.exp(x[0])))
-    assert_allclose(s.log_einsum("...ab,...bc->...ac", y, x[0]), truth, rtol=1e-13, atol=1e-13)
+    for other in (x[0], x[:1]):
+        assert_allclose(s.log_einsum("...ab,...bc->...ac", y, other), truth, rtol=1e-13, atol=1e-13)
+    turned = truth.swapaxes(-1, -2)
+    found = s.log_einsum("...cb,...ba->...ca", x[:1].swapaxes(-1, -2), y.swapaxes(-1, -2))
+    assert_allclose(found, turned, rtol=1e-13, atol=1e-13)
+    graph, each = s.factor_graph("...ab,...bc->...", y, x[:1]), s.factor_graph("nab,bc->n", y, x[0])
+    assert_array_equal(graph.log_z, each.log_z)
+    assert_array_equal(graph.score(np.zeros((4, 3), int)), each.score(np.zeros((4, 3), int)))
+    assert_array_equal(graph.sample(3, seed=0), each.sample(3, seed=0))
+
+
+def test_an_empty_batch() -> None:
+    graph = s.factor_graph("nab,bc->n", np.zeros((0, 2, 3)), np.zeros((3, 4)))
+    assert graph.log_z.shape == graph.entropy().shape == (0,)
+    assert graph.marginals()[1].shape == (0, 3, 4)
+    assert graph.best().values.shape == (0, 3)
+    assert graph.sample(5, seed=0).shape == (0, 5, 3)
+
+
+def test_nan_stays_in_its_item() -> None:
+    pairs = np.zeros((2, 2, 3))
+    pairs[1, 0, 0] = np.nan
+    graph, alone = (
+        s.factor_graph("nab,bc->n", pairs, np.zeros((3, 4))),
+        s.factor_graph("ab,bc->", pairs[0], np.zeros((3, 4))),
+    )
+    assert graph.log_z[0] == alone.log_z
+    assert np.isnan(graph.log_z[1])
+    assert_array_equal(graph.marginals()[0][0], alone.marginals()[0])
+
+
+def test_a_generator_seeds_the_draws() -> None:
+    graph = s.factor_graph("ab->", np.zeros((2, 3)))
+    first = graph.sample(9, generator=np.random.default_rng(1))
+    assert_array_equal(graph.sample(9, generator=np.random.default_rng(1)), first)
+    assert (graph.sample(9, generator=np.random.default_rng(2)) != first).any()
 
 
 def test_the_support() -> None:
@@ -251,7 +286,9 @@ def test_dtypes(dtype: Any) -> None:
     working = np.finfo(np.float32 if dtype == np.float16 else dtype).eps
     bound = 2 * 4 * working * most + np.finfo(dtype).eps * abs(truth)  # two products, and the last rounding
     assert (abs(found - truth) <= bound).all()
-    assert s.factor_graph("ab,bc,cd->", *x).log_z.dtype == dtype
+    graph = s.factor_graph("ab,bc,cd->", *x)
+    assert graph.log_z.dtype == graph.entropy().dtype == (np.float32 if dtype == np.float16 else dtype)
+    assert graph.marginals()[0].dtype == graph.marginal("c").dtype == dtype
 
 
 def test_strict_arrays() -> None:
@@ -287,6 +324,17 @@ A, B = np.zeros((2, 3)), np.zeros((3, 4))
         ),
         (lambda: s.log_einsum("ab,b->a", A, "x"), TypeError, r"operands\[1\]: "),
         (lambda: s.log_einsum("ab->a", A, axis=0), TypeError, "no argument axis"),
+        (
+            lambda: s.log_einsum("ab,bc->ac", A[:, :1], B),
+            ValueError,
+            "subscripts: expected one size for 'b', got 1 and 3",
+        ),
+        (lambda: s.factor_graph("n->n", A[0]), ValueError, "subscripts: expected a letter that is not in the batch"),
+        (
+            lambda: s.factor_graph("ab,bc->", A, B + INF),
+            ValueError,
+            r"factors\[1\]: expected scores below inf, got inf",
+        ),
         (lambda: s.factor_graph("ab,bc", A, B), ValueError, "expected '->' and the letters of the batch"),
         (lambda: s.factor_graph("aa->", np.zeros((2, 2))), ValueError, "different letters in each factor, got 'aa'"),
         (lambda: s.factor_graph("ab->", A, temperature=0), ValueError, "temperature: expected a finite number above 0"),

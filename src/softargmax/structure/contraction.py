@@ -44,13 +44,19 @@ class Step(NamedTuple):
 class Plan(NamedTuple):
     """The labels of each operand and of the result, the size of each label, and the steps.
 
-    Tables are numbered in order: first the operands, then the results of the steps.
+    Tables are numbered in order: first the operands, then the results of the steps. `shapes` are those of the operands
+    without the axes of size 1 that "..." broadcasts.
     """
 
     inputs: tuple[str, ...]
     output: str
     sizes: dict[str, int]
     steps: tuple[Step, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def without_broadcast_axes(self, operands: list[Any]) -> list[Any]:
+        """Return the operands with the axes that belong to `inputs`."""
+        return [namespace(x).reshape(x, shape) for x, shape in zip(operands, self.shapes, strict=True)]
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
@@ -69,7 +75,7 @@ def plan_of(subscripts: str, operands: list[Any], variables: str | None = None) 
 
 @lru_cache(maxsize=256)
 def _plan_of(subscripts: str, shapes: tuple[tuple[int, ...], ...], variables: str | None) -> Plan:
-    require("contractions need", "graphs", opt_einsum="opt_einsum")
+    require("contractions need", "structure", opt_einsum="opt_einsum")
     from opt_einsum import contract_path
 
     try:
@@ -77,12 +83,22 @@ def _plan_of(subscripts: str, shapes: tuple[tuple[int, ...], ...], variables: st
     except ValueError as error:
         message = f"subscripts: expected one label per axis, as in 'ab,bc->ac', got {subscripts!r}: {error}"
         raise ValueError(message) from None
-    inputs, output = tuple(info.input_subscripts.split(",")), info.output_subscript
-    batch = set(output).intersection(*inputs) if variables is None else set(output).difference(variables)
+    every, output = info.input_subscripts.split(","), info.output_subscript
     sizes = {label: int(size) for label, size in info.size_dict.items()}
+    kept = [
+        [(label, size) for label, size in zip(labels, shape, strict=True) if size == sizes[label]]
+        for labels, shape in zip(every, shapes, strict=True)
+    ]
+    for labels, own in zip(every, kept, strict=True):
+        wrong = set(labels).intersection(subscripts).difference(label for label, _ in own)
+        if wrong:
+            label = min(wrong)
+            raise ValueError(f"subscripts: expected one size for {label!r}, got 1 and {sizes[label]} in {subscripts!r}")
+    inputs = tuple("".join(label for label, _ in own) for own in kept)
+    batch = set(output).intersection(*inputs) if variables is None else set(output).difference(variables)
     costs = [tuple(1 if label in batch else sizes[label] for label in labels) for labels in inputs]
     path = contract_path(f"{','.join(inputs)}->{output}", *costs, shapes=True, optimize="auto")[0]
-    return Plan(inputs, output, sizes, _steps(inputs, output, path))
+    return Plan(inputs, output, sizes, _steps(inputs, output, path), tuple(tuple(n for _, n in own) for own in kept))
 
 
 def _steps(inputs: tuple[str, ...], output: str, path: Iterable[tuple[int, ...]]) -> tuple[Step, ...]:
@@ -96,7 +112,7 @@ def _steps(inputs: tuple[str, ...], output: str, path: Iterable[tuple[int, ...]]
         tables.append(labels)
         return len(tables) - 1
 
-    def summed(one: int, needed: set[str]) -> int:
+    def reduced(one: int, needed: set[str]) -> int:
         labels = "".join(label for label in tables[one] if label in needed)
         return one if labels == tables[one] else add((one,), labels)
 
@@ -106,11 +122,11 @@ def _steps(inputs: tuple[str, ...], output: str, path: Iterable[tuple[int, ...]]
         while taken:
             other = taken.pop()
             needed = set(output).union(*(tables[one] for one in (*live, *taken)))
-            x, y = summed(result, needed | set(tables[other])), summed(other, needed | set(tables[result]))
+            x, y = reduced(result, needed | set(tables[other])), reduced(other, needed | set(tables[result]))
             labels = dict.fromkeys(tables[x] + tables[y])
             result = add((x, y), "".join(label for label in labels if label in needed))
         live.append(result)
-    summed(live[0], set(output))
+    reduced(live[0], set(output))
     return tuple(steps)
 
 

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.arrays import as_number, device_of, followed, namespace, working_dtype
+from softargmax.core.arrays import as_number, device_of, followed, namespace, row_dtype, working_dtype
 from softargmax.core.seeds import seed_of
 from softargmax.core.signature import public
 from softargmax.core.types import Array, Generator, Integers, Logits, PerRow, of_arrays
@@ -33,10 +33,11 @@ def factor_graph(subscripts: str, /, *factors: Logits, temperature: PerRow = 1.0
     ----------
     subscripts : str
         The variables of each factor, one letter per axis, then "->" and the letters of the batch, if there is one:
-        ``"a,ab,bc->"``, or ``"na,nab,bc->n"``. The variables are the letters that are not in the batch.
+        ``"a,ab,bc->"``, or ``"na,nab,bc->n"``. The variables are the letters that are not in the batch. Any letter of
+        Unicode can stand for a variable (`opt_einsum.get_symbol`).
     *factors : array_like
         :math:`\theta_f`, the scores of the values of a factor's variables. Any array library. A score of -inf forbids
-        them.
+        them. Scores must be below inf.
     temperature : float or array of shape ()
         T, above 0.
 
@@ -116,7 +117,13 @@ class FactorGraph:
         if twice:
             raise ValueError(f"subscripts: expected different letters in each factor, got {twice[0]!r}")
         self.variables = "".join(x for x in dict.fromkeys("".join(self._plan.inputs)) if x not in self._plan.output)
-        self._factors = [xp.astype(x, working_dtype(x, xp)) for x in arrays]
+        if not self.variables:
+            raise ValueError(f"subscripts: expected a letter that is not in the batch, got {subscripts!r}")
+        for i, x in enumerate(arrays):
+            infinite = x == math.inf
+            if check.inspectable(infinite) and bool(xp.any(infinite)):
+                raise ValueError(f"factors[{i}]: expected scores below inf, got inf")
+        self._factors = [xp.astype(x, working_dtype(x, xp)) for x in self._plan.without_broadcast_axes(arrays)]
         number = xp.zeros((), dtype=self._factors[0].dtype, device=device_of(arrays[0]))
         allowed = "a finite number above 0"
         check.within(temperature, number, (), "temperature", lambda t: (t > 0.0) & (t < math.inf), allowed, "all terms")
@@ -216,7 +223,7 @@ class FactorGraph:
 
     def _rows(self, x: Any) -> Any:
         xp = namespace(x)
-        return as_number(xp.reshape(xp.astype(x, self._dtype, copy=False), self._batch))
+        return as_number(xp.reshape(xp.astype(x, row_dtype(self._dtype), copy=False), self._batch))
 
     def _shaped(self, x: Any) -> Any:
         return namespace(x).reshape(x, (*self._batch, *x.shape[1:]))

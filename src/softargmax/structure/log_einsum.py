@@ -31,7 +31,8 @@ def log_einsum(
     subscripts : str
         One label, a letter, for each axis of each operand, then "->" and the labels of the result: ``"ab,bc->ac"`` is
         `log_matmul`. "..." stands for axes that broadcast. Without "->" the result has the labels that occur once, in
-        alphabetical order. A label that occurs twice in an operand selects its diagonal.
+        alphabetical order. A label that occurs twice in an operand selects its diagonal. If 52 letters are not enough,
+        any letter of Unicode is a label (`opt_einsum.get_symbol`).
     *operands : array_like
         Tables of scores (logarithms), any array library.
     temperature : float or array of shape ()
@@ -87,5 +88,6 @@ def log_einsum(
     semiring = semiring_of(temperature, base, arrays[0])
     plan = plan_of(subscripts, arrays)
     xp = namespace(arrays[0])
-    tables = contract(plan, (xp.astype(x, row_dtype(dtype), copy=False) for x in arrays), semiring)
+    arrays = [xp.astype(x, row_dtype(dtype), copy=False) for x in plan.without_broadcast_axes(arrays)]
+    tables = contract(plan, arrays, semiring)
     return as_number(xp.astype(arranged(tables[-1], plan.output), dtype, copy=False))
