@@ -77,7 +77,12 @@ def arranged(t: Table, nests: Any) -> tuple[ChoiceSets, Any]:
     return sets, (tree, order, levels_of(tree, bounds, position[order]))
 
 
-CASES = {"flat": (FLAT, {"left": 0.4, "right": 0.8}), "deep": (DEEP, {"A": 0.7, "B": 0.3, "C": 0.5})}
+CHAIN = {"out": {"in": ["p", "q"]}, "single": ["r"], "rest": ["s", "t", "u"]}
+CASES = {
+    "chain": (CHAIN, {"in": 0.4, "rest": 0.9}),
+    "flat": (FLAT, {"left": 0.4, "right": 0.8}),
+    "deep": (DEEP, {"A": 0.7, "B": 0.3, "C": 0.5}),
+}
 each = pytest.mark.parametrize(("nests", "scales"), CASES.values(), ids=list(CASES))
 
 
@@ -173,6 +178,33 @@ def test_weights_and_available_alternatives() -> None:
     )
 
 
+def test_alternatives_that_are_the_same_warn() -> None:
+    """The scale of two identical buses tends to 0."""
+    rng, choosers = np.random.default_rng(0), 400
+    owner, label = np.repeat(np.arange(choosers), 3), np.tile(["blue", "car", "red"], choosers)
+    price = rng.uniform(0, 2, (choosers, 3))
+    utility = -price + rng.gumbel(size=(choosers, 2))[:, [0, 1, 0]]
+    y = (utility == utility.max(axis=1, keepdims=True)).ravel()
+    nests = {"bus": ["blue", "red"], "road": ["car"]}
+    with pytest.warns(Warning, match="nests: the scale of 'bus' is at its lower bound; treat its alternatives as one"):
+        model = NestedLogit(nests, fit_constants=False).fit(price.reshape(-1, 1), y, owner, alternatives=label)
+    assert model.scales_ == {"bus": 1e-3}
+    assert np.isfinite(model.summary().std_err[0])
+    assert np.isnan(model.summary().std_err[1])
+
+
+def test_the_offset_is_part_of_the_score() -> None:
+    t = draw(100)
+    shift = np.random.default_rng(4).standard_normal(len(t.y))
+    options = {"alternatives": t.labels}
+    model = NestedLogit(FLAT, fit_constants=False).fit(np.column_stack([t.X, shift]), t.y, t.choosers, **options)
+    known = shift * model.coef_[2]
+    fixed = NestedLogit(FLAT, fit_constants=False).fit(*t[:3], **options, offset=known)
+    assert_allclose(fixed.coef_, np.delete(model.coef_, 2), rtol=1e-5)
+    p = fixed.predict_proba(t.X, t.choosers, **options, offset=known)
+    assert_allclose(p, model.predict_proba(np.column_stack([t.X, shift]), t.choosers, **options), rtol=1e-5)
+
+
 T = draw(20)
 
 
@@ -196,6 +228,11 @@ def fit(nests: Any, labels: Any = T.labels, y: Any = T.y) -> None:
             lambda: fit({"a": {"a": ["p", "q"], "c": ["r"]}}),
             ValueError,
             "nests: expected different names, got 'a' twice",
+        ),
+        (
+            lambda: fit({"a": ["p", {"b": ["q"]}]}),
+            ValueError,
+            "nests: expected a list .*, or a dict .*, got both in 'a'",
         ),
         (lambda: fit({"a": ["p", "q"]}), ValueError, "alternatives: expected one of 'p', 'q', got 'r'"),
         (lambda: fit(FLAT, None), ValueError, "alternatives: expected a label for each row, got None"),

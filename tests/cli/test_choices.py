@@ -41,6 +41,11 @@ def test_the_coefficients_are_those_of_the_library(fit):
     assert found["likelihood_ratio"]["degrees_of_freedom"] == 4
 
 
+def test_true_and_false_are_choices(fit):
+    words = fit("--drop", "mode", "--json", text=table(CHOSEN.astype(bool))).json()
+    assert words["coefficients"] == fit("--drop", "mode", "--json").json()["coefficients"]
+
+
 def test_the_report(fit):
     found = fit("--drop", "mode")
     assert found.code == 0, found.err
@@ -61,8 +66,10 @@ def test_the_report(fit):
             1,
             "--alternatives modes: trips.csv has no such column; did you mean 'mode'?",
         ),
-        (("--drop", "mode", "-o", "out.model"), None, 2, "--output, --calibrate, --C, --l1-ratio: expected without"),
-        (("--drop", "mode", "--model", "lda"), None, 2, "--model, --output"),
+        (("--drop", "mode", "-o", "out.model"), None, 2, "--choices cannot be combined with --model, --output"),
+        (("--drop", "mode", "--model", "lda"), None, 2, "--choices cannot be combined with --model"),
+        (("--drop", "mode", "--folds", "3"), None, 2, "--choices cannot be combined with"),
+        (("--alternatives", "traveller"), None, 1, "expected three columns for --target, --choices and --alternatives"),
     ],
 )
 def test_bad_input(fit, options, text, code, message):

@@ -234,13 +234,14 @@ def label(name: Any) -> str:
     return repr(name.item() if isinstance(name, np.generic) else name)
 
 
-def check_one_kind(y: Array) -> None:
-    """Raise TypeError if class labels mix strings with other types, because such a mixture cannot be sorted."""
+def check_one_kind(y: Array, name: str = "y") -> None:
+    """Raise TypeError if labels mix strings with other types, because such a mixture cannot be sorted."""
     strings = [isinstance(name, str) for name in y.ravel()] if y.dtype == object else []
     if any(strings) and not all(strings):
         one, other = strings.index(True), strings.index(False)
         mixed = f"the string {y[one]!r} at index {one} and {y[other]!r} at index {other}"
-        raise TypeError(f"y: expected classes of one type, got {mixed}")
+        what = "classes" if name == "y" else "labels"
+        raise TypeError(f"{name}: expected {what} of one type, got {mixed}")
 
 
 def indices_of(y: Any, classes: Array, name: str = "y") -> NDArray[np.int64]:

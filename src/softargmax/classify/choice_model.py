@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from scipy import linalg, stats
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from softargmax.classify.base import Array, indices_of, label, numbers
 from softargmax.classify.choice_results import CoefficientTable, HypothesisTest
-from softargmax.classify.choice_sets import ChoiceSets, Layout, check_ranks, column, layout_of, ranks_of, weights_of
+from softargmax.classify.choice_sets import (
+    ChoiceSets,
+    Layout,
+    check_ranks,
+    column,
+    finite,
+    labels_of,
+    layout_of,
+    ranks_of,
+    weights_of,
+)
 from softargmax.core.check import between, flag, integer
 from softargmax.core.signature import public
 
@@ -23,6 +35,8 @@ LOST = 64.0 * float(np.finfo(np.float64).eps)
 """Relative changes of the log-likelihood by less than this cannot be measured."""
 SINGULAR = 1e-12
 """A pivot of the scaled information matrix below this counts as 0."""
+SEPARATED = 1e-8
+"""Coefficients whose information falls to this share of that at the start tend to infinity."""
 
 
 class ChoiceModel(BaseEstimator):
@@ -37,6 +51,7 @@ class ChoiceModel(BaseEstimator):
     robust_covariance_: Array
     log_likelihood_: float
     null_log_likelihood_: float
+    n_choosers_: int
 
     @public
     def fit(
@@ -66,8 +81,9 @@ class ChoiceModel(BaseEstimator):
         available : array_like, optional
             False for alternatives that the chooser did not have, shape (n,).
         offset : array_like, optional
-            o, a known part of each score, shape (n,). If alternatives are sampled, -log of the probability that the
-            alternative is in the sample (McFadden's correction).
+            o, a known part of each score, shape (n,). If the alternatives of a chooser are a sample, pass -log q for
+            every row, also for the chosen one: q is the probability with which the alternative is sampled if it is not
+            the chosen one (McFadden's correction).
         sample_weight : array_like, optional
             The weight of the row's chooser, shape (n,).
 
@@ -76,17 +92,18 @@ class ChoiceModel(BaseEstimator):
         self
         """
         tol, steps = between(self.tol, "tol", math.inf), integer(self.max_iter, "max_iter")
-        X = validate_data(self, X, dtype=np.float64, order="C")
-        if flag(self.fit_constants, "fit_constants") and alternatives is not None:
-            self.alternatives_ = np.unique(column(alternatives, len(X), "alternatives"))
+        if steps < 1:
+            raise ValueError(f"max_iter: expected 1 or more, got {steps}")
+        table = self._table(X, reset=True)
+        labels = None if alternatives is None else labels_of(alternatives, len(table), "alternatives")
+        if flag(self.fit_constants, "fit_constants") and labels is not None:
+            self.alternatives_ = np.unique(labels)
         elif hasattr(self, "alternatives_"):
             del self.alternatives_
-        position = self._positions(alternatives, len(X))
-        layout = layout_of(choosers, available, len(X), position)
-        rank = ranks_of(y, available, len(X))
-        weight = weights_of(sample_weight, layout, len(X))
-        sets = self._sets(X, layout, alternatives, offset, rank, weight, position)
+        rank = ranks_of(y, available, len(table))
+        sets, layout = self._sets(table, choosers, labels, available, offset, rank, sample_weight)
         check_ranks(sets.rank, layout)
+        self._check_constants(sets)
         names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)])
         constants = [str(one) for one in getattr(self, "alternatives_", [])[1:]]
         self.names_ = np.array([*names, *constants], dtype=str)
@@ -106,12 +123,10 @@ class ChoiceModel(BaseEstimator):
     ) -> Array:
         """Return the probability of each row, shape (n,). Arguments are those of `fit`. It is 0 if not available."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, order="C", reset=False)
-        position = self._positions(alternatives, len(X))
-        layout = layout_of(choosers, available, len(X), position)
-        nothing = np.zeros(len(X), np.int64)
-        sets = self._sets(X, layout, alternatives, offset, nothing, np.ones(len(layout.choosers)), position)
-        p = np.zeros(len(X))
+        table = self._table(X, reset=False)
+        labels = None if alternatives is None else labels_of(alternatives, len(table), "alternatives")
+        sets, layout = self._sets(table, choosers, labels, available, offset, np.zeros(len(table), np.int64), None)
+        p = np.zeros(len(table))
         p[layout.rows] = np.exp(self._log_probabilities(sets))
         return p
 
@@ -130,12 +145,18 @@ class ChoiceModel(BaseEstimator):
     def likelihood_ratio_test(self, restricted: ChoiceModel | None = None) -> HypothesisTest:
         """Test this model against one with fewer coefficients, fitted to the same choices.
 
-        The hypothesis is that the smaller model is right. Without a model, it is that all coefficients are 0.
+        The hypothesis is that the smaller model is right. Without a model, it is that all coefficients are 0, and all
+        scales of nests 1.
         """
         check_is_fitted(self)
         value, size = self.null_log_likelihood_, 0
         if restricted is not None:
+            if not isinstance(restricted, ChoiceModel):
+                raise TypeError(f"restricted: expected a fitted model of choices, got {type(restricted).__name__}")
             check_is_fitted(restricted)
+            if restricted.n_choosers_ != self.n_choosers_:
+                own, other = self.n_choosers_, restricted.n_choosers_
+                raise ValueError(f"restricted: expected a model of the same {own} choosers, got one of {other}")
             value, size = restricted.log_likelihood_, len(restricted.coef_)
         freedom = len(self.coef_) - size
         if freedom < 1:
@@ -159,14 +180,18 @@ class ChoiceModel(BaseEstimator):
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
-    def _positions(self, alternatives: Any, n: int) -> Array | None:
+    def _table(self, X: ArrayLike, *, reset: bool) -> Array:
+        """Return the features. `_sets` checks that those of available rows are finite."""
+        return np.asarray(validate_data(self, X, dtype=np.float64, order="C", reset=reset, ensure_all_finite=False))
+
+    def _positions(self, labels: Array | None) -> Array | None:
         """Return the position of each row's alternative in `_order`."""
         order = self._order()
         if order is None:
             return None
-        if alternatives is None:
+        if labels is None:
             raise ValueError("alternatives: expected a label for each row, got None")
-        names, number = np.unique(column(alternatives, n, "alternatives"), return_inverse=True)
+        names, number = np.unique(labels, return_inverse=True)
         place = {one: i for i, one in enumerate(order)}
         unknown = [one for one in names.tolist() if one not in place]
         if unknown:
@@ -176,40 +201,68 @@ class ChoiceModel(BaseEstimator):
     def _sets(
         self,
         X: Array,
-        layout: Layout,
-        alternatives: Any,
+        choosers: Any,
+        labels: Array | None,
+        available: Any,
         offset: Any,
         rank: Array,
-        weight: Array,
-        position: Array | None,
-    ) -> ChoiceSets:
-        """Return choice sets, with an indicator of each alternative but the first as features."""
+        sample_weight: Any,
+    ) -> tuple[ChoiceSets, Layout]:
+        """Return choice sets and their layout. Rows that are not available may have NaN."""
+        position, number, constants = self._positions(labels), None, 0
         if hasattr(self, "alternatives_"):
-            if alternatives is None:
+            if labels is None:
                 raise ValueError("alternatives: expected a label for each row, as in fit, got None")
-            number = indices_of(column(alternatives, len(X), "alternatives"), self.alternatives_, "alternatives")
-            X = np.concatenate([X, number[:, None] == np.arange(1, len(self.alternatives_))], axis=1)
+            number, constants = indices_of(labels, self.alternatives_, "alternatives"), len(self.alternatives_) - 1
+        layout = layout_of(choosers, available, len(X), position)
         if offset is not None:
             offset = column(numbers(offset, "offset"), len(X), "offset")
-            if not np.isfinite(offset).all():
-                raise ValueError("offset: expected finite numbers, got NaN or inf")
+            finite(offset, layout.rows, "offset")
+        finite(X, layout.rows, "X")
+        weight = weights_of(sample_weight, layout, len(X))
         if not layout.is_identity(len(X)):
-            X, rank, offset, position = (None if x is None else x[layout.rows] for x in (X, rank, offset, position))
-        return ChoiceSets(X, layout.offsets, rank, offset, weight, position)
+            rows = layout.rows
+            X, rank = X[rows], rank[rows]
+            offset, number, position = (None if x is None else x[rows] for x in (offset, number, position))
+        return ChoiceSets(X, layout.offsets, rank, offset, weight, number, constants, position), layout
+
+    def _check_constants(self, sets: ChoiceSets) -> None:
+        """Raise ValueError if nobody chose one of the alternatives: its constant would be -inf."""
+        if not sets.constants:
+            return
+        chosen = np.bincount(sets.label[sets.rank > 0], minlength=sets.constants + 1)
+        if not chosen.all():
+            name = label(self.alternatives_[chosen.argmin()])
+            raise ValueError(
+                f"alternatives: expected somebody to choose each alternative, got nobody for {name}; leave out its "
+                "rows, or set fit_constants=False"
+            )
 
     def _inverse(self, information: Array, noise: Array) -> Array:
         """Return the inverse of the information matrix, scaled so that units of features do not matter.
 
         A diagonal entry of at most `noise` is the rounding error of a feature that does not differ in any choice set.
         """
-        size = np.sqrt(np.diag(information))
-        scale = np.where(np.diag(information) > noise, size, math.inf)
+        diagonal = np.diag(information)
+        scale = np.where(diagonal > noise, np.sqrt(np.maximum(diagonal, 0.0)), math.inf)
         factor, pivots, rank, _ = linalg.lapack.dpstrf(information / np.outer(scale, scale), tol=SINGULAR, lower=1)
-        if rank < len(size):
-            raise ValueError(
-                "X: expected features that differ among a chooser's alternatives, are not collinear, and do not "
-                f"separate the choices, got no information about {label(self.names_[pivots[rank] - 1])}"
-            )
-        inverse = linalg.cho_solve((factor, True), np.eye(len(size)))
+        if rank < len(scale):
+            raise ValueError(self._without_information(int(pivots[rank]) - 1))
+        inverse = linalg.cho_solve((factor, True), np.eye(len(scale)))
         order = np.argsort(pivots)
-        return inverse[np.ix_(order, order)] / np.outer(scale, scale)
+        return np.asarray(inverse[np.ix_(order, order)] / np.outer(scale, scale))
+
+    def _without_information(self, number: int) -> str:
+        """Return the message for a coefficient that the choices do not determine."""
+        return (
+            "X: expected features that differ among a chooser's alternatives, are not collinear, and do not separate "
+            f"the choices, got no information about {label(self.names_[number])}"
+        )
+
+    def _warn_if_separated(self, information: Array, start: Array) -> None:
+        """Warn if the choices determine a coefficient much less than they did at the start."""
+        lost = np.diag(information) < SEPARATED * np.diag(start)
+        if lost.any():
+            name = label(self.names_[int(lost.argmax())])
+            message = f"X: expected choices that no feature separates; {name} does, so its coefficient is not finite"
+            warnings.warn(message, ConvergenceWarning, stacklevel=5)

@@ -28,7 +28,7 @@ class CoefficientTable(NamedTuple):
         width = max(map(len, self.names), default=0)
         lines = [" " * width + "".join(f"{name:>11}" for name in self._fields[1:])]
         for name, *row in zip(*self, strict=True):
-            lines.append(f"{name:<{width}}" + "".join(f"{value:>11.4f}" for value in row))
+            lines.append(f"{name:<{width}}" + "".join(f"{value:>11.4g}" for value in row))
         return "\n".join(lines)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from sklearn.utils._missing import is_scalar_nan
 
-from softargmax.classify.base import Array, affine, label, numbers
+from softargmax.classify.base import Array, affine, check_one_kind, label, numbers
 from softargmax.core import _native
 from softargmax.normalize import segment_log_softmax
 
@@ -25,8 +26,9 @@ class ChoiceSets(NamedTuple):
     """Choice sets, one after another. Set i has the rows from offsets[i] to offsets[i + 1] - 1.
 
     `rank` is 1 for the first choice, 2 for the second one, and 0 for alternatives without a rank. `known` is the known
-    part of each score, or None. `weight` has one number per set. `position` is the place of each row's alternative in
-    the order of a model's alternatives, or None.
+    part of each score, or None. `weight` has one number per set. `label` is the number of each row's alternative, and
+    `constants` the number of alternatives that have a constant: all but the first one, or none. `position` is the place
+    of the alternative in the order of a model's alternatives, or None.
     """
 
     X: Array
@@ -34,7 +36,43 @@ class ChoiceSets(NamedTuple):
     rank: Array
     known: Array | None
     weight: Array
-    position: Array | None = None
+    label: Any = None
+    constants: int = 0
+    position: Any = None
+
+    def scores(self, coef: Array) -> Array:
+        """Return <x, b> + the constant of the alternative + the known part, for each row."""
+        z = affine(self.X, coef[None, : self.X.shape[1]], np.zeros(1))[:, 0]
+        if self.constants:
+            z += np.append(0.0, coef[self.X.shape[1] :])[self.label]
+        return z if self.known is None else z + self.known
+
+    def features(self) -> Array:
+        """Return x, and an indicator of each alternative with a constant."""
+        if not self.constants:
+            return self.X
+        return np.concatenate([self.X, self.label[:, None] == np.arange(1, self.constants + 1)], axis=1)
+
+    def largest(self) -> Array:
+        """Return the largest absolute value of each feature."""
+        return np.append(np.maximum(self.X.max(axis=0), -self.X.min(axis=0)), np.ones(self.constants))
+
+    def part(self, begin: int, end: int) -> ChoiceSets:
+        """Return the sets from `begin` to `end` - 1."""
+        rows = slice(self.offsets[begin], self.offsets[end])
+        known, label, position = (None if x is None else x[rows] for x in (self.known, self.label, self.position))
+        offsets = self.offsets[begin : end + 1] - self.offsets[begin]
+        return ChoiceSets(
+            self.X[rows], offsets, self.rank[rows], known, self.weight[begin:end], label, self.constants, position
+        )
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """Yield the bounds of blocks of sets."""
+        begin, last = 0, len(self.offsets) - 1
+        while begin < last:
+            end = int(np.searchsorted(self.offsets, self.offsets[begin] + BLOCK, side="right")) - 1
+            yield begin, max(begin + 1, end)
+            begin = max(begin + 1, end)
 
 
 class Likelihood(NamedTuple):
@@ -63,35 +101,41 @@ class Layout(NamedTuple):
 
 def layout_of(choosers: Any, available: Any, n: int, position: Array | None = None) -> Layout:
     """Bring the available rows of each chooser together, in their order, or in the order of `position`."""
-    choosers = column(choosers, n, "choosers")
+    choosers = labels_of(choosers, n, "choosers")
     kept = np.ones(n, bool) if available is None else column(available, n, "available")
-    if kept.dtype != bool and not np.isin(kept, (0, 1)).all():
-        raise ValueError("available: expected booleans, or 0 and 1, got other values")
+    if kept.dtype != bool:
+        wrong = ~np.isin(kept, (0, 1))
+        if wrong.any():
+            raise ValueError(f"available: expected booleans, or 0 and 1, got {kept[wrong][0]} in row {wrong.argmax()}")
     names, number = np.unique(choosers, return_inverse=True)
     rows = np.flatnonzero(kept)
+    absent = np.bincount(number[rows], minlength=len(names)) == 0
+    if absent.any():
+        alone = label(names[absent.argmax()])
+        raise ValueError(f"available: expected an available alternative for each chooser, got none for chooser {alone}")
     if position is not None:
         rows = rows[np.lexsort((position[rows], number[rows]))]
     elif (np.diff(number[rows]) != 0).sum() + 1 > len(names):
         rows = rows[np.argsort(number[rows], kind="stable")]
     own = number[rows]
     starts = np.flatnonzero(np.diff(own, prepend=-1))
-    if len(starts) < len(names):
-        alone = label(names[np.setdiff1d(np.arange(len(names)), own)[0]])
-        raise ValueError(f"available: expected an available alternative for each chooser, got none for chooser {alone}")
     return Layout(rows, np.append(starts, len(own)), names[own[starts]])
 
 
 def ranks_of(y: Any, available: Any, n: int) -> Array:
     """Return the rank of each row, and 0 without a rank. A choice is a rank of 1."""
     y = column(y, n, "y")
-    if y.dtype.kind not in "biuf" or (y.dtype.kind == "f" and not np.isin(y, np.arange(n + 1)).all()):
-        raise ValueError(f"y: expected True for the chosen rows, or ranks from 1 and 0 for no rank, got {y.dtype}")
-    rank = y.astype(np.int64)
-    if (rank < 0).any():
-        raise ValueError(f"y: expected ranks of 0 or above, got {rank.min()}")
-    if available is not None and ((rank > 0) & ~np.asarray(available, bool)).any():
-        row = int(((rank > 0) & ~np.asarray(available, bool)).argmax())
-        raise ValueError(f"available: expected True for the chosen alternatives, got False in row {row}")
+    if y.dtype.kind not in "biuf":
+        raise TypeError(f"y: expected True for the chosen rows, or ranks from 1 and 0 for no rank, got {y.dtype}")
+    wrong = ~np.isin(y, np.arange(n + 1))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ValueError(f"y: expected True for the chosen rows, or ranks from 0 to {n}, got {y[row]} in row {row}")
+    rank = np.asarray(y, np.int64)
+    if available is not None:
+        gone = (rank > 0) & ~np.asarray(available, bool)
+        if gone.any():
+            raise ValueError(f"available: expected True for the chosen alternatives, got False in row {gone.argmax()}")
     return rank
 
 
@@ -101,9 +145,8 @@ def check_ranks(rank: Array, layout: Layout) -> None:
     ranked = rank[rank > 0]
     count = np.bincount(own, minlength=len(layout.choosers))
     if not count.all():
-        raise ValueError(
-            f"y: expected a choice for each chooser, got none for chooser {label(layout.choosers[count.argmin()])}"
-        )
+        chooser = label(layout.choosers[count.argmin()])
+        raise ValueError(f"y: expected a choice for each chooser, got none for chooser {chooser}")
     order = np.lexsort((ranked, own))
     expected = np.arange(len(own)) - np.repeat(np.cumsum(count) - count, count) + 1
     wrong = ranked[order] != expected
@@ -123,13 +166,15 @@ def weights_of(sample_weight: Any, layout: Layout, n: int) -> Array:
         return np.ones(len(layout.choosers))
     weight = column(numbers(sample_weight, "sample_weight"), n, "sample_weight")[layout.rows]
     starts = layout.offsets[:-1]
-    if not (np.isfinite(weight).all() and (weight >= 0).all() and weight.any()):
-        raise ValueError("sample_weight: expected finite numbers of 0 or above, and some above 0")
+    wrong = ~(np.isfinite(weight) & (weight >= 0))
+    if wrong.any() or not weight.any():
+        got = f"{weight[wrong][0]} in row {layout.rows[wrong.argmax()]}" if wrong.any() else "only zeros"
+        raise ValueError(f"sample_weight: expected finite numbers of 0 or above, and some above 0, got {got}")
     differs = np.maximum.reduceat(weight, starts) != np.minimum.reduceat(weight, starts)
     if differs.any():
         chooser = label(layout.choosers[differs.argmax()])
         raise ValueError(f"sample_weight: expected one weight for all rows of a chooser, got several for {chooser}")
-    return weight[starts]
+    return np.asarray(weight[starts])
 
 
 def column(values: Any, n: int, name: str) -> Array:
@@ -140,60 +185,65 @@ def column(values: Any, n: int, name: str) -> Array:
     return found
 
 
+def labels_of(values: Any, n: int, name: str) -> Array:
+    """Return a column of labels. Missing labels, and mixtures of strings and numbers, are errors."""
+    found = column(values, n, name)
+    missing = np.array([one is None or is_scalar_nan(one) for one in found] if found.dtype.kind in "fO" else [], bool)
+    if missing.any():
+        raise ValueError(f"{name}: expected a label in each row, got {found[missing][0]} in row {missing.argmax()}")
+    check_one_kind(found, name)
+    return found
+
+
+def finite(values: Array, rows: Array, name: str) -> None:
+    """Raise ValueError if a number in one of these rows is NaN or inf."""
+    wrong = ~np.isfinite(values[rows])
+    if wrong.any():
+        at = int(wrong.reshape(len(rows), -1).any(axis=1).argmax())
+        raise ValueError(f"{name}: expected finite numbers, got {values[rows][at]} in row {rows[at]}")
+
+
 # --- the log-likelihood -----------------------------------------------------------------------------------------------
-
-
-def scores(X: Array, coef: Array, known: Array | None) -> Array:
-    """Return <x, b> + offset for each row."""
-    z = affine(X, coef[None], np.zeros(1))[:, 0]
-    return z if known is None else z + known
 
 
 def likelihood(sets: ChoiceSets, coef: Array) -> Likelihood:
     """Return the log-likelihood and its derivatives. The temporaries have the size of a block."""
     size, value = len(coef), 0.0
     gradient, information, outer = np.zeros(size), np.zeros((size, size)), np.zeros((size, size))
-    for block in _blocks(sets):
-        counts, starts = np.diff(block.offsets), block.offsets[:-1]
-        log_p = segment_log_softmax(scores(block.X, coef, block.known), block.offsets)
-        chosen = np.flatnonzero(block.rank)
-        value += float(block.weight @ log_p[chosen])
-        p = np.exp(log_p)[:, None]
-        mean = np.add.reduceat(p * block.X, starts)
-        centred = block.X - np.repeat(mean, counts, axis=0)
-        slopes = centred[chosen]
-        weighted = slopes * block.weight[:, None]
-        gradient += weighted.sum(axis=0)
-        _native.product(weighted.T, weighted, outer, adds=True)
-        _native.product((centred * (p * np.repeat(block.weight, counts)[:, None])).T, centred, information, adds=True)
+    for begin, end in sets.blocks():
+        each = np.zeros((end - begin, size))  # the gradient of each set
+        for choice, owner in _choices(sets.part(begin, end)):
+            counts, starts, X = np.diff(choice.offsets), choice.offsets[:-1], choice.features()
+            log_p = segment_log_softmax(choice.scores(coef), choice.offsets)
+            chosen = np.flatnonzero(choice.rank)
+            value += float(choice.weight @ log_p[chosen])
+            p = np.exp(log_p)[:, None]
+            centred = X - np.repeat(np.add.reduceat(p * X, starts), counts, axis=0)
+            each[owner] += centred[chosen] * choice.weight[:, None]
+            weighted = centred * (p * np.repeat(choice.weight, counts)[:, None])
+            _native.product(weighted.T, centred, information, adds=True)
+        gradient += each.sum(axis=0)
+        _native.product(each.T, each, outer, adds=True)
     return Likelihood(value, gradient, information, outer)
 
 
-def _blocks(sets: ChoiceSets) -> Iterator[ChoiceSets]:
-    """Yield whole choice sets with one choice each. A ranking is a sequence of choices among those that remain.
+def _choices(block: ChoiceSets) -> Iterator[tuple[ChoiceSets, Array]]:
+    """Yield sets with one choice each, and the number of the set in the block.
 
-    This is the model of Plackett and Luce.
+    A ranking is a sequence of choices among those that remain: the model of Plackett and Luce.
     """
-    bounds = sets.offsets
-    begin = 0
-    while begin < len(bounds) - 1:
-        end = max(begin + 1, int(np.searchsorted(bounds, bounds[begin] + BLOCK, side="right")) - 1)
-        rows = slice(bounds[begin], bounds[end])
-        known = None if sets.known is None else sets.known[rows]
-        block = ChoiceSets(
-            sets.X[rows], bounds[begin : end + 1] - bounds[begin], sets.rank[rows], known, sets.weight[begin:end]
-        )
-        most = int(block.rank.max())
-        yield from (block,) if most == 1 else (_stage(block, number) for number in range(1, most + 1))
-        begin = end
-
-
-def _stage(block: ChoiceSets, number: int) -> ChoiceSets:
-    """Return the choice of rank `number`: the sets that have it, without the alternatives chosen before."""
     starts, counts = block.offsets[:-1], np.diff(block.offsets)
-    has = np.maximum.reduceat(block.rank, starts) >= number
-    kept = np.repeat(has, counts) & ((block.rank == 0) | (block.rank >= number))
-    left = np.add.reduceat(kept.astype(np.int64), starts)[has]
-    known = None if block.known is None else block.known[kept]
-    chosen = (block.rank[kept] == number).astype(np.int64)
-    return ChoiceSets(block.X[kept], np.append(0, np.cumsum(left)), chosen, known, block.weight[has])
+    most = int(block.rank.max())
+    if most == 1:
+        yield block, np.arange(len(starts))
+        return
+    for number in range(1, most + 1):
+        has = np.maximum.reduceat(block.rank, starts) >= number
+        kept = np.repeat(has, counts) & ((block.rank == 0) | (block.rank >= number))
+        offsets = np.append(0, np.cumsum(np.add.reduceat(kept.astype(np.int64), starts)[has]))
+        known, names, position = (None if x is None else x[kept] for x in (block.known, block.label, block.position))
+        chosen = (block.rank[kept] == number).astype(np.int64)
+        yield (
+            ChoiceSets(block.X[kept], offsets, chosen, known, block.weight[has], names, block.constants, position),
+            np.flatnonzero(has),
+        )

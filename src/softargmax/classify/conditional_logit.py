@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from softargmax.classify.base import Array, indices_of
 from softargmax.classify.choice_model import LOST, ChoiceModel
 from softargmax.classify.choice_results import Elasticities, HypothesisTest
-from softargmax.classify.choice_sets import ChoiceSets, Likelihood, column, likelihood, scores
+from softargmax.classify.choice_sets import ChoiceSets, Likelihood, column, labels_of, likelihood
 from softargmax.core.check import integer
 from softargmax.core.signature import public
 from softargmax.normalize import segment_log_softmax
@@ -41,7 +41,7 @@ class ConditionalLogit(ChoiceModel):
     fit_constants : bool
         If True, and `fit` gets labels of alternatives, fit a constant for each label but the first one.
     tol : float
-        The fit stops when a Newton step would raise the log-likelihood by at most this number times its size.
+        The fit stops after a Newton step that was expected to raise the log-likelihood by at most this number.
     max_iter : int
         The maximum number of Newton steps.
 
@@ -126,11 +126,12 @@ class ConditionalLogit(ChoiceModel):
             \frac{\partial \log p_{ij}}{\partial \log x_{ij}} = \beta x_{ij} (1 - p_{ij}), \qquad
             \frac{\partial \log p_{ik}}{\partial \log x_{ij}} = -\beta x_{ij} p_{ij}
 
-        `feature` is the number or the name of a column of X. The other arguments are those of `fit`.
+        `feature` is the number or the name of a column of X. The other arguments are those of `fit`. Alternatives that
+        are not available have elasticities of 0.
         """
         p = self.predict_proba(X, choosers, alternatives=alternatives, available=available, offset=offset)
         number = self._feature(feature)
-        values = np.asarray(X, np.float64)[:, number] * self.coef_[number]
+        values = np.where(p > 0.0, np.asarray(X, np.float64)[:, number] * self.coef_[number], 0.0)
         return Elasticities(values * (1.0 - p), -values * p)
 
     @public
@@ -144,6 +145,7 @@ class ConditionalLogit(ChoiceModel):
         alternatives: ArrayLike,
         available: ArrayLike | None = None,
         offset: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
     ) -> HypothesisTest:
         r"""Test the independence of irrelevant alternatives (Hausman and McFadden).
 
@@ -160,14 +162,16 @@ class ConditionalLogit(ChoiceModel):
         Hausman & McFadden (1984), Specification tests for the multinomial logit model. Econometrica 52.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, order="C", reset=False)
-        labels = column(alternatives, len(X), "alternatives")
-        gone = np.unique(labels)[indices_of(np.asarray(list(drop)), np.unique(labels), "drop")]
-        choosers, y = column(choosers, len(X), "choosers"), column(y, len(X), "y")
-        left = ~np.isin(labels, gone) & ~np.isin(choosers, choosers[np.isin(labels, gone) & (y != 0)])
-        parts = {"available": available, "offset": offset}
-        options = {name: np.asarray(x)[left] for name, x in parts.items() if x is not None}
-        fewer = clone(self).fit(X[left], y[left], choosers[left], alternatives=labels[left], **options)
+        table = self._table(X, reset=False)
+        labels = labels_of(alternatives, len(table), "alternatives")
+        if isinstance(drop, str) or not len(drop):
+            raise ValueError(f"drop: expected a list of at least one alternative, got {drop!r}")
+        gone = np.isin(labels, np.unique(labels)[indices_of(np.asarray(list(drop)), np.unique(labels), "drop")])
+        owners, chosen = labels_of(choosers, len(table), "choosers"), column(y, len(table), "y")
+        left = ~gone & ~np.isin(owners, owners[gone & (chosen != 0)])
+        parts = {"available": available, "offset": offset, "sample_weight": sample_weight}
+        options = {name: column(x, len(left), name)[left] for name, x in parts.items() if x is not None}
+        fewer = clone(self).fit(table[left], chosen[left], owners[left], alternatives=labels[left], **options)
         both = [(i, i) for i in range(self.n_features_in_)]
         own, theirs = list(getattr(self, "alternatives_", [])), list(getattr(fewer, "alternatives_", []))
         if own[:1] == theirs[:1]:
@@ -184,14 +188,14 @@ class ConditionalLogit(ChoiceModel):
     # --- parts --------------------------------------------------------------------------------------------------------
 
     def _log_probabilities(self, sets: ChoiceSets) -> Array:
-        return np.asarray(segment_log_softmax(scores(sets.X, self.coef_, sets.known), sets.offsets))
+        return np.asarray(segment_log_softmax(sets.scores(self.coef_), sets.offsets))
 
     def _maximise(self, sets: ChoiceSets, tol: float, steps: int) -> None:
         """Use Newton's method."""
         coef = np.zeros(len(self.names_))
         found = likelihood(sets, coef)
-        noise = sets.weight.sum() * np.square(LOST * np.abs(sets.X).max(axis=0))
-        self.null_log_likelihood_, self.n_iter_ = found.value, 0
+        noise = sets.weight.sum() * np.square(LOST * sets.largest())
+        start, self.null_log_likelihood_ = found.information, found.value
         decrement = math.inf
         for step in range(1, steps + 1):
             direction = self._inverse(found.information, noise) @ found.gradient
@@ -206,6 +210,7 @@ class ConditionalLogit(ChoiceModel):
             )
             warnings.warn(message, ConvergenceWarning, stacklevel=5)
         self.coef_, self.log_likelihood_ = coef, found.value
+        self._warn_if_separated(found.information, start)
         self.covariance_ = self._inverse(found.information, noise)
         self.robust_covariance_ = self.covariance_ @ found.outer @ self.covariance_
 

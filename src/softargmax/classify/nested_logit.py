@@ -10,8 +10,9 @@ import numpy as np
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
+from softargmax.classify.base import label
 from softargmax.classify.choice_model import LOST, ChoiceModel
-from softargmax.classify.choice_sets import ChoiceSets, likelihood, scores
+from softargmax.classify.choice_sets import ChoiceSets, likelihood
 from softargmax.classify.nests import Tree, levels_of, log_probabilities, set_gradients, tree_of
 from softargmax.core.signature import public
 
@@ -47,7 +48,7 @@ class NestedLogit(ChoiceModel):
     tol : float
         The fit stops when a Newton step would raise the log-likelihood by at most this number.
     max_iter : int
-        The maximum number of steps of L-BFGS, and then of Newton's method.
+        The maximum number of steps of L-BFGS. At most 20 Newton steps follow.
 
     Attributes
     ----------
@@ -58,7 +59,7 @@ class NestedLogit(ChoiceModel):
     scales_ : dict
         The scale of each nest with several children.
     alternatives_ : ndarray
-        The labels of the alternatives, in order.
+        The labels of the alternatives, in order. Only with `fit_constants`.
     covariance_, robust_covariance_ : ndarray
         Estimates of the covariance: the inverse of minus the Hessian, and the sandwich estimate.
     log_likelihood_, null_log_likelihood_ : float
@@ -77,7 +78,8 @@ class NestedLogit(ChoiceModel):
     if scales are above 0, at most 1, and never larger than those of the nest around them. The fit only bounds them from
     below, so that a larger estimate shows that the nests do not fit. A nest with a single child needs no scale.
 
-    The log-likelihood is not concave. The fit starts from the conditional logit.
+    The log-likelihood is not concave. The fit starts from coefficients of 0 and scales of 1. A scale that ends at the
+    lower bound, 0.001, has a standard error of NaN. The gradients of all choosers are stored, (choosers, coefficients).
 
     References
     ----------
@@ -123,35 +125,62 @@ class NestedLogit(ChoiceModel):
 
     def _log_probabilities(self, sets: ChoiceSets) -> Array:
         levels = levels_of(self._tree, sets.offsets, sets.position)
-        features = sets.X.shape[1]
-        return log_probabilities(levels, scores(sets.X, self.coef_[:features], sets.known), self.coef_[features:])
+        scales = np.array(list(self.scales_.values()))
+        return log_probabilities(levels, sets.scores(self.coef_[: len(self.coef_) - len(scales)]), scales)
 
     def _maximise(self, sets: ChoiceSets, tol: float, steps: int) -> None:
         """Use L-BFGS and then Newton's method, whose Hessian is a difference of gradients."""
         if sets.rank.max() > 1:
             raise ValueError("y: expected one choice for each chooser, got ranks; use ConditionalLogit for ranks")
-        tree, features = self._tree, sets.X.shape[1]
+        tree, features = self._tree, len(self.names_)
         self.names_ = np.array([*self.names_, *tree.names], dtype=str)
         choices = _Choices(sets, levels_of(tree, sets.offsets, sets.position), features)
         flat = likelihood(sets, np.zeros(features))
+        self.null_log_likelihood_ = flat.value
         start = np.append(np.zeros(features), np.ones(len(tree.names)))
         coef, self.n_iter_ = _near_maximum(choices, start, np.diag(flat.information), steps)
-        decrement, value, each = math.inf, *choices.slopes(coef)
+        free = np.append(np.ones(features, bool), coef[features:] > 2 * SMALLEST)
+        coef[~free] = SMALLEST
+        if not free.all():
+            name = label(self.names_[int(free.argmin())])
+            message = f"nests: the scale of {name} is at its lower bound; treat its alternatives as one"
+            warnings.warn(message, ConvergenceWarning, stacklevel=5)
+        coef, value, each, decrement = self._newton(choices, coef, free, tol)
+        if decrement > max(tol, LOST * abs(value)):
+            message = f"the maximum was not found; a step raises the log-likelihood by {decrement:.1e}, tol is {tol:g}"
+            warnings.warn(message, ConvergenceWarning, stacklevel=5)
+        self.coef_, self.log_likelihood_ = coef, value
+        self.scales_ = dict(zip(tree.names, coef[features:].tolist(), strict=True))
+        self.covariance_ = self._covariance(choices.information(coef, each), free)
+        known = np.where(free, self.covariance_, 0.0)
+        self.robust_covariance_ = np.where(np.isnan(self.covariance_), np.nan, known @ (each.T @ each) @ known.T)
+
+    def _newton(self, choices: _Choices, coef: Array, free: Array, tol: float) -> tuple[Array, float, Array, float]:
+        """Return the coefficients, the log-likelihood, its gradients, and the rise that the last step promised."""
+        decrement, (value, each) = math.inf, choices.slopes(coef)
         for _ in range(NEWTON):
-            information = choices.information(coef, each)
-            direction = self._inverse(information, np.zeros(len(coef))) @ each.sum(axis=0)
+            covariance = np.nan_to_num(self._covariance(choices.information(coef, each), free))
+            direction = covariance @ each.sum(axis=0)
             decrement = 0.5 * float(each.sum(axis=0) @ direction)
             coef, value, each = choices.step(coef, direction, value, each)
             self.n_iter_ += 1
             if decrement <= max(tol, LOST * abs(value)):  # the step that was just taken leaves its square
                 break
-        else:
-            message = f"the maximum was not found; a step raises the log-likelihood by {decrement:.1e}, tol is {tol:g}"
-            warnings.warn(message, ConvergenceWarning, stacklevel=5)
-        self.coef_, self.log_likelihood_, self.null_log_likelihood_ = coef, value, flat.value
-        self.scales_ = dict(zip(tree.names, coef[features:].tolist(), strict=True))
-        self.covariance_ = self._inverse(choices.information(coef, each), np.zeros(len(coef)))
-        self.robust_covariance_ = self.covariance_ @ (each.T @ each) @ self.covariance_
+        return coef, value, each, decrement
+
+    def _covariance(self, information: Array, free: Array) -> Array:
+        """Return the inverse of the information about the free coefficients, and NaN for the others."""
+        information = np.where(np.outer(free, free), information, np.diag(np.where(free, 0.0, 1.0)))
+        found = self._inverse(information, np.zeros(len(free)))
+        return np.where(np.outer(free, free), found, np.nan)
+
+    def _without_information(self, number: int) -> str:
+        if number < len(self.names_) - len(self._tree.names):
+            return super()._without_information(number)
+        return (
+            "nests: expected nests whose alternatives somebody can choose between, got no information about the scale "
+            f"of {label(self.names_[number])}"
+        )
 
 
 class _Choices(NamedTuple):
@@ -169,7 +198,9 @@ class _Choices(NamedTuple):
     def information(self, coef: Array, each: Array) -> Array:
         """Return minus the Hessian, from differences of gradients."""
         size = STEP / np.sqrt(np.maximum(np.square(each).sum(axis=0), 1e-300))
-        steps = np.diag(np.minimum(size, 0.1 * SMALLEST))
+        size[self.features :] = np.minimum(size[self.features :], 0.1 * SMALLEST)
+        size[: self.features] = np.minimum(size[: self.features], STEP / self.sets.largest().clip(min=STEP))
+        steps = np.diag(size)
         found = [self.slopes(coef - h)[1].sum(axis=0) - self.slopes(coef + h)[1].sum(axis=0) for h in steps]
         half = np.array(found) / (4.0 * np.diag(steps)[:, None])
         return half + half.T

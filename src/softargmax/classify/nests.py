@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from softargmax.classify.base import Array, label
-from softargmax.classify.choice_sets import scores
 from softargmax.normalize import segment_log_softmax, segment_logsumexp
 
 if TYPE_CHECKING:
@@ -32,20 +31,18 @@ class Tree(NamedTuple):
     """Nests with a scale, and the path of each alternative.
 
     `alternatives` are in the order of the tree. `paths` has a column per alternative: the numbers of the nests around
-    it, from the inside to the outside. The number -1 stands for a nest without a scale: one that has a single child, or
-    that fills up a path that is shorter than others.
+    it, from the inside to the outside. The number -1 fills up paths that are shorter than others. A nest with a single
+    child has no scale, and is left out.
     """
 
     names: tuple[str, ...]
     alternatives: tuple[Any, ...]
     paths: Array
-    parents: tuple[int, ...]
 
 
 def tree_of(nests: Any) -> Tree:
     """Check the nests."""
     names: list[str] = []
-    parents: list[int] = []
     found: dict[Any, list[int]] = {}
 
     def walk(inner: Any, path: list[int]) -> None:
@@ -58,13 +55,14 @@ def tree_of(nests: Any) -> Tree:
         for name, members in inner.items():
             if isinstance(members, str) or not hasattr(members, "__iter__") or not len(members):
                 raise ValueError(f"nests: expected alternatives in nest {name!r}, got {members!r}")
+            if not isinstance(members, Mapping) and any(isinstance(one, Mapping) for one in members):
+                raise ValueError(f"nests: expected a list of alternatives, or a dict of nests, got both in {name!r}")
             if name in names:
                 raise ValueError(f"nests: expected different names, got {name!r} twice")
             if len(members) == 1:
-                walk(members, [-1, *path])
+                walk(members, path)
                 continue
             names.append(str(name))
-            parents.append(next((one for one in path if one >= 0), -1))
             walk(members, [len(names) - 1, *path])
 
     if not isinstance(nests, Mapping) or not nests:
@@ -72,7 +70,7 @@ def tree_of(nests: Any) -> Tree:
     walk(nests, [])
     depth = max(map(len, found.values()))
     paths = np.array([[-1] * (depth - len(path)) + path for path in found.values()], np.int64).T
-    return Tree(tuple(names), tuple(found), paths, tuple(parents))
+    return Tree(tuple(names), tuple(found), paths)
 
 
 class Level(NamedTuple):
@@ -135,7 +133,7 @@ def log_probabilities(levels: list[Level], z: Array, scales: Array) -> Array:
 
 def set_gradients(sets: ChoiceSets, levels: list[Level], coef: Array, scales: Array) -> tuple[Array, Array]:
     """Return log p of each set's choice, and its gradient with respect to the coefficients and scales."""
-    z, chosen = scores(sets.X, coef, sets.known), np.flatnonzero(sets.rank)
+    z, chosen = sets.scores(coef), np.flatnonzero(sets.rank)
     found = _upward(levels, z, chosen, scales)
     log_p = sum((row.log_q[row.chosen] for row in found), np.zeros(len(chosen)))
     owner, slope = np.arange(len(chosen)), np.zeros(len(chosen))  # of each nest: its set, and G
@@ -151,5 +149,8 @@ def set_gradients(sets: ChoiceSets, levels: list[Level], coef: Array, scales: Ar
         by_scale += np.bincount(at, change[scaled], minlength=len(by_scale))
         owner, slope = owner[parent], slope[parent] * q
         slope[on_path] += 1.0 / scale[path]
-    by_coef = np.add.reduceat(slope[:, None] * sets.X, sets.offsets[:-1])
-    return log_p, np.concatenate([by_coef, by_scale.reshape(len(chosen), len(scales))], axis=1)
+    by_coef = np.empty((len(sets.weight), len(coef)))
+    for begin, end in sets.blocks():
+        block, rows = sets.part(begin, end), slice(sets.offsets[begin], sets.offsets[end])
+        by_coef[begin:end] = np.add.reduceat(slope[rows, None] * block.features(), block.offsets[:-1])
+    return log_p, np.concatenate([by_coef, by_scale.reshape(len(by_coef), len(scales))], axis=1)

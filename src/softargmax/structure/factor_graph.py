@@ -148,7 +148,8 @@ class FactorGraph:
     @public
     def marginal(self, variables: str) -> Array:
         """Return the joint probability of some variables, such as "ac": the axes of the batch, then these variables."""
-        if not isinstance(variables, str) or not variables or not set(variables) <= set(self.variables):
+        variables = "".join(variables)
+        if not variables or not set(variables) <= set(self.variables):
             raise ValueError(f"variables: expected letters out of {self.variables!r}, got {variables!r}")
         if len(set(variables)) < len(variables):
             raise ValueError(f"variables: expected different letters, got {variables!r}")

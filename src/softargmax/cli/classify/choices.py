@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from softargmax.cli.classify.csv_file import Source
 
 TITLE = "conditional logit"
+WORDS = {"true": 1.0, "false": 0.0}
 
 
 def command(
@@ -37,6 +38,9 @@ def fitted(source: Source, target: str, choosers: str, alternatives: str | None,
     there = source.table().column_names
     owner = there[column(choosers, there, "--choices", source.name)]
     labels = None if alternatives is None else there[column(alternatives, there, "--alternatives", source.name)]
+    same = [name for name in (owner, labels) if name == there[column(target, there, "--target", source.name)]]
+    if same or owner == labels:
+        raise FailedRunError(f"{source.name}: expected three columns for --target, --choices and --alternatives")
     chosen, table, target = columns.learned(source, target, [*left_out, owner, *([labels] if labels else [])])
     if chosen.categories:
         name = next(iter(chosen.categories))
@@ -45,15 +49,7 @@ def fitted(source: Source, target: str, choosers: str, alternatives: str | None,
             f"{columns.leave_out(name)}, or name the alternatives with --alternatives"
         )
     X = chosen.matrix(table, source.name)
-    words = columns.words_of(table, target, source.name).astype(str)
-    try:
-        y = words.astype(np.float64)
-    except ValueError:
-        row = next(i for i, word in enumerate(words) if not word.replace(".", "", 1).isdigit())
-        raise FailedRunError(
-            f"{source.name}: column {target!r}, row {row + 1}: expected 1 for the chosen alternative and 0 for others, "
-            f"or ranks, got {words[row]!r}"
-        ) from None
+    y = np.array([rank_in(word, target, source.name, row) for row, word in enumerate(table[target].to_pylist(), 1)])
     names = None if labels is None else columns.words_of(table, labels, source.name).astype(str)
     owners = columns.words_of(table, owner, source.name).astype(str)
     model = ConditionalLogit()
@@ -73,13 +69,22 @@ def fitted(source: Source, target: str, choosers: str, alternatives: str | None,
     }  # fmt: skip
 
 
+def rank_in(word: str | None, target: str, source: str, row: int) -> float:
+    """Return a cell of the target column as a number. pandas writes True and False."""
+    try:
+        return WORDS[word.lower()] if word is not None and word.lower() in WORDS else float(word or "")
+    except ValueError:
+        raise FailedRunError(
+            f"{source}: column {target!r}, row {row}: expected 1 for the chosen alternative and 0 for others, or "
+            f"ranks, got {word!r}"
+        ) from None
+
+
 def printed(report: dict[str, Any]) -> None:
     """Print the report: the data, the coefficients, and how well the model fits."""
     out = render.console()
     out.print(f"{report['rows']:,} rows, {report['choosers']:,} choosers, {report['features']} features")
-    shown = render.table(
-        "", "coefficient", "standard error", "z", "p-value", "95 % interval", title="conditional logit"
-    )
+    shown = render.table("", "coefficient", "standard error", "z", "p-value", "95 % interval", title=TITLE)
     for name, coef, error, z, p, low, high in zip(*report["coefficients"].values(), strict=True):
         shown.add_row(escape(name), f"{coef:.4g}", f"{error:.3g}", f"{z:.2f}", f"{p:.4f}", f"{low:.4g} to {high:.4g}")
     out.print(shown)

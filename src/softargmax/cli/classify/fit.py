@@ -72,8 +72,13 @@ def command(  # noqa: PLR0913 one argument per option
         raise WrongUseError(f"--C, --l1-ratio: expected with --model softmax only, got --model {model}")
     if choices_of is None and alternatives is not None:
         raise WrongUseError("--alternatives: expected with --choices only")
-    if choices_of is not None and (model != "softmax" or output or calibrate or C is not None or l1_ratio is not None):
-        raise WrongUseError("--model, --output, --calibrate, --C, --l1-ratio: expected without --choices only")
+    others = (
+        model != "softmax" or output or calibrate or C is not None or l1_ratio is not None or (folds, seed) != (5, 0)
+    )
+    if choices_of is not None and others:
+        raise WrongUseError(
+            "--choices cannot be combined with --model, --output, --calibrate, --C, --l1-ratio, --folds or --seed"
+        )
     csv_file.ready()
     models.check_output(output, data)
     rows_file = csv_file.Source(data, header=header, known=[target])
