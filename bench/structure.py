@@ -1,12 +1,12 @@
-"""Time products in the log semiring against torch's formulas.
+"""Time products in the log semiring against torch's formulas, and conditional random fields against pytorch-crf.
 
     python -m bench.structure               all cases, about 2 minutes on 2 cores; writes bench/results/structure.json
     python -m bench.structure backward      only the cases whose names contain these words; writes nothing
 
 "torch" is `torch.logsumexp(a[:, :, None] + b, 1)`, with a temporary of all terms. "plain product" is torch's matrix
 product of the same size, which computes no exponential. In the case "far", the largest term of an element is seldom
-near the largest entries of its row and column, so all elements are computed term by term. The exit code is 1 if a
-promise is missed.
+near the largest entries of its row and column, so all elements are computed term by term. A conditional random field
+has 64 sequences of 512 positions and 32 tags. The exit code is 1 if a promise is missed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torchcrf
 from bench.promises import Promise, main
 
 import softargmax as sa
@@ -57,6 +59,26 @@ def promises() -> Iterator[Promise]:
     backward = {"softargmax": both(sa.log_matmul, a, b), "torch": both(by_terms, a, b)}
     backward["plain product"] = both(torch.matmul, a, b)
     yield Promise(f"{name}, backward", backward, {"torch": 20, "plain product": 1 / 12}, rounds=5)
+    warnings.filterwarnings("ignore", "where received a uint8 condition tensor")  # of pytorch-crf's masks
+    yield from chains(generator)
+
+
+def chains(generator: torch.Generator) -> Iterator[Promise]:
+    """Yield the loss with its gradients, and the best paths, of a conditional random field."""
+    sequences, length, tags = 64, 512, 32
+    ours, theirs = sa.nn.LinearChainCRF(tags), torchcrf.CRF(tags, batch_first=True)
+    theirs.load_state_dict(ours.state_dict())
+    emissions = torch.randn(sequences, length, tags, generator=generator, requires_grad=True)
+    target = torch.randint(tags, (sequences, length), generator=generator)
+    loss = {
+        "softargmax": lambda: torch.autograd.grad(ours(emissions, target), (emissions, *ours.parameters())),
+        "pytorch-crf": lambda: torch.autograd.grad(-theirs(emissions, target), (emissions, *theirs.parameters())),
+    }
+    name = f"{sequences}x{length}x{tags}"
+    yield Promise(f"CRF, loss and backward {name}", loss, {"pytorch-crf": 10}, rounds=7)
+    fixed = emissions.detach()
+    best = {"softargmax": lambda: ours.decode(fixed), "pytorch-crf": lambda: theirs.decode(fixed)}
+    yield Promise(f"CRF, best paths {name}", best, {"pytorch-crf": 1}, rounds=7)
 
 
 MEASURE = """
