@@ -198,7 +198,7 @@ def labels_of(values: Any, n: int, name: str) -> Array:
 def finite(values: Array, rows: Array, name: str) -> None:
     """Raise ValueError if a number in one of these rows is NaN or inf."""
     wrong = np.logical_not(np.isfinite(values)).reshape(len(values), -1)
-    bad = wrong.any(axis=1)[rows]
+    bad: Array = np.asarray(wrong.any(axis=1))[rows]
     if bad.any():
         row = int(rows[bad.argmax()])
         raise ValueError(f"{name}: expected finite numbers, got {values[row]} in row {row}")
