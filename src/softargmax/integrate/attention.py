@@ -210,11 +210,11 @@ def mask_of(
 
 
 def queries_of(given: dict[str, Any]) -> tuple[int, int | Tensor]:
-    """Return the number of queries and the position of the first. The position may be a tensor with a static cache."""
+    """Return the number of queries and the position of the first. The position may be a tensor with a static cache, or without memory."""
     positions = given.get("cache_position")  # before transformers 5.4
     if positions is None:
         return given["q_length"], given.get("q_offset", 0)
-    return len(positions), positions[0] if is_tracing(positions) else int(positions[0])
+    return len(positions), positions[0] if is_tracing(positions) or positions.is_meta else int(positions[0])
 
 
 def padding_of(attention_mask: Tensor | None, kv_offset: int, kv_length: int) -> Tensor | None:
