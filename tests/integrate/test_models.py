@@ -146,6 +146,7 @@ def test_windows_of_models_without_a_source_become_masks() -> None:
     assert difference(ours, model(texts()).logits) < 1e-6
 
 
+@pytest.mark.skipif(OLD, reason="its position embeddings do not run without memory")
 def test_attention_of_tensors_without_memory_has_shapes() -> None:
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(model_of("Llama").config)
