@@ -10,7 +10,7 @@ import numpy as np
 from scipy import linalg, stats
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from softargmax.classify.base import Array, indices_of
 from softargmax.classify.choice_model import LOST, ChoiceModel

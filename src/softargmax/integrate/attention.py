@@ -210,7 +210,10 @@ def mask_of(
 
 
 def queries_of(given: dict[str, Any]) -> tuple[int, int | Tensor]:
-    """Return the number of queries and the position of the first. The position may be a tensor with a static cache, or without memory."""
+    """Return the number of queries and the position of the first.
+
+    With a static cache, and for tensors without memory, the position may be a tensor.
+    """
     positions = given.get("cache_position")  # before transformers 5.4
     if positions is None:
         return given["q_length"], given.get("q_offset", 0)
