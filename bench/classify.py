@@ -1,5 +1,7 @@
 """Time fits of softmax regression against scikit-learn's, with the same tolerance, and measure their memory.
 
+The fit of a conditional logit is timed against statsmodels'.
+
     python -m bench.classify                all cases, about 6 minutes on 2 cores; writes bench/results/classify.json
     python -m bench.classify digits         only the cases whose names contain these words; writes nothing
 
@@ -25,8 +27,9 @@ from bench.promises import Promise, main
 from scipy import sparse
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
+from statsmodels.discrete import conditional_models
 
-from softargmax.classify import SoftmaxRegression
+from softargmax.classify import ConditionalLogit, SoftmaxRegression
 from softargmax.loss import cross_entropy
 
 if TYPE_CHECKING:
@@ -74,6 +77,22 @@ def promises() -> Iterator[Promise]:
         sides = {side: (lambda side=side, case=case: fit(side, case)) for side in SIDES}
         yield Promise(case, sides, {"sklearn": target} if target else {}, rounds=5 if shape[0] else 15)
         data.cache_clear()
+    yield choices()
+
+
+def choices() -> Promise:
+    """Return the fit of a conditional logit: choices among 50 alternatives with 6 features."""
+    choosers, alternatives = 2000, 50
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((choosers * alternatives, 6))
+    utility = (X @ np.linspace(-1, 1, 6) + rng.gumbel(size=len(X))).reshape(choosers, alternatives)
+    y = (utility == utility.max(axis=1, keepdims=True)).ravel()
+    owner = np.repeat(np.arange(choosers), alternatives)
+    sides = {
+        "softargmax": lambda: ConditionalLogit().fit(X, y, owner),
+        "statsmodels": lambda: conditional_models.ConditionalLogit(y.astype(float), X, groups=owner).fit(disp=0),
+    }
+    return Promise(f"conditional logit, {choosers} choosers x {alternatives}", sides, {"statsmodels": 10.0}, rounds=3)
 
 
 def reached(side: str, case: str) -> dict[str, float]:

@@ -102,7 +102,7 @@ ISAS = {"x86-64-v4": "AVX-512", "x86-64-v3": "AVX2"}
 
 TITLES = {
     "attend": "Attention: heads x length x width, after the batch",
-    "classify": "Fits of `SoftmaxRegression`: rows x features",
+    "classify": "Fits of `SoftmaxRegression`, rows x features, and of `ConditionalLogit`",
     "integrate": "Models of transformers, 2 layers of width 512",
     "last_layer": "Last layers of many sizes, rows x width x classes, and their matrix products",
     "loss": "Losses: rows x classes, of a last layer rows x width x classes",
