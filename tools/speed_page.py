@@ -195,13 +195,13 @@ below them. What we know of the reasons:
 - **Lines near their promise.** logsumexp and softmax of bfloat16 with AVX2, the fit of 20000 x 784, the adaptive layer
   with AVX2 and the training step of gpt-oss are within 15 % of their promise, and fall on either side of it from run to
   run.
-- **cross_entropy and draws beside busy processes.** Our calls use both cores all the time, so on one core they take
-  about twice as long. A part of torch's work runs on one thread in any case, so its calls lose less: on one core they
-  take 1.7 times as long (cross_entropy) and 1.2 times (draws). Beside busy processes, a call of a few milliseconds
-  often runs on one core, because the second thread gets the core of a busy process only at the next tick of the
-  kernel, which comes every 4 ms. So our slowdown is the larger one, although cross_entropy stays 4 times faster, and
-  draws stay 19 times faster. What was tried for cross_entropy: only threads of our own, threads of OpenMP that never
-  spin (`GOMP_SPINCOUNT=0`), and shorter time slices (`sched_setattr`); no gain.
+- **cross_entropy, draws and sparsemax beside busy processes.** Our calls use both cores all the time, so on one core
+  they take about twice as long. A part of torch's work runs on one thread in any case, so its calls lose less: on one
+  core they take 1.5 times as long (cross_entropy) and 1.2 times (draws). Beside busy processes, a call of a few
+  milliseconds often runs on one core, because the second thread gets the core of a busy process only at the next tick
+  of the kernel, which comes every 4 ms. So our slowdown is the larger one, although cross_entropy stays 4 times faster,
+  draws stay 17 times faster, and sparsemax 74 times. What was tried for cross_entropy: only threads of our own, threads
+  of OpenMP that never spin (`GOMP_SPINCOUNT=0`), and shorter time slices (`sched_setattr`); no gain.
 
 ## Memory of results
 
