@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from softargmax.core import check
 from softargmax.core.arrays import INTEGERS, device_of, dtype_name, like, namespace, row_dtype
-from softargmax.core.operation import is_number
 from softargmax.structure.contraction import Semiring
+from softargmax.structure.reference import zero_of
 
 
 def integers_of(x: Any, z: Any, shape: tuple[int, ...], name: str) -> Any:
@@ -53,7 +52,4 @@ def semiring_of(temperature: Any, base: float | None, z: Any) -> Semiring:
     """Check the temperature, one for all terms, and the base."""
     xp = namespace(z)
     beta = check.scale_of(temperature, base, xp.zeros((), dtype=z.dtype, device=device_of(z)), (), rows="all terms")
-    if is_number(beta):
-        return Semiring(temperature, base, math.inf if beta.hi < 0.0 else -math.inf)
-    inf = xp.full_like(beta.hi, math.inf)
-    return Semiring(temperature, base, xp.astype(xp.where(beta.hi < 0.0, inf, -inf), row_dtype(z.dtype)))
+    return Semiring(temperature, base, zero_of(beta, row_dtype(z.dtype)))

@@ -25,6 +25,11 @@ class Table(NamedTuple):
     scores: Any
     labels: str
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each label."""
+        return dict(zip(self.labels, self.scores.shape, strict=True))
+
 
 class Semiring(NamedTuple):
     """The temperature, the base of the exponentials, and the zero: -inf, or +inf for T < 0."""
@@ -134,7 +139,7 @@ def _steps(inputs: tuple[str, ...], output: str, path: Iterable[tuple[int, ...]]
 
 
 def table_of(scores: Any, labels: str) -> Table:
-    """Return an operand as a table. Of a label that occurs twice, the table has the diagonal."""
+    """Return an operand as a table. A label that occurs twice selects the diagonal."""
     xp = namespace(scores)
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
@@ -152,13 +157,13 @@ def arranged(x: Table, labels: str) -> Any:
     """Return the scores with their axes in the order of the labels. A label that x does not have gets a size of 1."""
     xp, present = namespace(x.scores), [label for label in labels if label in x.labels]
     scores = xp.permute_dims(x.scores, tuple(x.labels.index(label) for label in present))
-    sizes = dict(zip(x.labels, x.scores.shape, strict=True))
+    sizes = x.sizes
     return xp.reshape(scores, tuple(sizes.get(label, 1) for label in labels))
 
 
 def _with_axes(x: Table, *groups: str) -> Any:
     """Return the scores with one axis for each group of labels."""
-    sizes = dict(zip(x.labels, x.scores.shape, strict=True))
+    sizes = x.sizes
     shape = tuple(math.prod(sizes[label] for label in group) for group in groups)
     return namespace(x.scores).reshape(arranged(x, "".join(groups)), shape)
 
@@ -186,7 +191,7 @@ def contracted(x: Table, y: Table, kept: str, semiring: Semiring) -> Table:
     columns = "".join(label for label in y.labels if label not in x.labels)
     a, b = _with_axes(x, batch, rows, over), _with_axes(y, batch, over, columns)
     c = log_matmul(a, b, temperature=semiring.temperature, base=semiring.base)
-    sizes = dict(zip(x.labels + y.labels, (*x.scores.shape, *y.scores.shape), strict=True))
+    sizes = x.sizes | y.sizes
     labels = batch + rows + columns
     return Table(namespace(c).reshape(c, tuple(sizes[label] for label in labels)), labels)
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from softargmax.core import check
 from softargmax.core.arrays import device_of, namespace
 from softargmax.core.seeds import SEEDS, stream_of
+
+
+def draws_of(num_samples: Any) -> int:
+    """Check the number of draws of each item. None stands for one draw without an axis of its own."""
+    draws = 1 if num_samples is None else check.integer(num_samples, "num_samples")
+    if draws < 1:
+        raise ValueError(f"num_samples: expected an integer of at least 1, got {draws}")
+    return draws
 
 
 def seed_at(seed: Any, step: int) -> int:

@@ -15,7 +15,7 @@ from softargmax.normalize import softmax
 from softargmax.sample import categorical
 from softargmax.structure.arguments import check_classes, integers_of, operands_of, semiring_of
 from softargmax.structure.contraction import Semiring, Table, arranged, contract, contracted, outsides, plan_of
-from softargmax.structure.draws import seed_at, streams_of
+from softargmax.structure.draws import draws_of, seed_at, streams_of
 from softargmax.structure.reference_chain import plus
 from softargmax.structure.results import BestConfiguration
 
@@ -136,14 +136,14 @@ class FactorGraph:
     @property
     def log_z(self) -> Array:
         """log Z, with the shape of the batch: the logarithm of the sum of e^(score / T) over all configurations."""
-        return self._rows(self._whole() / self._semiring.temperature)
+        return self._rows(self._whole(self._tables()) / self._semiring.temperature)
 
     def marginals(self) -> tuple[Array, ...]:
         """Return the probability of each entry of each factor: an array for each factor.
 
         Its axes are those of the batch, and then those of the factor's variables, in the factor's order.
         """
-        return tuple(namespace(p).astype(p, self._dtype, copy=False) for p in self._marginals())
+        return tuple(namespace(p).astype(p, self._dtype, copy=False) for p in self._marginals(self._tables()))
 
     @public
     def marginal(self, variables: str) -> Array:
@@ -160,9 +160,10 @@ class FactorGraph:
 
     def entropy(self) -> Array:
         """Return the entropy of the configuration in nats, with the shape of the batch: log Z minus E[score] / T."""
-        whole = self._whole()
+        tables = self._tables()
+        whole = self._whole(tables)
         xp, score = namespace(whole), 0.0
-        for z, labels, p in zip(self._factors, self._plan.inputs, self._marginals(), strict=True):
+        for z, labels, p in zip(self._factors, self._plan.inputs, self._marginals(tables), strict=True):
             scores = arranged(Table(z, labels), self._plan.output + self._own(labels))
             terms = xp.where(p == 0.0, 0.0, p * xp.where(p == 0.0, 0.0, scores))
             score = score + xp.sum(self._items(terms), axis=-1)
@@ -176,7 +177,7 @@ class FactorGraph:
     @public
     def log_prob(self, values: Integers) -> Array:
         """Return the log-probability of a configuration. It is -inf if no configuration is possible."""
-        whole, score = self._whole(), self._score(self._values(values))
+        whole, score = self._whole(self._tables()), self._score(self._values(values))
         xp, none = namespace(whole), whole == -math.inf
         log_p = (score - xp.where(none, 0.0, whole)) / self._semiring.temperature
         return self._rows(xp.where(none, -math.inf, log_p))
@@ -202,14 +203,13 @@ class FactorGraph:
         The variables are drawn in the reverse of the order in which they are eliminated. A draw depends on its factors,
         the seed and the id of its item in `stream` only. `seed`, `stream` and `generator` are those of `categorical`.
         """
-        draws = 1 if num_samples is None else check.integer(num_samples, "num_samples")
-        if draws < 1:
-            raise ValueError(f"num_samples: expected an integer of at least 1, got {draws}")
-        z, none = self._factors[0], self._whole() == -math.inf
+        draws = draws_of(num_samples)
+        z, tables = self._factors[0], self._tables()
+        none = self._whole(tables) == -math.inf
         if check.inspectable(none) and bool(namespace(none).any(none)):
             raise ValueError("factors: expected a configuration with a score above -inf to draw, got none")
         seed, streams = seed_of(z, seed, generator), streams_of(z, self._batch, stream, draws)
-        values = self._draw(self._tables(), self._semiring, draws, seed, streams)
+        values = self._draw(tables, self._semiring, draws, seed, streams)
         return self._shaped(values[:, 0, :] if num_samples is None else values)
 
     # --- parts --------------------------------------------------------------------------------------------------------
@@ -241,12 +241,12 @@ class FactorGraph:
         items, batch = math.prod(self._batch), len(self._batch)
         return namespace(x).reshape(x, (items, math.prod(x.shape[batch:])))
 
-    def _whole(self) -> Any:
+    def _whole(self, tables: list[Table]) -> Any:
         """Return the smooth maximum of the scores of each item, T log Z."""
-        return self._items(arranged(self._tables()[-1], self._plan.output))[:, 0]
+        return self._items(arranged(tables[-1], self._plan.output))[:, 0]
 
-    def _marginals(self) -> list[Any]:
-        tables, every = self._tables(), self._plan.output + self.variables
+    def _marginals(self, tables: list[Table]) -> list[Any]:
+        every = self._plan.output + self.variables
         found = zip(self._plan.inputs, tables, outsides(self._plan, tables, self._semiring), strict=False)
         return [self._probabilities(contracted(x, outer, every, self._semiring), labels) for labels, x, outer in found]
 

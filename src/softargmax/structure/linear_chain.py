@@ -23,7 +23,7 @@ from softargmax.sample import categorical
 from softargmax.structure import chain_operations as operations
 from softargmax.structure.arguments import check_classes, integers_of
 from softargmax.structure.chain_operations import Chain, Marginals
-from softargmax.structure.draws import seed_at, streams_of
+from softargmax.structure.draws import draws_of, seed_at, streams_of
 from softargmax.structure.reference_chain import at_position, ends, plus, with_ends
 from softargmax.structure.results import BestPath
 
@@ -213,9 +213,7 @@ class LinearChain:
         A path is drawn from its end. It depends on its sequence, the seed and the sequence's id in `stream` only, and
         has tags of -1 beyond the end. `seed`, `stream` and `generator` are those of `categorical`.
         """
-        draws = 1 if num_samples is None else check.integer(num_samples, "num_samples")
-        if draws < 1:
-            raise ValueError(f"num_samples: expected an integer of at least 1, got {draws}")
+        draws = draws_of(num_samples)
         tags = self._draw(
             draws,
             seed_of(self._chain.emissions, seed, generator),

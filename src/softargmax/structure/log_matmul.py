@@ -15,6 +15,7 @@ from softargmax.core.signature import public
 from softargmax.core.types import Array, Logits, Mask, PerRow
 from softargmax.structure import operations
 from softargmax.structure.operations import Factors
+from softargmax.structure.reference import zero_of
 
 
 @public
@@ -145,13 +146,7 @@ def _in_support(x: Any, mask: Any, beta: Scale) -> Any:
     """Replace the entries outside the mask by -inf (beta < 0: +inf)."""
     if mask is None:
         return x
-    xp = namespace(x)
-    if is_number(beta):
-        outside = xp.full_like(x, math.inf if beta.hi < 0.0 else -math.inf)
-    else:
-        inf = xp.full_like(beta.hi, math.inf)
-        outside = xp.astype(xp.where(beta.hi < 0.0, inf, -inf), x.dtype)
-    return xp.where(mask, x, outside)
+    return namespace(x).where(mask, x, zero_of(beta, x.dtype))
 
 
 def _product(a: Any, b: Any, beta: Scale, batch: tuple[int, ...]) -> Any:

@@ -45,6 +45,12 @@ def _sign(beta: Scale) -> Any:
     return xp.where(beta.hi < 0.0, -one, one)
 
 
+def zero_of(beta: Scale, dtype: Any) -> Any:
+    """Return the zero of the semiring: -inf, and +inf for a negative beta."""
+    sign = _sign(beta)
+    return -math.inf * sign if isinstance(sign, float) else namespace(sign).astype(-math.inf * sign, dtype)
+
+
 def _sums_of_scores(a: Any, b: Any, beta: Scale) -> Any:
     """Return beta's sign times (a_ik + b_kj), or -inf outside the support."""
     xp = namespace(a)
