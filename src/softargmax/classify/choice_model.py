@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from scipy import linalg, stats
@@ -29,6 +29,8 @@ from softargmax.core.check import between, flag, integer
 from softargmax.core.signature import public
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import ArrayLike
 
 LOST = 64.0 * float(np.finfo(np.float64).eps)
@@ -37,6 +39,9 @@ SINGULAR = 1e-12
 """A pivot of the scaled information matrix below this counts as 0."""
 SEPARATED = 1e-8
 """Coefficients whose information falls to this share of that at the start tend to infinity."""
+
+
+R = TypeVar("R", bound="tuple[Any, ...]")
 
 
 class ChoiceModel(BaseEstimator):
@@ -94,8 +99,7 @@ class ChoiceModel(BaseEstimator):
         tol, steps = between(self.tol, "tol", math.inf), integer(self.max_iter, "max_iter")
         if steps < 1:
             raise ValueError(f"max_iter: expected 1 or more, got {steps}")
-        table = self._table(X, reset=True)
-        labels = None if alternatives is None else labels_of(alternatives, len(table), "alternatives")
+        table, labels = self._table(X, alternatives, reset=True)
         if flag(self.fit_constants, "fit_constants") and labels is not None:
             self.alternatives_ = np.unique(labels)
         elif hasattr(self, "alternatives_"):
@@ -123,8 +127,7 @@ class ChoiceModel(BaseEstimator):
     ) -> Array:
         """Return the probability of each row, shape (n,). Arguments are those of `fit`. It is 0 if not available."""
         check_is_fitted(self)
-        table = self._table(X, reset=False)
-        labels = None if alternatives is None else labels_of(alternatives, len(table), "alternatives")
+        table, labels = self._table(X, alternatives, reset=False)
         sets, layout = self._sets(table, choosers, labels, available, offset, np.zeros(len(table), np.int64), None)
         p = np.zeros(len(table))
         p[layout.rows] = np.exp(self._log_probabilities(sets))
@@ -180,9 +183,10 @@ class ChoiceModel(BaseEstimator):
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
-    def _table(self, X: ArrayLike, *, reset: bool) -> Array:
-        """Return the features. `_sets` checks that those of available rows are finite."""
-        return np.asarray(validate_data(self, X, dtype=np.float64, order="C", reset=reset, ensure_all_finite=False))
+    def _table(self, X: ArrayLike, alternatives: Any, *, reset: bool) -> tuple[Array, Array | None]:
+        """Return the features and the labels. `_sets` checks that the features of available rows are finite."""
+        table = np.asarray(validate_data(self, X, dtype=np.float64, order="C", reset=reset, ensure_all_finite=False))
+        return table, None if alternatives is None else labels_of(alternatives, len(table), "alternatives")
 
     def _positions(self, labels: Array | None) -> Array | None:
         """Return the position of each row's alternative in `_order`."""
@@ -220,11 +224,8 @@ class ChoiceModel(BaseEstimator):
             finite(offset, layout.rows, "offset")
         finite(X, layout.rows, "X")
         weight = weights_of(sample_weight, layout, len(X))
-        if not layout.is_identity(len(X)):
-            rows = layout.rows
-            X, rank = X[rows], rank[rows]
-            offset, number, position = (None if x is None else x[rows] for x in (offset, number, position))
-        return ChoiceSets(X, layout.offsets, rank, offset, weight, number, constants, position), layout
+        sets = ChoiceSets(X, layout.offsets, rank, offset, weight, number, constants, position)
+        return sets if layout.is_identity(len(X)) else sets.taken(layout.rows, layout.offsets, weight), layout
 
     def _check_constants(self, sets: ChoiceSets) -> None:
         """Raise ValueError if nobody chose one of the alternatives: its constant would be -inf."""
@@ -266,3 +267,13 @@ class ChoiceModel(BaseEstimator):
             name = label(self.names_[int(lost.argmax())])
             message = f"X: expected choices that no feature separates; {name} does, so its coefficient is not finite"
             warnings.warn(message, ConvergenceWarning, stacklevel=5)
+
+
+def line_search(at: Callable[[Array], R], coef: Array, direction: Array, before: R) -> tuple[Array, R]:
+    """Halve the step until the log-likelihood, the first result of `at`, does not fall."""
+    for _ in range(60):
+        found = at(coef + direction)
+        if found[0] >= before[0] - LOST * abs(before[0]):
+            return coef + direction, found
+        direction = 0.5 * direction
+    return coef, before

@@ -57,14 +57,15 @@ class ChoiceSets(NamedTuple):
         """Return the largest absolute value of each feature."""
         return np.append(np.maximum(self.X.max(axis=0), -self.X.min(axis=0)), np.ones(self.constants))
 
+    def taken(self, rows: Any, offsets: Array, weight: Array) -> ChoiceSets:
+        """Return the sets of some rows, with these bounds and weights."""
+        known, label, position = (None if x is None else x[rows] for x in (self.known, self.label, self.position))
+        return ChoiceSets(self.X[rows], offsets, self.rank[rows], known, weight, label, self.constants, position)
+
     def part(self, begin: int, end: int) -> ChoiceSets:
         """Return the sets from `begin` to `end` - 1."""
         rows = slice(self.offsets[begin], self.offsets[end])
-        known, label, position = (None if x is None else x[rows] for x in (self.known, self.label, self.position))
-        offsets = self.offsets[begin : end + 1] - self.offsets[begin]
-        return ChoiceSets(
-            self.X[rows], offsets, self.rank[rows], known, self.weight[begin:end], label, self.constants, position
-        )
+        return self.taken(rows, self.offsets[begin : end + 1] - self.offsets[begin], self.weight[begin:end])
 
     def blocks(self) -> Iterator[tuple[int, int]]:
         """Yield the bounds of blocks of sets."""
@@ -242,9 +243,5 @@ def _choices(block: ChoiceSets) -> Iterator[tuple[ChoiceSets, Array]]:
         has = np.maximum.reduceat(block.rank, starts) >= number
         kept = np.repeat(has, counts) & ((block.rank == 0) | (block.rank >= number))
         offsets = np.append(0, np.cumsum(np.add.reduceat(kept.astype(np.int64), starts)[has]))
-        known, names, position = (None if x is None else x[kept] for x in (block.known, block.label, block.position))
-        chosen = (block.rank[kept] == number).astype(np.int64)
-        yield (
-            ChoiceSets(block.X[kept], offsets, chosen, known, block.weight[has], names, block.constants, position),
-            np.flatnonzero(has),
-        )
+        remaining = block.taken(kept, offsets, block.weight[has])
+        yield remaining._replace(rank=(remaining.rank == number).astype(np.int64)), np.flatnonzero(has)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from softargmax.classify.base import Array, indices_of
-from softargmax.classify.choice_model import LOST, ChoiceModel
+from softargmax.classify.choice_model import LOST, ChoiceModel, line_search
 from softargmax.classify.choice_results import Elasticities, HypothesisTest
-from softargmax.classify.choice_sets import ChoiceSets, Likelihood, column, labels_of, likelihood
+from softargmax.classify.choice_sets import ChoiceSets, column, labels_of, likelihood
 from softargmax.core.check import integer
 from softargmax.core.signature import public
 from softargmax.normalize import segment_log_softmax
@@ -162,11 +163,12 @@ class ConditionalLogit(ChoiceModel):
         Hausman & McFadden (1984), Specification tests for the multinomial logit model. Econometrica 52.
         """
         check_is_fitted(self)
-        table = self._table(X, reset=False)
+        table, _ = self._table(X, None, reset=False)
         labels = labels_of(alternatives, len(table), "alternatives")
+        names = np.unique(labels)
         if isinstance(drop, str) or not len(drop):
             raise ValueError(f"drop: expected a list of at least one alternative, got {drop!r}")
-        gone = np.isin(labels, np.unique(labels)[indices_of(np.asarray(list(drop)), np.unique(labels), "drop")])
+        gone = np.isin(labels, names[indices_of(np.asarray(list(drop)), names, "drop")])
         owners, chosen = labels_of(choosers, len(table), "choosers"), column(y, len(table), "y")
         left = ~gone & ~np.isin(owners, owners[gone & (chosen != 0)])
         parts = {"available": available, "offset": offset, "sample_weight": sample_weight}
@@ -200,7 +202,7 @@ class ConditionalLogit(ChoiceModel):
         for step in range(1, steps + 1):
             direction = self._inverse(found.information, noise) @ found.gradient
             decrement = 0.5 * float(found.gradient @ direction)
-            coef, found = _line_search(sets, coef, direction, found)
+            coef, found = line_search(partial(likelihood, sets), coef, direction, found)
             self.n_iter_ = step
             if decrement <= max(tol, LOST * abs(found.value)):  # the step that was just taken leaves its square
                 break
@@ -225,13 +227,3 @@ class ConditionalLogit(ChoiceModel):
         if not 0 <= number < len(names):
             raise ValueError(f"feature: expected 0 to {len(names) - 1}, got {number}")
         return number
-
-
-def _line_search(sets: ChoiceSets, coef: Array, direction: Array, before: Likelihood) -> tuple[Array, Likelihood]:
-    """Halve the step until the log-likelihood does not fall."""
-    for _ in range(60):
-        found = likelihood(sets, coef + direction)
-        if found.value >= before.value - LOST * abs(before.value):
-            return coef + direction, found
-        direction = 0.5 * direction
-    return coef, before

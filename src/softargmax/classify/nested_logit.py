@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
 from softargmax.classify.base import label
-from softargmax.classify.choice_model import LOST, ChoiceModel
+from softargmax.classify.choice_model import LOST, ChoiceModel, line_search
 from softargmax.classify.choice_sets import ChoiceSets, likelihood
 from softargmax.classify.nests import Tree, levels_of, log_probabilities, set_gradients, tree_of
 from softargmax.core.signature import public
@@ -162,7 +162,7 @@ class NestedLogit(ChoiceModel):
             covariance = np.nan_to_num(self._covariance(choices.information(coef, each), free))
             direction = covariance @ each.sum(axis=0)
             decrement = 0.5 * float(each.sum(axis=0) @ direction)
-            coef, value, each = choices.step(coef, direction, value, each)
+            coef, (value, each) = line_search(choices.inside, coef, direction, (value, each))
             self.n_iter_ += 1
             if decrement <= max(tol, LOST * abs(value)):  # the step that was just taken leaves its square
                 break
@@ -205,16 +205,9 @@ class _Choices(NamedTuple):
         half = np.array(found) / (4.0 * np.diag(steps)[:, None])
         return half + half.T
 
-    def step(self, coef: Array, direction: Array, value: float, each: Array) -> tuple[Array, float, Array]:
-        """Halve the step until the log-likelihood does not fall, and the scales stay positive."""
-        for _ in range(60):
-            moved = coef + direction
-            if (moved[self.features :] >= SMALLEST).all():
-                higher, slopes = self.slopes(moved)
-                if higher >= value - LOST * abs(value):
-                    return moved, higher, slopes
-            direction = 0.5 * direction
-        return coef, value, each
+    def inside(self, coef: Array) -> tuple[float, Array]:
+        """Return `slopes`, and a log-likelihood of -inf for scales below the bound."""
+        return self.slopes(coef) if (coef[self.features :] >= SMALLEST).all() else (-math.inf, np.empty(0))
 
 
 def _near_maximum(choices: _Choices, start: Array, information: Array, steps: int) -> tuple[Array, int]:
