@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from softargmax.cli import parse, texts
@@ -41,6 +42,10 @@ class Source:
 
     def table(self) -> Any:
         """Return the file as a pyarrow Table of text, and set `dates` to the names of columns with dates or times."""
+        return self._table
+
+    @cached_property
+    def _table(self) -> Any:
         import pyarrow as pa
 
         if not self._data.strip():
