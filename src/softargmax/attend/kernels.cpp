@@ -155,32 +155,45 @@ template <class T> bool run_head_parallel(const Shared& head) {
     return nonfinite;
 }
 
-// Processes a head with few queries on all threads. The blocks of its keys are divided among the threads. Each block
-// has its own sums. After a wave of blocks, these sums are added in the order of the blocks. A wave has kWave blocks
-// per thread, or more if the sums take less than kWaveBytes. So there are few waves, and at the end of each the threads
-// wait for each other.
+// Processes all heads on all threads, if they have few queries. The blocks of keys of all heads are divided among the
+// threads, in order, because each block prefetches the next. Each block has its own sums. After a wave of blocks, these
+// sums are added in the order of the blocks. A wave has kWave blocks per thread, or more if the sums take less than
+// kWaveBytes. So there are few waves, and at the end of each the threads wait for each other.
 constexpr std::int64_t kWave = 8, kWaveBytes = 16 << 20;
-template <class T> bool run_keys_parallel(const Shared& head) {
-    const Args& args = head.args;
-    Unit<T> whole(head, 0, unit_memory<T>(args));
+template <class T> bool run_keys_parallel(const Args& args, std::int64_t heads) {
     const std::int64_t size = Unit<T>::size(args),
                        wave = std::max(kWave * args.threads, kWaveBytes / (size * std::int64_t{sizeof(T)}));
-    const std::int64_t blocks = blocks_of(whole.any.end - whole.begin());  // 0 or less if no key is visible
-    T* const memory = scratch(kResult).get<T>(std::clamp<std::int64_t>(blocks, 1, wave) * size);
-    for (std::int64_t first = whole.begin(); first < whole.any.end; first += wave * kKeys) {
-        const std::int64_t count = std::min(wave, blocks_of(whole.any.end - first));
+    T* const memory = scratch(kTerms).get<T>(heads * size);
+    std::vector<Shared> shared;
+    std::vector<Unit<T>> whole;
+    std::vector<std::pair<std::size_t, std::int64_t>> blocks;  // the head and the first key of each block
+    shared.reserve(static_cast<std::size_t>(heads));
+    whole.reserve(static_cast<std::size_t>(heads));
+    for (std::int64_t index = 0; index < heads; ++index) {
+        const Unit<T>& unit = whole.emplace_back(shared.emplace_back(args, index), 0, memory + index * size);
+        for (std::int64_t b = unit.begin(); b < unit.any.end; b += kKeys) blocks.emplace_back(index, b);
+    }
+    const auto block_at = [&](const Shared& head, std::int64_t b) {
+        return Packing<T>(args, kKeys, scratch(kOther).get<T>(Packing<T>::size(args, kKeys))).block_once(head, b);
+    };
+    const std::int64_t all = static_cast<std::int64_t>(blocks.size());
+    T* const sums = scratch(kResult).get<T>(std::clamp<std::int64_t>(all, 1, wave) * size);
+    for (std::int64_t first = 0; first < all; first += wave) {
+        const std::int64_t count = std::min(wave, all - first);
         std::vector<Unit<T>> parts;
         parts.reserve(static_cast<std::size_t>(count));
-        for (std::int64_t i = 0; i < count; ++i) parts.emplace_back(head, 0, memory + i * size);
-        parallel_each(args.threads, count, [&](std::int64_t i) {
-            const Packing<T> packing(args, kKeys, scratch(kOther).get<T>(Packing<T>::size(args, kKeys)));
-            const std::int64_t b = first + i * kKeys;
-            parts[static_cast<std::size_t>(i)].fold(b, packing.block_once(head, b));
+        const auto* const its = blocks.data() + first;
+        for (std::int64_t i = 0; i < count; ++i) parts.emplace_back(shared[its[i].first], 0, sums + i * size);
+        parallel_for(args.threads, count, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t i = begin; i < end; ++i)
+                parts[static_cast<std::size_t>(i)].fold(its[i].second, block_at(shared[its[i].first], its[i].second));
         });
-        for (const Unit<T>& part : parts) whole.add(part);
+        for (std::int64_t i = 0; i < count; ++i) whole[its[i].first].add(parts[static_cast<std::size_t>(i)]);
     }
-    const Packing<T> packing(args, kKeys, scratch(kOther).get<T>(Packing<T>::size(args, kKeys)));
-    return whole.finish([&](std::int64_t b) { return packing.block_once(head, b); });
+    bool nonfinite = false;
+    for (std::size_t i = 0; i < whole.size(); ++i)
+        nonfinite |= whole[i].finish([&](std::int64_t b) { return block_at(shared[i], b); });
+    return nonfinite;
 }
 
 template <class T> void run_as(Args& args) {
@@ -190,11 +203,11 @@ template <class T> void run_as(Args& args) {
         parallel_each(args.threads, heads, [&](std::int64_t index) {
             if (run_head_serial<T>(Shared(args, index))) nonfinite = true;
         });
+    } else if (heads > 0 && Shared(args, 0).rows() <= kQueries) {
+        nonfinite = run_keys_parallel<T>(args, heads);
     } else {
-        for (std::int64_t index = 0; index < heads; ++index) {
-            const Shared head(args, index);
-            if (head.rows() <= kQueries ? run_keys_parallel<T>(head) : run_head_parallel<T>(head)) nonfinite = true;
-        }
+        for (std::int64_t index = 0; index < heads; ++index)
+            if (run_head_parallel<T>(Shared(args, index))) nonfinite = true;
     }
     args.any_nonfinite = nonfinite;
 }

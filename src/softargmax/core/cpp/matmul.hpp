@@ -276,11 +276,19 @@ template <class T> void multiply_by_rows(PanelsA<T> a, Matrix<T> b, const Corner
     }
 }
 
+template <class T> constexpr int kColumnsAtOnce = 2 * One<T>::kLanes;
+// Prefetches the share of the next columns, which start at `next`, that belongs to the depths d to d + kSide - 1. All
+// shares together follow the order of memory, as the hardware prefetcher does. With each column's own depths in turn,
+// decoding with 8192 keys of width 64 and 128 takes 1.2 times as long (the same Xeon, one thread).
+template <class T> SOFTARGMAX_INLINE void prefetch_columns(const T* next, const Matrix<T>& b, std::int64_t d) {
+    const std::int64_t end = std::min(kColumnsAtOnce<T> * (d + kSide) / b.rows, std::int64_t{kColumnsAtOnce<T>});
+    for (std::int64_t j = kColumnsAtOnce<T> * d / b.rows; j < end; ++j)
+        for (std::int64_t i = 0; i < b.rows; i += 64 / sizeof(T)) __builtin_prefetch(next + j * b.col + i);
+}
 // The product with a matrix B whose columns are contiguous, for `Rows` rows of A. Blocks of B are transposed in
 // registers. b.cols is a multiple of kColumnsAtOnce. Calls put(sum, i, j, first) as `tile` does. The function is not
 // inlined, because in a large caller the loop can lack registers. Inlined, it takes 1.3 ms instead of 1.0 ms for
 // 3 x 38552 with depth 137.
-template <class T> constexpr int kColumnsAtOnce = 2 * One<T>::kLanes;
 template <int Rows, class T, class Put>
 SOFTARGMAX_CALLED void multiply_by_columns(const T* a, Matrix<T> b, const Depth& depth, const Put& put) {
     using V = One<T>;
@@ -295,9 +303,7 @@ SOFTARGMAX_CALLED void multiply_by_columns(const T* a, Matrix<T> b, const Depth&
             for (V(&half)[Rows] : sum)
                 for (V& x : half) x = V::all(0);
             for (; d + n <= end; d += n) {
-                if (d % kSide == 0)
-                    for (int k = 0; k < kColumnsAtOnce<T>; ++k)
-                        __builtin_prefetch(from[0] + (kColumnsAtOnce<T> + k) * b.col + d);  // of the next columns
+                if (d % kSide == 0) prefetch_columns(from[0] + kColumnsAtOnce<T> * b.col, b, d);
 #pragma GCC unroll 2
                 for (int half = 0; half < 2; ++half) {
                     V y[n];
