@@ -104,8 +104,8 @@ template <class T> struct Backward {
             if (i < end) {
                 row.visible = head.visible(i);
                 read(args.scale.value, head.at(args.scale.value, i), 0, 1, &row.scale);
-                read(args.seed, head.at(args.seed, i), 0, args.values, line);
-                read(args.out, head.at(args.out, i), 0, args.values, out);
+                head.read_row(args.seed, i, args.values, line);
+                head.read_row(args.out, i, args.values, out);
                 double delta = 0;
                 for (std::int64_t d = 0; d < args.values; ++d)
                     delta += static_cast<double>(line[d]) * static_cast<double>(out[d]);
@@ -114,7 +114,7 @@ template <class T> struct Backward {
             pack_row(line, args.values, values, i, seed, seed_columns);
             std::fill(line, line + width, T{0});
             if (i < end) {
-                read(args.q, head.at(args.q, i), 0, args.width, line);
+                head.read_row(args.q, i, args.width, line);
                 for (std::int64_t d = 0; d < args.width; ++d) line[d] *= row.scale;
             }
             pack_row(line, args.width, width, i, q, q_columns);
@@ -178,20 +178,24 @@ template <class T> struct Backward {
         Range seen[kBackPanels];  // the keys of the block that each panel of queries sees
         Range visible;  // the keys that any of the panels sees
         for (std::int64_t i = 0; i < kBackPanels; ++i) {
+            seen[i] = keys_of(block * kBackQueries + i * kPanelRows, begin);
+            visible.include(seen[i]);
+        }
+        if (visible.empty()) return;
+        visible.begin = visible.begin / kPanelRows * kPanelRows;
+        for (std::int64_t i = 0; i < kBackPanels; ++i) {
             const std::int64_t first = block * kBackQueries + i * kPanelRows;
-            const Range in = scores(first, begin, keys, p + i * kPanelRows * kBackPitch,
-                                    ds + i * kPanelRows * kBackPitch, to_queries, dk);
-            if (in.empty()) continue;
-            seen[i] = in;
-            visible.include(in);
-            if (!to_queries) continue;
+            const Range in = seen[i];
+            scores(first, begin, in, dk ? visible : Range{}, keys, p + i * kPanelRows * kBackPitch,
+                   ds + i * kPanelRows * kBackPitch, to_queries);
+            if (in.empty() || !to_queries) continue;
             const std::int64_t count = std::min<std::int64_t>(kPanelRows, head.rows() - first);
             add_product<RowsInPlace>(
                 count, ds + i * kPanelRows * kBackPitch + in.begin, keys.columns + in.begin * kPanelCols<T>,
                 std::min(kBackKeys, head.keys - begin) * kPanelCols<T>, in.end - in.begin, dq + first * width, width);
         }
         if (!dk) return;
-        for (std::int64_t i = visible.begin / kPanelRows * kPanelRows; i < visible.end; i += kPanelRows) {
+        for (std::int64_t i = visible.begin; i < visible.end; i += kPanelRows) {
             const std::int64_t count = std::min<std::int64_t>(kPanelRows, visible.end - i);
             // From the first to the last query of the panels that see at least one of the keys i to i + count - 1.
             Range queries;
@@ -209,30 +213,35 @@ template <class T> struct Backward {
         }
     }
 
-    // Computes dS, and p times the dropout factors, of 12 queries. Returns the range of keys of the block that at least
-    // one of these queries sees. If `whole` is true, p and dS are set to 0 for all other keys of the block.
-    Range scores(std::int64_t first, std::int64_t begin, const BackKeys<T>& keys, T* p, T* ds, bool to_queries,
-                 bool whole) {
+    // The keys of the block that starts at `begin` which at least one of 12 queries sees.
+    Range keys_of(std::int64_t first, std::int64_t begin) const {
+        Range any;
+        for (std::int64_t i = first; i < std::min(first + kPanelRows, head.rows()); ++i)
+            any.include(rows[static_cast<std::size_t>(i)].visible);
+        const Range in = any.within(begin, std::min(kBackKeys, head.keys - begin));
+        return in.empty() ? Range{} : in;
+    }
+    // Computes dS, and p times the dropout factors, of 12 queries and the keys in the range `in`, which they see. For
+    // all other keys in the range `used`, p and dS become 0.
+    void scores(std::int64_t first, std::int64_t begin, Range in, Range used, const BackKeys<T>& keys, T* p, T* ds,
+                bool to_queries) {
         const int count = static_cast<int>(std::clamp<std::int64_t>(head.rows() - first, 0, kPanelRows));
         const BackRow<T>* const row = &rows[static_cast<std::size_t>(first)];
-        Range any;
-        for (int i = 0; i < count; ++i) any.include(row[i].visible);
-        const Range in = any.within(begin, std::min(kBackKeys, head.keys - begin));
-        const Range all = in.empty() ? Range{0, 0} : in.panels<T>();
+        const Range all = in.empty() ? Range{used.end, used.end} : in.panels<T>();
         if (!in.empty()) {
             products(count, q + first * args.width, keys.keys, args.width, all, p);
             products(count, seed + first * args.values, keys.values, args.values, all, ds);
         }
         // Fill with 0 only after the products. The products write whole tiles. In a tile's rows without a query, they
         // write NaN if a key is not finite, because 0 times a nonfinite number is NaN.
-        if (whole)
+        if (!used.empty())
             for (T* x : {p, ds})
                 for (int i = 0; i < kPanelRows; ++i, x += kBackPitch) {
                     const bool there = i < count;
-                    std::fill(x, x + (there ? all.begin : kBackKeys), T{0});
-                    if (there) std::fill(x + all.end, x + kBackKeys, T{0});
+                    std::fill(x + used.begin, x + std::max(used.begin, there ? all.begin : used.end), T{0});
+                    if (there) std::fill(x + std::min(all.end, used.end), x + used.end, T{0});
                 }
-        if (in.empty()) return in;
+        if (in.empty()) return;
         for (int i = 0; i < count; ++i) {
             const Range its{std::clamp(row[i].visible.begin - begin, all.begin, all.end),
                             std::clamp(row[i].visible.end - begin, all.begin, all.end)};
@@ -264,7 +273,6 @@ template <class T> struct Backward {
             if (to_queries) add_to_terms(head, args, first + i, begin, its, g);
             for (std::int64_t j = its.begin; slope && j < its.end; ++j) g[j] = g[j] == 0 ? g[j] : g[j] * slope[j];
         }
-        return in;
     }
 
     // ---- results ------------------------------------------------------------------------------------------------
@@ -275,7 +283,7 @@ template <class T> struct Backward {
         for (std::int64_t i = first; i < end; ++i) {
             T* const its = dq + i * width;
             if (args.scale.gradient) {
-                read(args.q, head.at(args.q, i), 0, args.width, line);
+                head.read_row(args.q, i, args.width, line);
                 make_finite(line, args.width);
                 double sum = 0;
                 for (std::int64_t d = 0; d < args.width && rows[static_cast<std::size_t>(i)].sees_any(); ++d)
