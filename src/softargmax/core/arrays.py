@@ -41,9 +41,12 @@ def kind_of(z: Any) -> str:
         if isinstance(z, NUMPY):
             return "numpy"
         kind = _kinds[type(z)] = "torch, by device" if is_torch(z) else "array-api"
-    if kind == "torch, by device":
-        return "torch" if z.is_cpu else "torch-cuda" if z.is_cuda else "torch-device"
-    return kind
+    return kind_of_tensor(z) if kind == "torch, by device" else kind
+
+
+def kind_of_tensor(z: Any) -> str:
+    """The kind of a torch tensor."""
+    return "torch" if z.is_cpu else "torch-cuda" if z.is_cuda else "torch-device"
 
 
 def device_of(z: Any) -> Any:

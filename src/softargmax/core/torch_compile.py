@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from softargmax.core.arrays import NUMPY, is_torch, kind_of, kind_of_tensor, namespace
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from importlib.machinery import ModuleSpec
 
 _COMPILER = "torch._dynamo"
@@ -22,21 +24,29 @@ _done: set[str] = set()
 _waiting: list[Callable[[], None]] = []
 
 
-def compile_whole(room: str) -> None:
-    """Register a room's public functions, so that Dynamo puts each call of them in its graph as one node.
+def compile_whole(rooms: Iterable[str]) -> None:
+    """Register the public functions and NODES of rooms, so that Dynamo puts each call in its graph as one node.
 
     The later stages of the compiler see the operators that the functions call. Nothing is lost: the checks of
     arguments, the choice of an implementation and the exact arithmetic for beta contain nothing to compile, and Dynamo
     could not trace them.
     """
-    module = sys.modules.get(room)
-    if room in _done or module is None:
-        return
-    _done.add(room)
-    for name in getattr(module, "__all__", ()):
+    for room in rooms:
+        module = sys.modules.get(room)
+        if room not in _done and hasattr(module, "__all__"):  # a room that is being imported has no `__all__` yet
+            _done.add(room)
+            _compile_room(module)
+
+
+def _compile_room(module: Any) -> None:
+    for name in module.__all__:
         function = getattr(module, name)
         if isinstance(function, types.FunctionType) and not _makes_object(module, function):
             compile_function(function)
+    for function in getattr(module, "NODES", ()):
+        compile_function(function)
+    for function in getattr(module, "CONSTANTS", ()):
+        torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
 
 
 def _makes_object(module: types.ModuleType, function: Callable[..., Any]) -> bool:
@@ -57,9 +67,36 @@ def compile_function(function: Callable[..., Any]) -> None:
     def register() -> None:
         # Two steps: `allow_in_graph` alone would not stop torch.compile(function) from tracing the function.
         torch.compiler.allow_in_graph(opaque)  # type: ignore[no-untyped-call]
-        torch.compiler.substitute_in_graph(function, skip_signature_check=True)(traced)
+        _trace_instead(function, traced)
 
     _when_imported(register)
+
+
+def _trace_instead(function: Callable[..., Any], traced: Callable[..., Any]) -> None:
+    torch.compiler.substitute_in_graph(function, skip_signature_check=True)(traced)
+
+
+# --- functions that make objects are traced. Dynamo cannot trace the tables of types in core/arrays.py ----------------
+
+
+def _kind_of(z: Any) -> str:
+    if is_torch(z):
+        return kind_of_tensor(z)
+    return "numpy" if isinstance(z, NUMPY) else "array-api"
+
+
+def _namespace(_z: Any) -> Any:
+    from array_api_compat import torch as xp
+
+    return xp
+
+
+def _trace_arrays() -> None:
+    _trace_instead(kind_of, _kind_of)
+    _trace_instead(namespace, _namespace)
+
+
+# --- the import of the compiler ---------------------------------------------------------------------------------------
 
 
 def _when_imported(register: Callable[[], None]) -> None:
@@ -94,3 +131,6 @@ class _Compiler(MetaPathFinder):
             _waiting.clear()
 
         return loaded
+
+
+_when_imported(_trace_arrays)

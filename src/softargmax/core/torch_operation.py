@@ -55,15 +55,16 @@ _registering = threading.RLock()
 
 
 def register(room: str) -> None:
-    """Register a room with torch: its operators, and its public functions as single nodes of compiled graphs.
+    """Register a room with torch: its operators, and public functions as single nodes of compiled graphs.
 
+    The functions of all rooms that have been imported are registered, because traced code of this room may call them.
     A lock is held: if two threads pass their first tensors at the same time, the second waits for the first.
     """
     with _registering:
         for operation in OPERATIONS:
             if operation.room == room and operation._torch is None:
                 operation._torch = TorchOperation(operation)
-        compile_whole(room)
+        compile_whole({room, *(operation.room for operation in OPERATIONS)})
 
 
 class TorchOperation:

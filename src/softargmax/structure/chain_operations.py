@@ -109,3 +109,21 @@ best_path: Operation[Chain, BestPath] = Operation(
     kernels={"cpu": _native.linear_chain_best},
     differentiable=False,
 )
+
+
+# --- the operations as nodes of compiled graphs (core/torch_compile.py) -----------------------------------------------
+
+
+def partition_of(i: Chain) -> Partition:
+    """Return log Z and alpha."""
+    return partition(i)
+
+
+def marginals_of(i: Marginals) -> ToScores:
+    """Return g times the marginals."""
+    return marginals(i)
+
+
+def best_path_of(i: Chain) -> BestPath:
+    """Return the best path."""
+    return best_path(i)

@@ -67,7 +67,12 @@ class Plan(NamedTuple):
 # --- plans ------------------------------------------------------------------------------------------------------------
 
 
-def plan_of(subscripts: str, operands: list[Any], variables: str | None = None) -> Plan:
+def shapes_of(operands: list[Any]) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of arrays."""
+    return tuple(tuple(x.shape) for x in operands)
+
+
+def plan_of(subscripts: str, shapes: tuple[tuple[int, ...], ...], variables: str | None = None) -> Plan:
     """Parse subscripts and choose the order of the products. It does not depend on the sizes of batch axes.
 
     Labels of the result that are not `variables` belong to the batch. If `variables` is None, only labels that occur in
@@ -75,7 +80,7 @@ def plan_of(subscripts: str, operands: list[Any], variables: str | None = None) 
     """
     if not isinstance(subscripts, str):
         raise TypeError(f"subscripts: expected a string such as 'ab,bc->ac', got {type(subscripts).__name__}")
-    return _plan_of(subscripts, tuple(tuple(x.shape) for x in operands), variables)
+    return _plan_of(subscripts, shapes, variables)
 
 
 @lru_cache(maxsize=256)
@@ -164,7 +169,7 @@ def arranged(x: Table, labels: str) -> Any:
 def _with_axes(x: Table, *groups: str) -> Any:
     """Return the scores with one axis for each group of labels."""
     sizes = x.sizes
-    shape = tuple(math.prod(sizes[label] for label in group) for group in groups)
+    shape = tuple(math.prod([sizes[label] for label in group]) for group in groups)
     return namespace(x.scores).reshape(arranged(x, "".join(groups)), shape)
 
 

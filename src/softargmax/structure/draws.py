@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 from softargmax.core import check
 from softargmax.core.arrays import device_of, namespace
-from softargmax.core.seeds import SEEDS, stream_of
+from softargmax.core.seeds import SEEDS, seed_of, stream_of
 
 
 def draws_of(num_samples: Any) -> int:
@@ -18,9 +19,15 @@ def draws_of(num_samples: Any) -> int:
     return draws
 
 
-def seed_at(seed: Any, step: int) -> int:
+def seed_number(z: Any, seed: Any, generator: Any) -> int:
+    """Check `seed` and return it as an int, or draw a seed. A compiled graph needs a seed, because it has no ints."""
+    checked = seed_of(z, seed, generator)
+    return int(checked) % SEEDS if seed is None else operator.index(seed)
+
+
+def seed_at(seed: int, step: int) -> int:
     """Return another seed for each step."""
-    return (int(seed) + step * 0x9E3779B97F4A7C15) % SEEDS
+    return (seed + step * 0x9E3779B97F4A7C15) % SEEDS
 
 
 def streams_of(z: Any, batch: tuple[int, ...], stream: Any, draws: int) -> Any:

@@ -8,14 +8,22 @@ from typing import Any
 
 from softargmax.core import check
 from softargmax.core.arrays import as_number, device_of, followed, namespace, row_dtype, working_dtype
-from softargmax.core.seeds import seed_of
 from softargmax.core.signature import public
 from softargmax.core.types import Array, Generator, Integers, Logits, PerRow, of_arrays
 from softargmax.normalize import softmax
 from softargmax.sample import categorical
-from softargmax.structure.arguments import check_classes, integers_of, operands_of, semiring_of
-from softargmax.structure.contraction import Semiring, Table, arranged, contract, contracted, outsides, plan_of
-from softargmax.structure.draws import draws_of, seed_at, streams_of
+from softargmax.structure.arguments import check_classes, integers_of, operands_of
+from softargmax.structure.contraction import (
+    Semiring,
+    Table,
+    arranged,
+    contract,
+    contracted,
+    outsides,
+    plan_of,
+    shapes_of,
+)
+from softargmax.structure.draws import draws_of, seed_at, seed_number, streams_of
 from softargmax.structure.reference_chain import plus
 from softargmax.structure.results import BestConfiguration
 
@@ -110,7 +118,7 @@ class FactorGraph:
         arrays = operands_of(factors, "factors")
         xp = namespace(arrays[0])
         self._dtype = arrays[0].dtype
-        self._plan = plan_of(subscripts, arrays, "")
+        self._plan = plan_of(subscripts, shapes_of(arrays), "")
         if "->" not in subscripts:
             raise ValueError(f"subscripts: expected '->' and the letters of the batch, got {subscripts!r}")
         twice = [labels for labels in self._plan.inputs if len(set(labels)) < len(labels)]
@@ -130,7 +138,7 @@ class FactorGraph:
         empty = [label for label in self.variables if self._plan.sizes[label] == 0]
         if empty:
             raise ValueError(f"factors: expected variables with at least one value, got none for {empty[0]!r}")
-        self._semiring = semiring_of(temperature, None, self._factors[0])
+        self._semiring = Semiring(temperature, None, -math.inf)
         self._found: list[Table] | None = None
 
     @property
@@ -154,7 +162,7 @@ class FactorGraph:
         if len(set(variables)) < len(variables):
             raise ValueError(f"variables: expected different letters, got {variables!r}")
         subscripts = f"{','.join(self._plan.inputs)}->{self._plan.output}{variables}"
-        plan = plan_of(subscripts, self._factors, variables)
+        plan = plan_of(subscripts, shapes_of(self._factors), variables)
         p = self._probabilities(contract(plan, self._factors, self._semiring)[-1], variables)
         return namespace(p).astype(p, self._dtype, copy=False)
 
@@ -208,7 +216,7 @@ class FactorGraph:
         none = self._whole(tables) == -math.inf
         if check.inspectable(none) and bool(namespace(none).any(none)):
             raise ValueError("factors: expected a configuration with a score above -inf to draw, got none")
-        seed, streams = seed_of(z, seed, generator), streams_of(z, self._batch, stream, draws)
+        seed, streams = seed_number(z, seed, generator), streams_of(z, self._batch, stream, draws)
         values = self._draw(tables, self._semiring, draws, seed, streams)
         return self._shaped(values[:, 0, :] if num_samples is None else values)
 
@@ -277,7 +285,7 @@ class FactorGraph:
         tables = (Table(*x) for x in zip(self._factors, self._plan.inputs, strict=True))
         return functools.reduce(plus, [_taken(table, at, "", values.shape[0]) for table in tables])
 
-    def _draw(self, tables: list[Table], semiring: Semiring, draws: int, seed: Any, streams: Any) -> Any:
+    def _draw(self, tables: list[Table], semiring: Semiring, draws: int, seed: int, streams: Any) -> Any:
         """Draw (N, draws, V). From the last step to the first, draw the variables over which the step sums.
 
         Their scores are those of the tables that the step takes, at the values of the variables that are already drawn.

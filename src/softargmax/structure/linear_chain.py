@@ -16,14 +16,13 @@ from softargmax.core.arrays import (
     row_dtype,
     working_dtype,
 )
-from softargmax.core.seeds import seed_of
 from softargmax.core.signature import public
 from softargmax.core.types import Array, Generator, Integers, Logits, Numbers, of_arrays
 from softargmax.sample import categorical
 from softargmax.structure import chain_operations as operations
 from softargmax.structure.arguments import check_classes, integers_of
 from softargmax.structure.chain_operations import Chain, Marginals
-from softargmax.structure.draws import draws_of, seed_at, streams_of
+from softargmax.structure.draws import draws_of, seed_at, seed_number, streams_of
 from softargmax.structure.reference_chain import at_position, ends, plus, with_ends
 from softargmax.structure.results import BestPath
 
@@ -171,7 +170,7 @@ class LinearChain:
         e, y, lengths = self._chain.emissions, self._tags(tags), self._lengths
         xp = namespace(e)
         of_tags = xp.take_along_axis(e, y[..., None], axis=-1)
-        total = _in_order(of_tags[..., 0], self._inside) + _in_order(self._transitions_of(y), self._inside[:, 1:])
+        total = in_order(of_tags[..., 0], self._inside) + in_order(self._transitions_of(y), self._inside[:, 1:])
         for place, scores in zip(ends(lengths), (self._chain.start, self._chain.end), strict=True):
             tag = at_position(y[..., None], place)[:, 0]
             total = plus(total, xp.where(lengths > 0, xp.take(scores, tag, axis=0), 0.0))
@@ -197,7 +196,7 @@ class LinearChain:
 
     def best(self) -> BestPath:
         """Return a path with the largest score (Viterbi), and its score. Of equal tags it has the first."""
-        found = operations.best_path(self._chain)
+        found = operations.best_path_of(self._chain)
         return BestPath(self._shaped(found.best), self._rows(found.log_z))
 
     def sample(
@@ -216,7 +215,7 @@ class LinearChain:
         draws = draws_of(num_samples)
         tags = self._draw(
             draws,
-            seed_of(self._chain.emissions, seed, generator),
+            seed_number(self._chain.emissions, seed, generator),
             streams_of(self._chain.emissions, self._batch, stream, draws),
         )
         return self._shaped(tags[:, 0] if num_samples is None else tags)
@@ -237,15 +236,15 @@ class LinearChain:
 
     def _partition(self) -> Any:
         if followed(self._chain.emissions):  # a result that is kept could lack its derivative, or be used twice
-            return operations.partition(self._chain)
+            return operations.partition_of(self._chain)
         if self._found is None:
-            self._found = operations.partition(self._chain)
+            self._found = operations.partition_of(self._chain)
         return self._found
 
     def _marginals(self, chain: Chain) -> Any:
         log_z, alpha = self._partition()
         ones = namespace(log_z).ones_like(log_z)
-        return operations.marginals(Marginals(*chain, frozen(alpha), frozen(log_z), ones))
+        return operations.marginals_of(Marginals(*chain, frozen(alpha), frozen(log_z), ones))
 
     def _with_transitions(self, steps: int) -> Chain:
         """Return the arguments with separate transitions for each sequence, and for each of `steps` steps."""
@@ -261,7 +260,7 @@ class LinearChain:
         check_classes(xp.where(self._inside, y, 0), e.shape[2], shape, "tags")
         return xp.where(self._inside, y, 0)
 
-    def _draw(self, draws: int, seed: Any, streams: Any) -> Any:
+    def _draw(self, draws: int, seed: int, streams: Any) -> Any:
         alpha, (e, transitions, _, _, lengths) = self._partition().alpha, self._chain
         xp, size = namespace(e), e.shape[2]
         rows = e.shape[0] * draws
@@ -294,10 +293,10 @@ def _expected(scores: Any, p: Any) -> Any:
     xp = namespace(p)
     terms = xp.where(p == 0, 0.0, p * xp.where(p == 0, 0.0, scores))
     of_positions = xp.sum(terms, axis=tuple(range(2, p.ndim)))
-    return _in_order(of_positions, xp.ones_like(of_positions) == 1.0)
+    return in_order(of_positions, xp.ones_like(of_positions) == 1.0)
 
 
-def _in_order(x: Any, inside: Any) -> Any:
+def in_order(x: Any, inside: Any) -> Any:
     """Sum positions one after another in float64, so that padding does not change the order. -inf has no gradient."""
     xp, wide = namespace(x), working_dtype(x, namespace(x))
     terms = xp.where(inside, xp.where(x == -math.inf, -math.inf, x), 0.0)

@@ -6,7 +6,7 @@ from softargmax.core.arrays import as_number, namespace, row_dtype
 from softargmax.core.signature import public
 from softargmax.core.types import Array, Logits, PerRow
 from softargmax.structure.arguments import operands_of, semiring_of
-from softargmax.structure.contraction import arranged, contract, plan_of
+from softargmax.structure.contraction import arranged, contract, plan_of, shapes_of
 
 
 @public
@@ -86,7 +86,7 @@ def log_einsum(
     arrays = operands_of(operands, "operands")
     dtype = arrays[0].dtype
     semiring = semiring_of(temperature, base, arrays[0])
-    plan = plan_of(subscripts, arrays)
+    plan = plan_of(subscripts, shapes_of(arrays))
     xp = namespace(arrays[0])
     arrays = [xp.astype(x, row_dtype(dtype), copy=False) for x in plan.without_broadcast_axes(arrays)]
     tables = contract(plan, arrays, semiring)
