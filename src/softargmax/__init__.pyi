@@ -236,7 +236,7 @@ class LinearChain(Generic[A]):
         """Return the score s(y) of a path, shape (...). Tags beyond the end of a sequence are ignored."""
     def log_prob(self, tags: _Integers[A]) -> A:
         """Return the log-probability of a path, s(y) - log Z, shape (...). It is -inf if no path is possible."""
-    def best(self) -> BestPath[A]:
+    def best(self, num_paths: int | None = None) -> BestPath[A]:
         """Return a path with the largest score (Viterbi), and its score. Of equal tags it has the first."""
     def sample(
         self, num_samples: int | None = None, *, seed: int | None = None, stream: _Integers[A] | None = None,

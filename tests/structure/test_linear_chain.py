@@ -6,6 +6,7 @@ import itertools
 import math
 from typing import Any, NamedTuple
 
+import array_api_strict
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -186,6 +187,37 @@ def test_draws_have_the_probabilities_of_paths() -> None:
     some = expected > 0
     chi2 = ((counts[some] - expected[some]) ** 2 / expected[some]).sum()
     assert chi2 < some.sum() + 5 * math.sqrt(2 * some.sum())
+
+
+RESULTS: dict[str, Any] = {
+    "log_z": lambda chain, _: chain.log_z,
+    "marginals": lambda chain, _: chain.marginals(),
+    "pair_marginals": lambda chain, _: chain.pair_marginals(),
+    "entropy": lambda chain, _: chain.entropy(),
+    "log_prob": lambda chain, tags: chain.log_prob(tags),
+    "best": lambda chain, _: chain.best().tags,
+    "best paths": lambda chain, _: chain.best(3).score,
+    "sample": lambda chain, _: chain.sample(2, seed=1),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize("length", [0, 1, 4])
+def test_strict_arrays(length: int, name: str) -> None:
+    """Arrays of array-api-strict, which refuse everything outside of the standard."""
+    arrays = [draw(2, length, 3), draw(2, max(length - 1, 0), 3, 3, seed=1), np.array([length, length // 2])]
+    tags, shared = np.zeros((2, length), np.int64), draw(3, 3, seed=1)
+    e, t, lengths, y, same = map(array_api_strict.asarray, (*arrays, tags, shared))
+    for one, own in (
+        (
+            s.linear_chain(e, t, lengths=lengths, start=same[0, :], end=same[1, :]),
+            s.linear_chain(*arrays[:2], lengths=arrays[2], start=shared[0], end=shared[1]),
+        ),
+        (s.linear_chain(e, same), s.linear_chain(arrays[0], shared)),
+    ):
+        found = RESULTS[name](one, y)
+        assert type(found) is type(e)
+        assert_allclose(np.asarray(found), RESULTS[name](own, tags), rtol=1e-12, atol=1e-15)
 
 
 def test_half_precision_and_lists() -> None:

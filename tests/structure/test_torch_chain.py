@@ -59,7 +59,8 @@ def test_operators() -> None:
     z, alpha = (x.detach() for x in o.partition(chain))
     of = o.Marginals(*chain, alpha, z, torch.ones(3, dtype=torch.float64))
     torch.library.opcheck(o.marginals.torch.overload, o.marginals.torch.flatten(of))
-    torch.library.opcheck(o.best_path.torch.overload, o.best_path.torch.flatten(o.Chain(*(x.detach() for x in chain))))
+    paths = o.Paths(*(x.detach() for x in chain), 3)
+    torch.library.opcheck(o.best_paths.torch.overload, o.best_paths.torch.flatten(paths))
 
 
 def test_forbidden_steps_have_gradients_of_zero() -> None:

@@ -6,7 +6,7 @@ A path of tags has a probability proportional to e^score. Sums over all paths ar
 and their gradients are marginals. At T = 0 they give the best path.
 """
 
-from softargmax.structure.chain_operations import best_path_of, marginals_of, partition_of
+from softargmax.structure.chain_operations import best_paths_of, marginals_of, partition_of
 from softargmax.structure.contraction import plan_of
 from softargmax.structure.factor_graph import FactorGraph, factor_graph
 from softargmax.structure.linear_chain import LinearChain, in_order, linear_chain
@@ -25,7 +25,7 @@ __all__ = [
     "log_matmul",
 ]
 
-NODES = (partition_of, marginals_of, best_path_of, in_order)
+NODES = (partition_of, marginals_of, best_paths_of, in_order)
 """Functions that are nodes in the graphs of torch.compile, in addition to the public ones."""
 CONSTANTS = (plan_of,)
 """Functions that the compiler calls while it traces. Their results are constants of the graph."""

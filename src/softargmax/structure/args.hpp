@@ -38,7 +38,9 @@ struct ChainArgs {
     double* log_z = nullptr;  // one per item
     const double* g = nullptr;  // the incoming gradient of each log_z
     Matrices to_emissions, to_transitions;  // g times the marginals, in the shapes of emissions and transitions
-    std::int64_t* best = nullptr;  // items x length: the tags of the best path, and -1 beyond its end
+    std::int64_t paths = 1;  // number of best paths
+    double* scores = nullptr;  // items x paths: the largest scores
+    std::int64_t* best = nullptr;  // items x paths x length: the tags of the best paths, and -1 beyond the end
     int threads = 1;
 };
 
@@ -48,4 +50,4 @@ SOFTARGMAX_KERNEL(structure, multiply, const Args)
 SOFTARGMAX_KERNEL(structure, sum_terms, const Args)
 SOFTARGMAX_KERNEL(structure, forward_chain, const ChainArgs)
 SOFTARGMAX_KERNEL(structure, chain_marginals, const ChainArgs)
-SOFTARGMAX_KERNEL(structure, best_path, const ChainArgs)
+SOFTARGMAX_KERNEL(structure, best_paths, const ChainArgs)

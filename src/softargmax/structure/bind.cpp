@@ -127,20 +127,23 @@ struct PerTagField {
     }
     void put(ChainArgs& args, const HeldArray& x) const { args.*to = numbers<const double>(name, x, args.tags); }
 };
-// Contiguous numbers, one per item, or `length` or length x tags for each.
+// Contiguous numbers, `each` for every item.
 template <class T> struct PerItemField {
     using Value = HeldArray;
     const char* name;
     T* ChainArgs::* to;
-    int axes = 1;
+    std::int64_t (*each)(const ChainArgs&) = [](const ChainArgs&) { return std::int64_t{1}; };
     HeldArray read(nb::handle x) const {
         must_be_given(name, x);
         return HeldArray(x, !std::is_const_v<T>);
     }
-    void put(ChainArgs& args, const HeldArray& x) const {
-        const std::int64_t each = axes == 1 ? 1 : axes == 2 ? args.length : args.length * args.tags;
-        args.*to = numbers<T>(name, x, args.items * each);
-    }
+    void put(ChainArgs& args, const HeldArray& x) const { args.*to = numbers<T>(name, x, args.items * each(args)); }
+};
+struct PathsField {
+    using Value = std::int64_t;
+    const char* name;
+    std::int64_t read(nb::handle x) const { return number_of<std::int64_t>(name, x); }
+    void put(ChainArgs& args, std::int64_t x) const { args.paths = std::max<std::int64_t>(x, 1); }
 };
 
 template <class... Field>
@@ -198,7 +201,8 @@ void bind(nb::module_& module) {
     const ChainField transitions{"transitions", &ChainArgs::transitions, true};
     const PerTagField start{"start", &ChainArgs::start}, end{"end", &ChainArgs::end};
     const PerItemField<const std::int64_t> lengths{"lengths", &ChainArgs::lengths};
-    const PerItemField<double> log_z{"log_z", &ChainArgs::log_z}, alpha{"alpha", &ChainArgs::alpha, 3};
+    const PerItemField<double> log_z{"log_z", &ChainArgs::log_z},
+        alpha{"alpha", &ChainArgs::alpha, [](const ChainArgs& args) { return args.length * args.tags; }};
     bind_chain(module, "linear_chain", "Write log Z and the forward sums of each sequence", forward_chain, emissions,
                transitions, start, end, lengths, log_z, alpha);
     bind_chain(module, "linear_chain_vjp", "Write g times the marginals of tags, and of pairs of tags", chain_marginals,
@@ -206,9 +210,11 @@ void bind(nb::module_& module) {
                PerItemField<const double>{"g", &ChainArgs::g},
                ChainField{"to_emissions", &ChainArgs::to_emissions, false, true},
                ChainField{"to_transitions", &ChainArgs::to_transitions, true, true});
-    bind_chain(module, "linear_chain_best",
-               "Write the largest score, the tags of its path, and the best scores of prefixes", best_path, emissions,
-               transitions, start, end, lengths, log_z, PerItemField<std::int64_t>{"best", &ChainArgs::best, 2}, alpha);
+    bind_chain(module, "linear_chain_best", "Write the largest scores of paths, and the tags of these paths",
+               best_paths, emissions, transitions, start, end, lengths, PathsField{"num_paths"},
+               PerItemField<double>{"scores", &ChainArgs::scores, [](const ChainArgs& args) { return args.paths; }},
+               PerItemField<std::int64_t>{"best", &ChainArgs::best,
+                                          [](const ChainArgs& args) { return args.paths * args.length; }});
 }
 
 }  // namespace softargmax::structure

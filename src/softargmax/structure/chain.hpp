@@ -118,10 +118,11 @@ struct Sequence {
     double* alpha() const { return args.alpha + item * args.length * tags; }
 };
 
-// Adds the emissions of a position to `to`, with `start` and `end`. A sum with -inf is -inf.
-inline void add_emissions(const Sequence& of, std::int64_t t, double* row, double* to) {
+// Adds the emissions of a position to `to`, which has `each` numbers per tag, with `start` and `end`. A sum with -inf
+// is -inf.
+inline void add_emissions(const Sequence& of, std::int64_t t, double* row, double* to, std::int64_t each = 1) {
     const auto add = [&](const double* scores) {
-        for (std::int64_t j = 0; j < of.tags; ++j) to[j] = Step::term(to[j], scores[j]);
+        for (std::int64_t j = 0; j < of.tags * each; ++j) to[j] = Step::term(to[j], scores[j / each]);
     };
     of.emissions.read(t, 0, of.tags, row, -kInf);
     add(row);

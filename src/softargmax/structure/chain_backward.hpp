@@ -1,4 +1,4 @@
-// The marginals of linear chains, which are the gradients of log Z, and the best path.
+// The marginals of linear chains, which are the gradients of log Z.
 #pragma once
 
 #include "structure/chain.hpp"
@@ -74,45 +74,6 @@ template <class T> void move_pairs(double* pairs, std::int64_t tags, T* to) {
         for (std::int64_t j = 0; j < tags; ++j)
             to[i * tags + j] = static_cast<T>(static_cast<double>(to[i * tags + j]) + pairs[j * pitch + i]);
     std::fill_n(pairs, tags * pitch, 0.0);
-}
-
-// The largest score of a path, and the tags of one such path. Of several best tags it has the first.
-inline void best_path(const Sequence& of) {
-    const std::int64_t tags = of.tags, length = of.length;
-    const auto row = numbers<double>(whole_packs(tags)), score = numbers<double>(tags * whole_packs(tags));
-    double* alpha = of.alpha();
-    std::fill_n(alpha, of.args.length * tags, -kInf);
-    std::int64_t* const best = of.args.best + of.item * of.args.length;
-    std::fill_n(best, of.args.length, std::int64_t{-1});
-    const auto load = [&](std::int64_t t) {
-        const Matrix2D from = of.transitions(t);
-        for (std::int64_t i = 0; i < tags; ++i) from.read(i, 0, tags, score.get() + i * whole_packs(tags), -kInf);
-    };
-    // Returns the first source with the largest score, and this score. A NaN is larger than all numbers.
-    const auto source = [&](const double* from, std::int64_t j, bool steps) {
-        std::pair<std::int64_t, double> found{0, -kInf};
-        for (std::int64_t i = 0; i < tags; ++i) {
-            const double z = steps ? Step::term(from[i], score[i * whole_packs(tags) + j]) : from[i];
-            if (z > found.second || (z != z && found.second == found.second)) found = {i, z};
-        }
-        return found;
-    };
-    for (std::int64_t t = 0; t < length; ++t) {
-        double* const at = alpha + t * tags;
-        if (t > 0 && (t == 1 || !of.shares_transitions())) load(t - 1);
-        for (std::int64_t j = 0; j < tags; ++j) at[j] = t ? source(at - tags, j, true).second : 0;
-        add_emissions(of, t, row.get(), at);
-    }
-    of.args.log_z[of.item] = 0;
-    if (length == 0) return;
-    const auto last = source(alpha + (length - 1) * tags, 0, false);
-    of.args.log_z[of.item] = last.second;
-    if (last.second == -kInf || last.second != last.second) return;
-    best[length - 1] = last.first;
-    for (std::int64_t t = length - 1; t > 0; --t) {
-        if (!of.shares_transitions()) load(t - 1);
-        best[t - 1] = source(alpha + (t - 1) * tags, best[t], true).first;
-    }
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME::structure

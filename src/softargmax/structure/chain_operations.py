@@ -37,12 +37,22 @@ class Partition(NamedTuple):
     alpha: Any
 
 
-class BestPath(NamedTuple):
-    """The largest score, the tags of its path (-1 beyond its end), and the largest scores of all beginnings."""
+class Paths(NamedTuple):
+    """A chain, and the number of best paths."""
 
-    log_z: Any
+    emissions: Packed
+    transitions: Packed
+    start: Dense
+    end: Dense
+    lengths: Integers
+    num_paths: int
+
+
+class BestPaths(NamedTuple):
+    """The largest scores (N, K), and the tags of their paths (N, K, L), -1 beyond the end."""
+
+    scores: Any
     best: Any
-    alpha: Any
 
 
 class Marginals(NamedTuple):
@@ -101,11 +111,14 @@ marginals: Operation[Marginals, ToScores] = Operation(
     constant={"lengths", "alpha", "log_z"},
 )
 
-best_path: Operation[Chain, BestPath] = Operation(
+best_paths: Operation[Paths, BestPaths] = Operation(
     "linear_chain_best",
-    Chain,
-    BestPath(_PARTITION[0], Result("emissions", "int64", "tuple(emissions.shape[:2])"), _PARTITION[1]),
-    definition=reference_chain.best_path,
+    Paths,
+    BestPaths(
+        Result("emissions", "float64", "(emissions.shape[0], num_paths)"),
+        Result("emissions", "int64", "(emissions.shape[0], num_paths, emissions.shape[1])"),
+    ),
+    definition=reference_chain.best_paths,
     kernels={"cpu": _native.linear_chain_best},
     differentiable=False,
 )
@@ -124,6 +137,6 @@ def marginals_of(i: Marginals) -> ToScores:
     return marginals(i)
 
 
-def best_path_of(i: Chain) -> BestPath:
-    """Return the best path."""
-    return best_path(i)
+def best_paths_of(i: Paths) -> BestPaths:
+    """Return the best paths."""
+    return best_paths(i)

@@ -11,12 +11,12 @@ from softargmax.core.arrays import device_of, namespace
 from softargmax.core.seeds import SEEDS, seed_of, stream_of
 
 
-def draws_of(num_samples: Any) -> int:
-    """Check the number of draws of each item. None stands for one draw without an axis of its own."""
-    draws = 1 if num_samples is None else check.integer(num_samples, "num_samples")
-    if draws < 1:
-        raise ValueError(f"num_samples: expected an integer of at least 1, got {draws}")
-    return draws
+def count_of(count: Any, name: str) -> int:
+    """Check the number of draws or paths of each item. None stands for one without an axis of its own."""
+    found = 1 if count is None else check.integer(count, name)
+    if found < 1:
+        raise ValueError(f"{name}: expected an integer of at least 1, got {found}")
+    return found
 
 
 def seed_number(z: Any, seed: Any, generator: Any) -> int:

@@ -23,7 +23,7 @@ from softargmax.structure.contraction import (
     plan_of,
     shapes_of,
 )
-from softargmax.structure.draws import draws_of, seed_at, seed_number, streams_of
+from softargmax.structure.draws import count_of, seed_at, seed_number, streams_of
 from softargmax.structure.reference_chain import plus
 from softargmax.structure.results import BestConfiguration
 
@@ -211,7 +211,7 @@ class FactorGraph:
         The variables are drawn in the reverse of the order in which they are eliminated. A draw depends on its factors,
         the seed and the id of its item in `stream` only. `seed`, `stream` and `generator` are those of `categorical`.
         """
-        draws = draws_of(num_samples)
+        draws = count_of(num_samples, "num_samples")
         z, tables = self._factors[0], self._tables()
         none = self._whole(tables) == -math.inf
         if check.inspectable(none) and bool(namespace(none).any(none)):

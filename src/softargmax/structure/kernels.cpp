@@ -1,5 +1,6 @@
 // The kernels of the log semiring and of linear chains, for all items of a batch. Compiled once for each instruction
 // set.
+#include "structure/best_paths.hpp"
 #include "structure/chain_backward.hpp"
 #include "structure/term_sums.hpp"
 
@@ -106,11 +107,9 @@ void chain_marginals(const ChainArgs& args) {
     if (args.emissions.type == Type::f64) marginals_as<double>(args);
     else marginals_as<float>(args);
 }
-void best_path(const ChainArgs& args) {
+void best_paths(const ChainArgs& args) {
     const FloatEnvironment environment;
-    parallel_for(args.threads, args.items, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t item = begin; item < end; ++item) best_path(Sequence{args, item});
-    });
+    parallel_each(args.threads, args.items, [&](std::int64_t item) { BestPaths({args, item}).compute(); });
 }
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME::structure

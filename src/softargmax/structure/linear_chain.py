@@ -21,8 +21,8 @@ from softargmax.core.types import Array, Generator, Integers, Logits, Numbers, o
 from softargmax.sample import categorical
 from softargmax.structure import chain_operations as operations
 from softargmax.structure.arguments import check_classes, integers_of
-from softargmax.structure.chain_operations import Chain, Marginals
-from softargmax.structure.draws import draws_of, seed_at, seed_number, streams_of
+from softargmax.structure.chain_operations import Chain, Marginals, Paths
+from softargmax.structure.draws import count_of, seed_at, seed_number, streams_of
 from softargmax.structure.reference_chain import at_position, ends, plus, with_ends
 from softargmax.structure.results import BestPath
 
@@ -170,7 +170,9 @@ class LinearChain:
         e, y, lengths = self._chain.emissions, self._tags(tags), self._lengths
         xp = namespace(e)
         of_tags = xp.take_along_axis(e, y[..., None], axis=-1)
-        total = in_order(of_tags[..., 0], self._inside) + in_order(self._transitions_of(y), self._inside[:, 1:])
+        total = in_order(of_tags[..., 0], self._inside) + in_order(
+            self._transitions_of(y), self._after_first(self._inside)
+        )
         for place, scores in zip(ends(lengths), (self._chain.start, self._chain.end), strict=True):
             tag = at_position(y[..., None], place)[:, 0]
             total = plus(total, xp.where(lengths > 0, xp.take(scores, tag, axis=0), 0.0))
@@ -183,8 +185,10 @@ class LinearChain:
         device = device_of(y)
         item = xp.arange(y.shape[0], device=device)[:, None] if items > 1 else 0
         step = xp.arange(self._steps, device=device)[None, :] if steps > 1 else 0
-        row = (item * steps + step) * tags + y[:, :-1]
-        found = xp.take(xp.reshape(t, (items * steps * tags * tags,)), xp.reshape(row * tags + y[:, 1:], (-1,)), axis=0)
+        row = (item * steps + step) * tags + y[:, : self._steps]
+        found = xp.take(
+            xp.reshape(t, (items * steps * tags * tags,)), xp.reshape(row * tags + self._after_first(y), (-1,)), axis=0
+        )
         return xp.reshape(found, (y.shape[0], self._steps))
 
     def log_prob(self, tags: Integers) -> Array:
@@ -194,10 +198,15 @@ class LinearChain:
         none = log_z == -math.inf
         return self._rows(xp.where(none, -math.inf, score - xp.where(none, 0.0, log_z)))
 
-    def best(self) -> BestPath:
-        """Return a path with the largest score (Viterbi), and its score. Of equal tags it has the first."""
-        found = operations.best_path_of(self._chain)
-        return BestPath(self._shaped(found.best), self._rows(found.log_z))
+    def best(self, num_paths: int | None = None) -> BestPath:
+        """Return a path with the largest score (Viterbi), and its score. Of equal tags it has the first.
+
+        With `num_paths`, the tags (..., num_paths, L) and scores (..., num_paths) of the best paths, from the best. The
+        places of paths that do not exist have tags of -1 and a score of -inf.
+        """
+        found = operations.best_paths_of(Paths(*self._chain, count_of(num_paths, "num_paths")))
+        tags, scores = (self._shaped(x if num_paths is not None else x[:, 0, ...]) for x in (found.best, found.scores))
+        return BestPath(tags, as_number(namespace(scores).astype(scores, self._chain.emissions.dtype)))
 
     def sample(
         self,
@@ -212,19 +221,23 @@ class LinearChain:
         A path is drawn from its end. It depends on its sequence, the seed and the sequence's id in `stream` only, and
         has tags of -1 beyond the end. `seed`, `stream` and `generator` are those of `categorical`.
         """
-        draws = draws_of(num_samples)
+        draws = count_of(num_samples, "num_samples")
         tags = self._draw(
             draws,
             seed_number(self._chain.emissions, seed, generator),
             streams_of(self._chain.emissions, self._batch, stream, draws),
         )
-        return self._shaped(tags[:, 0] if num_samples is None else tags)
+        return self._shaped(tags[:, 0, :] if num_samples is None else tags)
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
     @property
     def _steps(self) -> int:
         return max(int(self._chain.emissions.shape[1]) - 1, 0)
+
+    def _after_first(self, x: Any) -> Any:
+        """Return the numbers of all positions but the first."""
+        return x[:, x.shape[1] - self._steps :]
 
     def _rows(self, x: Any) -> Any:
         xp = namespace(x)
@@ -250,7 +263,7 @@ class LinearChain:
         """Return the arguments with separate transitions for each sequence, and for each of `steps` steps."""
         t = self._chain.transitions
         shape = (self._chain.emissions.shape[0], steps, *t.shape[2:])
-        return self._chain._replace(transitions=namespace(t).broadcast_to(t[:, :steps], shape))
+        return self._chain._replace(transitions=namespace(t).broadcast_to(t[:, : min(steps, t.shape[1]), ...], shape))
 
     def _tags(self, tags: Any) -> Any:
         """Check a path, and replace the tags beyond its end by 0."""
@@ -267,9 +280,9 @@ class LinearChain:
         tag, tags = xp.zeros((rows,), dtype=lengths.dtype, device=device_of(e)), []
         lengths = _repeated(lengths, draws)
         for t in reversed(range(e.shape[1])):
-            z = _repeated(alpha[:, t], draws)
+            z = _repeated(alpha[:, t, :], draws)
             if t < self._steps:
-                of_step = transitions[:, 0 if transitions.shape[1] == 1 else t]
+                of_step = transitions[:, 0 if transitions.shape[1] == 1 else t, ...]
                 to = xp.broadcast_to(of_step, (e.shape[0], size, size))
                 columns = xp.take_along_axis(_repeated(to, draws), tag[:, None, None], axis=2)[..., 0]
                 z = xp.where((t + 1 < lengths)[:, None], plus(z, xp.astype(columns, z.dtype)), z)
@@ -285,7 +298,7 @@ def _repeated(x: Any, times: int) -> Any:
     """Repeat each item of the first axis."""
     xp = namespace(x)
     shape = (x.shape[0], times, *x.shape[1:])
-    return xp.reshape(xp.broadcast_to(x[:, None], shape), (x.shape[0] * times, *x.shape[1:]))
+    return xp.reshape(xp.broadcast_to(x[:, None, ...], shape), (x.shape[0] * times, *x.shape[1:]))
 
 
 def _expected(scores: Any, p: Any) -> Any:
@@ -311,7 +324,7 @@ def _transitions(transitions: Any, e: Any, batch: tuple[int, ...]) -> Any:
     t = check.scores(like(transitions, e, "transitions"), "transitions")
     xp, (length, tags) = namespace(t), e.shape[1:]
     if tuple(t.shape) == (tags, tags):
-        return t[None, None]
+        return t[None, None, ...]
     steps = max(length - 1, 0)
     if tuple(t.shape) == (*batch, 1, tags, tags):
         return xp.reshape(t, (e.shape[0], 1, tags, tags))

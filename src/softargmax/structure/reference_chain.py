@@ -39,14 +39,14 @@ def _lse(z: Any, axis: int) -> Any:
 
 def _step(transitions: Any, t: int) -> Any:
     """Return the transitions from position t to t + 1."""
-    return transitions[:, 0 if transitions.shape[1] == 1 else t]
+    return transitions[:, 0 if transitions.shape[1] == 1 else t, ...]
 
 
 def _alphas(e: Any, transitions: Any, lengths: Any) -> list[Any]:
     xp = namespace(e)
     found: list[Any] = []
     for t in range(e.shape[1]):
-        to = e[:, t]
+        to = e[:, t, :]
         if t:
             to = plus(to, _lse(plus(found[-1][:, :, None], _step(transitions, t - 1)), 1))
         found.append(xp.where((t < lengths)[:, None], to, -INF))
@@ -55,11 +55,11 @@ def _alphas(e: Any, transitions: Any, lengths: Any) -> list[Any]:
 
 def _betas(e: Any, transitions: Any, lengths: Any) -> list[Any]:
     xp = namespace(e)
-    beta = xp.zeros_like(e[:, 0]) if e.shape[1] else None
+    beta = xp.zeros_like(e[:, 0, :]) if e.shape[1] else None
     found: list[Any] = []
     for t in reversed(range(e.shape[1])):
         if t + 1 < e.shape[1]:
-            after = _lse(plus(_step(transitions, t), plus(e[:, t + 1], beta)[:, None, :]), 2)
+            after = _lse(plus(_step(transitions, t), plus(e[:, t + 1, :], beta)[:, None, :]), 2)
             beta = xp.where((t + 1 < lengths)[:, None], after, 0.0)
         found.insert(0, beta)
     return found
@@ -120,7 +120,9 @@ def marginals(emissions: Any, transitions: Any, start: Any, end: Any, lengths: A
     to_e = xp.astype(xp.stack(found, axis=1), emissions.dtype) if found else emissions
     pairs = []
     for t in range(e.shape[1] - 1):
-        score = plus(alphas[t][:, :, None], plus(_step(wide_transitions, t), plus(e[:, t + 1], betas[t + 1])[:, None]))
+        score = plus(
+            alphas[t][:, :, None], plus(_step(wide_transitions, t), plus(e[:, t + 1, :], betas[t + 1])[:, None, :])
+        )
         inside = (t + 1 < lengths)[:, None, None]
         pairs.append(g[:, None, None] * _exp(xp.where(inside, score, -INF), log_z[:, :, None]))
     empty = xp.zeros((e.shape[0], 0, *transitions.shape[2:]), dtype=e.dtype, device=device_of(e))
@@ -139,32 +141,43 @@ def _exp(score: Any, log_z: Any) -> Any:
 
 
 @np.errstate(all="ignore")
-def best_path(emissions: Any, transitions: Any, start: Any, end: Any, lengths: Any) -> tuple[Any, Any, Any]:
-    """Return the largest score of a path, its tags, and the largest scores of all beginnings of paths."""
+def best_paths(emissions: Any, transitions: Any, start: Any, end: Any, lengths: Any, num_paths: int) -> tuple[Any, Any]:
+    """Return the largest scores of paths, and their tags.
+
+    The state has the largest scores of paths to each tag, (N, C, K), and the previous place of each, tag K + rank.
+    """
     e, transitions = _wide(emissions, transitions)
-    e = with_ends(e, start, end, lengths)
-    xp = namespace(e)
-    alphas: list[Any] = []
-    for t in range(e.shape[1]):
-        to = e[:, t]
+    e, xp = with_ends(e, start, end, lengths), namespace(e)
+    (items, length, tags), ranks = e.shape, xp.arange(num_paths, device=device_of(e))
+    value = xp.where(ranks == 0, xp.zeros((items, tags, 1), dtype=e.dtype, device=device_of(e)), -INF)
+    own = xp.broadcast_to(xp.reshape(xp.arange(tags * num_paths, device=device_of(e)), (tags, num_paths)), value.shape)
+    froms: list[Any] = []
+    for t in range(length):
+        previous, source = value, own
         if t:
-            to = plus(to, xp.max(plus(alphas[-1][:, :, None], _step(transitions, t - 1)), axis=1))
-        alphas.append(xp.where((t < lengths)[:, None], to, -INF))
-    score = xp.zeros(e.shape[0], dtype=e.dtype, device=device_of(e))
-    tag = xp.zeros_like(lengths)
-    tags: list[Any] = []
-    for t in reversed(range(e.shape[1])):
-        z = alphas[t]
-        score = xp.where(lengths == t + 1, xp.max(z, axis=-1), score)
-        if t + 1 < e.shape[1]:
-            columns = xp.take_along_axis(_all_items(_step(transitions, t), z), tag[:, None, None], axis=2)[..., 0]
-            z = xp.where((t + 1 < lengths)[:, None], plus(z, columns), z)
-        tag = xp.astype(xp.argmax(z, axis=-1), lengths.dtype)
-        tags.insert(0, xp.where(t < lengths, tag, -1))
-    none = (score == -INF) | xp.isnan(score)
-    best = xp.stack(tags, axis=1) if tags else xp.zeros(tuple(e.shape[:2]), dtype=lengths.dtype)
-    return score, xp.where(none[:, None], -1, best), xp.stack(alphas, axis=1) if alphas else e
+            step = _step(transitions, t - 1)
+            terms = xp.permute_dims(plus(value[:, :, None, :], step[..., None]), (0, 2, 1, 3))
+            previous, source = _largest(xp.reshape(terms, (items, tags, tags * num_paths)), num_paths)
+        inside = (t < lengths)[:, None, None]
+        value = xp.where(inside, plus(previous, e[:, t, :, None]), value)
+        froms.append(xp.where(inside, source, own))
+    scores, at = _largest(xp.reshape(value, (items, tags * num_paths)), num_paths)
+    best: list[Any] = []
+    for t in reversed(range(length)):
+        best.insert(0, xp.where((t < lengths)[:, None], at // num_paths, -1))
+        at = xp.take_along_axis(xp.reshape(froms[t], (items, tags * num_paths)), at, axis=1)
+    scores = xp.where((lengths == 0)[:, None], xp.where(ranks == 0, 0.0, xp.full_like(scores, -INF)), scores)
+    none = (scores == -INF) | xp.isnan(scores)
+    empty = xp.zeros((items, num_paths, 0), dtype=lengths.dtype, device=device_of(e))
+    return scores, xp.where(none[..., None], -1, xp.stack(best, axis=2) if best else empty)
 
 
-def _all_items(x: Any, like: Any) -> Any:
-    return namespace(x).broadcast_to(x, (like.shape[0], *x.shape[1:]))
+def _largest(z: Any, count: int) -> tuple[Any, Any]:
+    """Return the largest scores of the last axis, from the largest, and their places: of equal ones, the first.
+
+    If a score is NaN, all results are.
+    """
+    xp = namespace(z)
+    nan = xp.any(xp.isnan(z), axis=-1, keepdims=True)
+    order = xp.argsort(xp.where(nan, 0.0, z), axis=-1, descending=True, stable=True)[..., :count]
+    return xp.where(nan, math.nan, xp.take_along_axis(z, order, axis=-1)), order
