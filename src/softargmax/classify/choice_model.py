@@ -18,6 +18,7 @@ from softargmax.classify.choice_sets import (
     ChoiceSets,
     Layout,
     check_ranks,
+    choices,
     column,
     finite,
     labels_of,
@@ -57,6 +58,7 @@ class ChoiceModel(BaseEstimator):
     log_likelihood_: float
     null_log_likelihood_: float
     n_choosers_: int
+    _takes_ranks = True
 
     @public
     def fit(
@@ -106,7 +108,7 @@ class ChoiceModel(BaseEstimator):
             del self.alternatives_
         rank = ranks_of(y, available, len(table))
         sets, layout = self._sets(table, choosers, labels, available, offset, rank, sample_weight)
-        check_ranks(sets.rank, layout)
+        self._check_choices(sets, layout)
         self._check_constants(sets)
         names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)])
         constants = [str(one) for one in getattr(self, "alternatives_", [])[1:]]
@@ -132,6 +134,54 @@ class ChoiceModel(BaseEstimator):
         p = np.zeros(len(table))
         p[layout.rows] = np.exp(self._log_probabilities(sets))
         return p
+
+    @public
+    def predict(
+        self,
+        X: ArrayLike,
+        choosers: ArrayLike,
+        *,
+        alternatives: ArrayLike | None = None,
+        available: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+    ) -> Array:
+        """Return True for the most probable row of each chooser, shape (n,): of equal ones, the first.
+
+        Arguments are those of `fit`. ``labels[model.predict(...)]`` are the predicted alternatives.
+        """
+        p = self.predict_proba(X, choosers, alternatives=alternatives, available=available, offset=offset)
+        _, chooser = np.unique(np.asarray(choosers), return_inverse=True)
+        order = np.lexsort((-p, chooser))  # stable
+        best = np.zeros(len(p), bool)
+        best[order[np.flatnonzero(np.diff(chooser[order], prepend=-1))]] = True
+        return best
+
+    @public
+    def score(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        choosers: ArrayLike,
+        *,
+        alternatives: ArrayLike | None = None,
+        available: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> float:
+        """Return the mean log-likelihood of a chooser's choice or ranking, at most 0. Arguments are those of `fit`.
+
+        On the table of the fit it is ``log_likelihood_`` divided by the sum of the weights of the choosers.
+        """
+        check_is_fitted(self)
+        table, labels = self._table(X, alternatives, reset=False)
+        rank = ranks_of(y, available, len(table))
+        sets, layout = self._sets(table, choosers, labels, available, offset, rank, sample_weight)
+        self._check_choices(sets, layout)
+        total = 0.0
+        for begin, end in sets.blocks():
+            for choice, _ in choices(sets.part(begin, end)):
+                total += float(choice.weight @ self._log_probabilities(choice)[choice.rank > 0])
+        return total / float(sets.weight.sum())
 
     @public
     def summary(self, *, robust: bool = False, confidence: float = 0.95) -> CoefficientTable:
@@ -226,6 +276,11 @@ class ChoiceModel(BaseEstimator):
         weight = weights_of(sample_weight, layout, len(X))
         sets = ChoiceSets(X, layout.offsets, rank, offset, weight, number, constants, position)
         return sets if layout.is_identity(len(X)) else sets.taken(layout.rows, layout.offsets, weight), layout
+
+    def _check_choices(self, sets: ChoiceSets, layout: Layout) -> None:
+        check_ranks(sets.rank, layout)
+        if sets.rank.max() > 1 and not self._takes_ranks:
+            raise ValueError("y: expected one choice for each chooser, got ranks; use ConditionalLogit for ranks")
 
     def _check_constants(self, sets: ChoiceSets) -> None:
         """Raise ValueError if nobody chose one of the alternatives: its constant would be -inf."""

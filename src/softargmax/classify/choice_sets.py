@@ -214,7 +214,7 @@ def likelihood(sets: ChoiceSets, coef: Array) -> Likelihood:
     gradient, information, outer = np.zeros(size), np.zeros((size, size)), np.zeros((size, size))
     for begin, end in sets.blocks():
         each = np.zeros((end - begin, size))  # the gradient of each set
-        for choice, owner in _choices(sets.part(begin, end)):
+        for choice, owner in choices(sets.part(begin, end)):
             counts, starts, X = np.diff(choice.offsets), choice.offsets[:-1], choice.features()
             log_p = segment_log_softmax(choice.scores(coef), choice.offsets)
             chosen = np.flatnonzero(choice.rank)
@@ -229,7 +229,7 @@ def likelihood(sets: ChoiceSets, coef: Array) -> Likelihood:
     return Likelihood(value, gradient, information, outer)
 
 
-def _choices(block: ChoiceSets) -> Iterator[tuple[ChoiceSets, Array]]:
+def choices(block: ChoiceSets) -> Iterator[tuple[ChoiceSets, Array]]:
     """Yield sets with one choice each, and the number of the set in the block.
 
     A ranking is a sequence of choices among those that remain: the model of Plackett and Luce.

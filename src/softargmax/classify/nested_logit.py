@@ -116,6 +116,8 @@ class NestedLogit(ChoiceModel):
 
     # --- parts --------------------------------------------------------------------------------------------------------
 
+    _takes_ranks = False
+
     @property
     def _tree(self) -> Tree:
         return tree_of(self.nests)
@@ -130,8 +132,6 @@ class NestedLogit(ChoiceModel):
 
     def _maximise(self, sets: ChoiceSets, tol: float, steps: int) -> None:
         """Use L-BFGS and then Newton's method, whose Hessian is a difference of gradients."""
-        if sets.rank.max() > 1:
-            raise ValueError("y: expected one choice for each chooser, got ranks; use ConditionalLogit for ranks")
         tree, features = self._tree, len(self.names_)
         self.names_ = np.array([*self.names_, *tree.names], dtype=str)
         choices = _Choices(sets, levels_of(tree, sets.offsets, sets.position), features)
