@@ -41,6 +41,13 @@ def test_the_coefficients_are_those_of_the_library(fit):
     assert found["likelihood_ratio"]["degrees_of_freedom"] == 4
 
 
+def test_an_offset_is_a_known_part_of_the_score(fit):
+    found = fit("--alternatives", "mode", "--offset", "hours", "--json").json()
+    model = ConditionalLogit().fit(PRICE[:, None], CHOSEN, OWNER, alternatives=LABEL, offset=HOURS)
+    assert found["coefficients"]["names"] == ["price", "car", "train"]
+    np.testing.assert_allclose(found["coefficients"]["coef"], model.coef_, rtol=1e-9)
+
+
 def test_true_and_false_are_choices(fit):
     words = fit("--drop", "mode", "--json", text=table(CHOSEN.astype(bool))).json()
     assert words["coefficients"] == fit("--drop", "mode", "--json").json()["coefficients"]
@@ -69,7 +76,9 @@ def test_the_report(fit):
         (("--drop", "mode", "-o", "out.model"), None, 2, "--choices cannot be combined with --model, --output"),
         (("--drop", "mode", "--model", "lda"), None, 2, "--choices cannot be combined with --model"),
         (("--drop", "mode", "--folds", "3"), None, 2, "--choices cannot be combined with"),
-        (("--alternatives", "traveller"), None, 1, "expected three columns for --target, --choices and --alternatives"),
+        (("--alternatives", "traveller"), None, 1, "expected different columns for --target, --choices"),
+        (("--drop", "mode", "--offset", "chosen"), None, 1, "expected different columns for --target, --choices"),
+        (("--offset", "mode"), None, 1, "column 'mode': expected numbers for --offset, got words"),
     ],
 )
 def test_bad_input(fit, options, text, code, message):

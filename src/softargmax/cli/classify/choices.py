@@ -2,46 +2,64 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.markup import escape
 
 from softargmax.cli import render
-from softargmax.cli.classify import columns
+from softargmax.cli.classify import columns, decimals
 from softargmax.cli.classify.cross_validation import collected_warnings
 from softargmax.cli.errors import FailedRunError, refused_as
 from softargmax.cli.texts import column
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from softargmax.cli.classify.csv_file import Source
 
 TITLE = "conditional logit"
 WORDS = {"true": 1.0, "false": 0.0}
 
 
-def command(
-    source: Source, target: str, choosers: str, alternatives: str | None, left_out: list[str], *, json: bool
-) -> None:
+class Roles(NamedTuple):
+    """Names or numbers of the columns that are no features."""
+
+    target: str
+    choosers: str
+    alternatives: str | None = None
+    offset: str | None = None
+
+    def names(self, source: Source) -> Roles:
+        """Return the names of the columns. Raise an error if there is no such column, or one has two roles."""
+        there = source.table().column_names
+        options = ("--target", "--choices", "--alternatives", "--offset")
+        found = [
+            None if name is None else there[column(name, there, option, source.name)]
+            for name, option in zip(self, options, strict=True)
+        ]
+        given = [name for name in found if name is not None]
+        if len(set(given)) < len(given):
+            raise FailedRunError(f"{source.name}: expected different columns for {', '.join(options)}")
+        return Roles(*found)  # type: ignore[arg-type]
+
+
+def command(source: Source, roles: Roles, left_out: list[str], *, json: bool) -> None:
     """Fit a model, and print the report."""
-    found = fitted(source, target, choosers, alternatives, left_out)
+    found = fitted(source, roles, left_out)
     if json:
         print(render.as_json(found))
     else:
         printed(found)
 
 
-def fitted(source: Source, target: str, choosers: str, alternatives: str | None, left_out: list[str]) -> dict[str, Any]:
-    """Fit a model, and return the report. The arguments are names or numbers of columns."""
+def fitted(source: Source, roles: Roles, left_out: list[str]) -> dict[str, Any]:
+    """Fit a model, and return the report."""
     from softargmax.classify import ConditionalLogit
 
-    there = source.table().column_names
-    owner = there[column(choosers, there, "--choices", source.name)]
-    labels = None if alternatives is None else there[column(alternatives, there, "--alternatives", source.name)]
-    same = [name for name in (owner, labels) if name == there[column(target, there, "--target", source.name)]]
-    if same or owner == labels:
-        raise FailedRunError(f"{source.name}: expected three columns for --target, --choices and --alternatives")
-    chosen, table, target = columns.learned(source, target, [*left_out, owner, *([labels] if labels else [])])
+    target, owner, labels, offset = roles.names(source)
+    no_features = [name for name in (owner, labels, offset) if name is not None]
+    chosen, table, target = columns.learned(source, target, [*left_out, *no_features])
     if chosen.categories:
         name = next(iter(chosen.categories))
         raise FailedRunError(
@@ -52,12 +70,13 @@ def fitted(source: Source, target: str, choosers: str, alternatives: str | None,
     y = np.array([rank_in(word, target, source.name, row) for row, word in enumerate(table[target].to_pylist(), 1)])
     names = None if labels is None else columns.words_of(table, labels, source.name).astype(str)
     owners = columns.words_of(table, owner, source.name).astype(str)
+    known = None if offset is None else known_of(table, offset, source)
     model = ConditionalLogit()
     with (
         refused_as(FailedRunError, f"{source.name}: {target} is y, and {owner} are choosers: "),
         collected_warnings() as warned,
     ):
-        model.fit(X, y, owners, alternatives=names)
+        model.fit(X, y, owners, alternatives=names, offset=known)
     rows = model.summary()._asdict()
     rows["names"] = [*chosen.numbers, *model.names_[X.shape[1] :].tolist()]
     test = model.likelihood_ratio_test()
@@ -67,6 +86,15 @@ def fitted(source: Source, target: str, choosers: str, alternatives: str | None,
         "pseudo_r2": 1.0 - model.log_likelihood_ / model.null_log_likelihood_,
         "likelihood_ratio": test._asdict(), "coefficients": rows, "warnings": warned,
     }  # fmt: skip
+
+
+def known_of(table: Any, name: str, source: Source) -> NDArray[Any]:
+    """Return the known part of each row's score."""
+    where = f"{source.name}: column {name!r}"
+    numbers = decimals.numbers_in(table[name], source.mark, where)
+    if numbers is None:
+        raise FailedRunError(f"{where}: expected numbers for --offset, got words")
+    return columns.numbers_of(table.set_column(table.column_names.index(name), name, numbers), name, source.name)
 
 
 def rank_in(word: str | None, target: str, source: str, row: int) -> float:

@@ -43,6 +43,9 @@ Choosers = Annotated[
 Alternatives = Annotated[
     str | None, typer.Option("--alternatives", metavar="COLUMN", help="With --choices: the label of the alternative.")
 ]
+Offset = Annotated[
+    str | None, typer.Option("--offset", metavar="COLUMN", help="With --choices: a known part of the row's score.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -61,6 +64,7 @@ def command(  # noqa: PLR0913 one argument per option
     seed: Seed = 0,
     choices_of: Choosers = None,
     alternatives: Alternatives = None,
+    offset: Offset = None,
     json: Json = False,
 ) -> None:
     """Train a classifier that predicts one column of a CSV file from the others, or a model of choices (--choices)."""
@@ -70,8 +74,8 @@ def command(  # noqa: PLR0913 one argument per option
         raise WrongUseError(f"--C {C:g}: expected a number above 0 (inf: no penalty)")
     if model != "softmax" and (C is not None or l1_ratio is not None):
         raise WrongUseError(f"--C, --l1-ratio: expected with --model softmax only, got --model {model}")
-    if choices_of is None and alternatives is not None:
-        raise WrongUseError("--alternatives: expected with --choices only")
+    if choices_of is None and (alternatives, offset) != (None, None):
+        raise WrongUseError("--alternatives, --offset: expected with --choices only")
     others = (
         model != "softmax" or output or calibrate or C is not None or l1_ratio is not None or (folds, seed) != (5, 0)
     )
@@ -83,7 +87,7 @@ def command(  # noqa: PLR0913 one argument per option
     models.check_output(output, data)
     rows_file = csv_file.Source(data, header=header, known=[target])
     if choices_of is not None:
-        choices.command(rows_file, target, choices_of, alternatives, drop or [], json=json)
+        choices.command(rows_file, choices.Roles(target, choices_of, alternatives, offset), drop or [], json=json)
         return
     chosen, table, target = columns.learned(rows_file, target, drop or [])
     y = classes_of(table, target, rows_file, folds)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softargmax.cli.tour.attention import run as attention
+from softargmax.cli.tour.choices import run as choices
 from softargmax.cli.tour.classifiers import run as classifiers
 from softargmax.cli.tour.digit_scores import run as digits
 from softargmax.cli.tour.regression import run as regression
@@ -42,6 +43,7 @@ STOPS = (
     Stop("digits", "Real scores: handwritten digits", digits),
     Stop("regression", "A classifier trained on the digits: cross-entropy and its gradient", regression),
     Stop("classifiers", "Six classifiers and their calibration", classifiers),
+    Stop("choices", "Choices among alternatives: how 210 people travel", choices),
     Stop("sparse", "Probabilities that are exactly 0", sparse),
     Stop("sampling", "Draws: a bandit, and samples with a gradient", sampling),
     Stop("attention", "Attention: entropy in long memories, soft and hard reads", attention),
