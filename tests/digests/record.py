@@ -42,7 +42,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 FILE, CHANGED = HERE / "digests.json", HERE / "changed.json"
-ROOMS = "normalize", "sparse", "sample", "loss", "attend", "output"
+ROOMS = "normalize", "sparse", "sample", "loss", "attend", "output", "structure"
 PINNED = {
     "ATEN_CPU_CAPABILITY": "default",
     "DNNL_MAX_CPU_ISA": "SSE41",
@@ -195,7 +195,7 @@ def with_new(found: dict[str, Digests]) -> dict[str, Digests]:
     """Return the committed record, extended by the cases that it does not have."""
     every = read()
     for room, digests in found.items():
-        every[room] |= {what: cases | every[room].get(what, {}) for what, cases in digests.items()}
+        every[room] = every.get(room, {}) | {what: cases | every.get(room, {}).get(what, {}) for what, cases in digests.items()}
     return every
 
 
