@@ -195,7 +195,9 @@ def with_new(found: dict[str, Digests]) -> dict[str, Digests]:
     """Return the committed record, extended by the cases that it does not have."""
     every = read()
     for room, digests in found.items():
-        every[room] = every.get(room, {}) | {what: cases | every.get(room, {}).get(what, {}) for what, cases in digests.items()}
+        every[room] = every.get(room, {}) | {
+            what: cases | every.get(room, {}).get(what, {}) for what, cases in digests.items()
+        }
     return every
 
 

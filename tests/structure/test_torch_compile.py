@@ -75,6 +75,38 @@ def test_compiled_functions_have_the_bits_of_eager_calls(name: str) -> None:
             assert one is None or torch.equal(one, other)
 
 
+def test_wrong_lengths_tags_and_values_give_nan() -> None:
+    """A graph cannot raise an error for a value. In eager calls they are errors."""
+
+    def f(e: Any, t: Any, n: Any, y: Any) -> Any:
+        one, other = s.linear_chain(e, t, lengths=n), s.factor_graph("nab,bc->n", e, t)
+        values = torch.stack([y[:, 0], y[:, 1], y[:, 0]], dim=1)
+        return (
+            one.log_z,
+            one.log_prob(y),
+            other.score(values),
+            one.entropy(),
+            one.marginals().sum((1, 2)),
+            one.best().tags,
+        )
+
+    n, y = torch.tensor([4, 9, 2]), TAGS % 4
+    y[2, 0], y[0, 3] = 7, 3
+    e, t = cases.draw(3, 4, 5).float(), cases.draw(5, 5, seed=1).float()
+    *found, tags = torch.compile(f, fullgraph=True, backend="aot_eager")(e, t, n, y)
+    wrong = [
+        [False, True, False],
+        [False, True, True],
+        [False, False, True],
+        [False, True, False],
+        [False, True, False],
+    ]
+    assert [x.isnan().tolist() for x in found] == wrong
+    assert (tags[1] == -1).all()
+    with pytest.raises(ValueError, match="lengths: expected"):
+        f(e, t, n, y)
+
+
 def test_a_compiled_module_has_the_bits_of_the_module() -> None:
     crf, e = s.nn.LinearChainCRF(5), cases.draw(3, 4, 5).float()
     compiled = torch.compile(crf, fullgraph=True, backend="aot_eager")

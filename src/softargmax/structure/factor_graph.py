@@ -180,12 +180,12 @@ class FactorGraph:
     @public
     def score(self, values: Integers) -> Array:
         """Return the score s(x) of a configuration, with the shape of the batch."""
-        return self._rows(self._score(self._values(values)))
+        return self._rows(self._score_of(values))
 
     @public
     def log_prob(self, values: Integers) -> Array:
         """Return the log-probability of a configuration. It is -inf if no configuration is possible."""
-        whole, score = self._whole(self._tables()), self._score(self._values(values))
+        whole, score = self._whole(self._tables()), self._score_of(values)
         xp, none = namespace(whole), whole == -math.inf
         log_p = (score - xp.where(none, 0.0, whole)) / self._semiring.temperature
         return self._rows(xp.where(none, -math.inf, log_p))
@@ -264,13 +264,14 @@ class FactorGraph:
         p = softmax(self._items(scores), temperature=self._semiring.temperature)
         return namespace(p).reshape(p, tuple(scores.shape))
 
-    def _values(self, values: Any) -> Any:
-        """Check a configuration of each item, and return them as (N, V)."""
+    def _score_of(self, values: Any) -> Any:
+        """Check a configuration of each item, and return their scores. Wrong values that cannot be read give NaN."""
         z, shape = self._factors[0], (*self._batch, len(self.variables))
         found, xp = integers_of(values, z, shape, "values"), namespace(z)
         sizes = xp.asarray([self._plan.sizes[x] for x in self.variables], dtype=xp.int64, device=device_of(z))
         check_classes(found, sizes, shape, "values")
-        return self._items(found)
+        wrong = self._items((found < 0) | (found >= sizes))
+        return xp.where(xp.any(wrong, axis=1), math.nan, self._score(xp.where(wrong, 0, self._items(found))))
 
     def _indices(self, draws: int) -> dict[str, Any]:
         """Return the index of each label of the batch, for each draw of each item."""

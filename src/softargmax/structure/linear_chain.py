@@ -127,7 +127,7 @@ class LinearChain:
         e = xp.astype(xp.reshape(e, (math.prod(self._batch), length, tags)), row_dtype(e.dtype))
         t = xp.astype(_transitions(transitions, e, self._batch), e.dtype)
         positions = xp.arange(length, device=device_of(e))
-        self._lengths = _lengths(lengths, e, self._batch)
+        self._lengths, e = _lengths(lengths, e, self._batch)
         self._inside = positions < self._lengths[:, None]
         self._chain = Chain(e, t, _tag_scores(start, e, "start"), _tag_scores(end, e, "end"), self._lengths)
         self._found: Any = None
@@ -167,7 +167,7 @@ class LinearChain:
 
     def _score(self, tags: Any) -> Any:
         """Return the score in float64. A part of -inf has no gradient. Positions are added one after another."""
-        e, y, lengths = self._chain.emissions, self._tags(tags), self._lengths
+        e, (y, wrong), lengths = self._chain.emissions, self._tags(tags), self._lengths
         xp = namespace(e)
         of_tags = xp.take_along_axis(e, y[..., None], axis=-1)
         total = in_order(of_tags[..., 0], self._inside) + in_order(
@@ -176,7 +176,7 @@ class LinearChain:
         for place, scores in zip(ends(lengths), (self._chain.start, self._chain.end), strict=True):
             tag = at_position(y[..., None], place)[:, 0]
             total = plus(total, xp.where(lengths > 0, xp.take(scores, tag, axis=0), 0.0))
-        return total
+        return xp.where(wrong, math.nan, total)
 
     def _transitions_of(self, y: Any) -> Any:
         """Return T of the pairs of a path, (N, L - 1). An index into T itself has a gradient of T's size."""
@@ -265,13 +265,18 @@ class LinearChain:
         shape = (self._chain.emissions.shape[0], steps, *t.shape[2:])
         return self._chain._replace(transitions=namespace(t).broadcast_to(t[:, : min(steps, t.shape[1]), ...], shape))
 
-    def _tags(self, tags: Any) -> Any:
-        """Check a path, and replace the tags beyond its end by 0."""
+    def _tags(self, tags: Any) -> tuple[Any, Any]:
+        """Check a path, and replace the tags beyond its end by 0. Return it, and where a path has wrong tags.
+
+        Tags that cannot be read are not checked.
+        """
         e = self._chain.emissions
         xp, shape = namespace(e), (*self._batch, e.shape[1])
         y = xp.reshape(integers_of(tags, e, shape, "tags"), tuple(self._inside.shape))
-        check_classes(xp.where(self._inside, y, 0), e.shape[2], shape, "tags")
-        return xp.where(self._inside, y, 0)
+        y = xp.where(self._inside, y, 0)
+        check_classes(y, e.shape[2], shape, "tags")
+        wrong = (y < 0) | (y >= e.shape[2])
+        return xp.where(wrong, 0, y), xp.any(wrong, axis=1)
 
     def _draw(self, draws: int, seed: int, streams: Any) -> Any:
         alpha, (e, transitions, _, _, lengths) = self._partition().alpha, self._chain
@@ -336,14 +341,19 @@ def _transitions(transitions: Any, e: Any, batch: tuple[int, ...]) -> Any:
     return xp.reshape(xp.broadcast_to(t, (*batch, steps, tags, tags)), (e.shape[0], steps, tags, tags))
 
 
-def _lengths(lengths: Any, e: Any, batch: tuple[int, ...]) -> Any:
+def _lengths(lengths: Any, e: Any, batch: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return the lengths, and the emissions. If lengths cannot be read, wrong ones make emissions NaN."""
     xp = namespace(e)
     if lengths is None:
-        return xp.full((e.shape[0],), e.shape[1], dtype=xp.int64, device=device_of(e))
+        return xp.full((e.shape[0],), e.shape[1], dtype=xp.int64, device=device_of(e)), e
     n = integers_of(lengths, e, batch, "lengths")
-    if check.inspectable(n) and bool(xp.any((n < 0) | (n > e.shape[1]))):
-        raise ValueError(f"lengths: expected integers from 0 to {e.shape[1]}, got some outside this range")
-    return xp.reshape(n, (-1,))
+    wrong = (n < 0) | (n > e.shape[1])
+    if check.inspectable(n):
+        if bool(xp.any(wrong)):
+            raise ValueError(f"lengths: expected integers from 0 to {e.shape[1]}, got some outside this range")
+        return xp.reshape(n, (-1,)), e
+    wrong = xp.reshape(wrong, (-1,))
+    return xp.where(wrong, e.shape[1], xp.reshape(n, (-1,))), xp.where(wrong[:, None, None], math.nan, e)
 
 
 def _tag_scores(scores: Any, e: Any, name: str) -> Any:
