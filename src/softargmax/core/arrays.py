@@ -83,6 +83,11 @@ def working_dtype(z: Any, xp: Any) -> Any:
     return known.get("float64", known["float32"])
 
 
+def integer_dtype(z: Any) -> Any:
+    """The default integer dtype of z's library and device: int64, or int32 in JAX without 64-bit mode."""
+    return namespace(z).__array_namespace_info__().default_dtypes(device=device_of(z))["integral"]
+
+
 def strided(tensor: Any) -> bool:
     """True if a tensor is dense in memory, that is, neither sparse nor nested."""
     return tensor.layout is sys.modules["torch"].strided and not tensor.is_nested

@@ -26,6 +26,7 @@ from softargmax.core.arrays import (
     dense,
     device_of,
     dtype_name,
+    integer_dtype,
     is_strict,
     kept_shape,
     kind_of,
@@ -360,7 +361,7 @@ def per_row(
         raise ValueError(f"{name}: expected {allowed}, got shape {shape}")
     dtype = working_dtype(z, xp)
     if whole and dtype_name(values.dtype) in INTEGERS:
-        dtype = xp.__array_namespace_info__().default_dtypes(device=device_of(values))["integral"]
+        dtype = integer_dtype(values)
     return xp.reshape(xp.astype(values, dtype), shape)
 
 

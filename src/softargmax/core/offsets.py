@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.arrays import INTEGERS, device_of, dtype_name, is_torch, like, namespace
+from softargmax.core.arrays import INTEGERS, device_of, dtype_name, integer_dtype, is_torch, like, namespace
 from softargmax.core.check import inspectable
 
 
@@ -49,7 +49,7 @@ def segments_of(offsets: Any, index: Any, num_segments: Any, z: Any) -> tuple[An
     if shape != tuple(z.shape[:1]):
         raise ValueError(f"index: expected one id per entry of z's first axis, shape {tuple(z.shape[:1])}, got {shape}")
     xp = namespace(index)
-    index = xp.astype(index, xp.__array_namespace_info__().default_dtypes(device=device_of(index))["integral"])
+    index = xp.astype(index, integer_dtype(index))
     count = _count(index, num_segments)
     order = None
     if not (inspectable(index) and bool(xp.all(index[1:] >= index[:-1]))):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from softargmax.core import arrays, check
-from softargmax.core.arrays import device_of, namespace, row_shape
+from softargmax.core.arrays import integer_dtype, namespace, row_shape
 
 REDUCTIONS = ("none", "mean", "sum")
 IGNORE = -100
@@ -49,8 +49,7 @@ def target_of(
     if found != rows:
         raise ValueError(f"{name}: expected the rows' shape, {rows}, got {found}{_hint(found, shape, name)}")
     xp = namespace(target)
-    kind = xp.__array_namespace_info__().default_dtypes(device=device_of(target))["integral"]
-    target = xp.astype(target, kind, copy=False)
+    target = xp.astype(target, integer_dtype(target), copy=False)
     if look and check.inspectable(target):
         in_range(target, shape, axis, ignore_index, name)
     return target, False

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.arrays import INTEGERS, device_of, dtype_name, like, namespace, row_dtype
+from softargmax.core.arrays import INTEGERS, device_of, dtype_name, integer_dtype, like, namespace, row_dtype
 from softargmax.structure.contraction import Semiring
 from softargmax.structure.reference import zero_of
 
 
 def integers_of(x: Any, z: Any, shape: tuple[int, ...], name: str) -> Any:
-    """Return integers of this shape as int64."""
+    """Return integers of this shape as int64, or int32 in JAX without 64-bit mode."""
     found = like(x, z, name)
     if dtype_name(found.dtype) not in INTEGERS - {"bool"} or tuple(found.shape) != shape:
         raise ValueError(f"{name}: expected integers of shape {shape}, got {found.dtype} of {tuple(found.shape)}")
-    xp = namespace(found)
-    return xp.astype(found, xp.int64)
+    return namespace(found).astype(found, integer_dtype(found))
 
 
 def check_classes(y: Any, classes: Any, shape: tuple[int, ...], name: str) -> None:

@@ -9,7 +9,7 @@ import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from softargmax.core.arrays import namespace
+from softargmax.core.arrays import device_of, namespace
 from softargmax.core.extras import require
 from softargmax.normalize import logsumexp
 from softargmax.structure.log_matmul import log_matmul
@@ -219,7 +219,7 @@ def outsides(plan: Plan, tables: list[Table], semiring: Semiring) -> list[Table]
     A table that has a label of the result only outside it gets this label too.
     """
     xp, whole = namespace(tables[-1].scores), tables[-1].scores
-    found = [Table(xp.zeros((), dtype=whole.dtype, device=whole.device), "")] * len(tables)
+    found = [Table(xp.zeros((), dtype=whole.dtype, device=device_of(whole)), "")] * len(tables)
     for number, step in reversed(list(enumerate(plan.steps, len(plan.inputs)))):
         if len(step.operands) == 1:
             found[step.operands[0]] = found[number]

@@ -7,7 +7,7 @@ import operator
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.arrays import device_of, namespace
+from softargmax.core.arrays import device_of, dtype_name, integer_dtype, namespace
 from softargmax.core.seeds import SEEDS, seed_of, stream_of
 
 
@@ -32,9 +32,13 @@ def seed_at(seed: int, step: int) -> int:
 
 def streams_of(z: Any, batch: tuple[int, ...], stream: Any, draws: int) -> Any:
     """Return one stream for each draw of each item of the batch, item by item."""
-    xp = namespace(z)
+    xp, integer = namespace(z), integer_dtype(z)
     if stream is None:
-        ids = xp.arange(math.prod(batch), dtype=xp.int64, device=device_of(z))
+        ids = xp.arange(math.prod(batch), dtype=integer, device=device_of(z))
     else:
         ids = stream_of(z, batch, stream)
-    return xp.reshape(ids[:, None] + (xp.arange(draws, dtype=xp.int64, device=device_of(z)) << 32), (-1,))
+    if draws == 1:
+        return ids
+    if dtype_name(integer) != "int64":
+        raise ValueError(f"num_samples: expected 1 without 64-bit integers (jax_enable_x64), got {draws}")
+    return xp.reshape(ids[:, None] + (xp.arange(draws, dtype=integer, device=device_of(z)) << 32), (-1,))

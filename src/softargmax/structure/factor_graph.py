@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.arrays import as_number, device_of, followed, namespace, row_dtype, working_dtype
+from softargmax.core.arrays import as_number, device_of, followed, integer_dtype, namespace, row_dtype, working_dtype
 from softargmax.core.signature import public
 from softargmax.core.types import Array, Generator, Integers, Logits, PerRow, of_arrays
 from softargmax.normalize import softmax
@@ -268,7 +268,7 @@ class FactorGraph:
         """Check a configuration of each item, and return their scores. Wrong values that cannot be read give NaN."""
         z, shape = self._factors[0], (*self._batch, len(self.variables))
         found, xp = integers_of(values, z, shape, "values"), namespace(z)
-        sizes = xp.asarray([self._plan.sizes[x] for x in self.variables], dtype=xp.int64, device=device_of(z))
+        sizes = xp.asarray([self._plan.sizes[x] for x in self.variables], dtype=integer_dtype(z), device=device_of(z))
         check_classes(found, sizes, shape, "values")
         wrong = self._items((found < 0) | (found >= sizes))
         return xp.where(xp.any(wrong, axis=1), math.nan, self._score(xp.where(wrong, 0, self._items(found))))
@@ -277,7 +277,7 @@ class FactorGraph:
         """Return the index of each label of the batch, for each draw of each item."""
         z = self._factors[0]
         xp = namespace(z)
-        item = xp.arange(math.prod(self._batch) * draws, dtype=xp.int64, device=device_of(z)) // draws
+        item = xp.arange(math.prod(self._batch) * draws, dtype=integer_dtype(z), device=device_of(z)) // draws
         return dict(zip(self._plan.output, _unraveled(item, self._batch), strict=True))
 
     def _score(self, values: Any) -> Any:
@@ -328,7 +328,7 @@ def _taken(table: Table, at: dict[str, Any], over: str, rows: int) -> Any:
     fixed = "".join(label for label in table.labels if label in at)
     scores = arranged(table, fixed + over)
     xp, shape = namespace(scores), tuple(scores.shape)
-    row = xp.zeros((rows,), dtype=xp.int64, device=device_of(scores))
+    row = xp.zeros((rows,), dtype=integer_dtype(scores), device=device_of(scores))
     for label, size in zip(fixed, shape, strict=False):
         row = row * size + at[label]
     flat = xp.reshape(scores, (math.prod(shape[: len(fixed)]), *shape[len(fixed) :]))

@@ -11,6 +11,7 @@ from softargmax.core.arrays import (
     device_of,
     followed,
     frozen,
+    integer_dtype,
     like,
     namespace,
     row_dtype,
@@ -345,7 +346,7 @@ def _lengths(lengths: Any, e: Any, batch: tuple[int, ...]) -> tuple[Any, Any]:
     """Return the lengths, and the emissions. If lengths cannot be read, wrong ones make emissions NaN."""
     xp = namespace(e)
     if lengths is None:
-        return xp.full((e.shape[0],), e.shape[1], dtype=xp.int64, device=device_of(e)), e
+        return xp.full((e.shape[0],), e.shape[1], dtype=integer_dtype(e), device=device_of(e)), e
     n = integers_of(lengths, e, batch, "lengths")
     wrong = (n < 0) | (n > e.shape[1])
     if check.inspectable(n):
