@@ -76,9 +76,19 @@ def test_the_report(fit):
         (("--drop", "mode", "-o", "out.model"), None, 2, "--choices cannot be combined with --model, --output"),
         (("--drop", "mode", "--model", "lda"), None, 2, "--choices cannot be combined with --model"),
         (("--drop", "mode", "--folds", "3"), None, 2, "--choices cannot be combined with"),
-        (("--alternatives", "traveller"), None, 1, "expected different columns for --target, --choices"),
-        (("--drop", "mode", "--offset", "chosen"), None, 1, "expected different columns for --target, --choices"),
-        (("--offset", "mode"), None, 1, "column 'mode': expected numbers for --offset, got words"),
+        (
+            ("--alternatives", "traveller"),
+            None,
+            1,
+            "different columns for --choices and --alternatives, got 'traveller'",
+        ),
+        (
+            ("--drop", "mode", "--offset", "chosen"),
+            None,
+            1,
+            "different columns for --target and --offset, got 'chosen'",
+        ),
+        (("--offset", "mode"), None, 1, "column 'mode', row 1: 'bus' is not a number"),
     ],
 )
 def test_bad_input(fit, options, text, code, message):

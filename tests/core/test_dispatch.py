@@ -139,7 +139,8 @@ import sys, numpy, torch
 before = set(sys.modules)
 import softargmax
 z, y = torch.randn(4, 5, requires_grad=True), torch.tensor([0, 2, 1, 4])
-(softargmax.softmax(z)[0, 0] + softargmax.cross_entropy(z, y)).backward()
+chain, graph = softargmax.linear_chain(z[None], z[0, 0].expand(5, 5)), softargmax.factor_graph("ab->", z)
+(softargmax.softmax(z)[0, 0] + softargmax.cross_entropy(z, y) + chain.log_z.sum() + graph.log_z).backward()
 new = set(sys.modules) - before
 """
 LAYERS = """

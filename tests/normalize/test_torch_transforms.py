@@ -194,6 +194,9 @@ def test_out_is_written_by_compiled_graphs(operation: Any, backend: str, impleme
 FIRST_CALLS = {
     "module": "softargmax.nn.Softmax(temperature=2.0)",
     "function": "lambda z: softargmax.softmax(z, temperature=2.0)",
+    "sparse module": "softargmax.nn.Sparsemax()",
+    "loss module": "softargmax.nn.CrossEntropyLoss()",
+    "attention module": "softargmax.nn.Attention(4, 2)",
 }
 
 
@@ -202,9 +205,9 @@ FIRST_CALLS = {
 def test_first_call_of_a_process_may_be_compiled(name: str) -> None:
     code = f"""
 import softargmax, torch
-z = torch.randn(3, 4)
-f = torch.compile({FIRST_CALLS[name]}, fullgraph=True, backend="aot_eager")
-assert torch.equal(f(z), softargmax.softmax(z, temperature=2.0))
+z = (torch.randn(3, 4), torch.tensor([0, 2, 1]))[: 2 if "Loss" in {FIRST_CALLS[name]!r} else 1]
+f = {FIRST_CALLS[name]}
+assert torch.equal(torch.compile(f, fullgraph=True, backend="aot_eager")(*z), f(*z))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

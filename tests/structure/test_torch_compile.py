@@ -75,6 +75,30 @@ def test_compiled_functions_have_the_bits_of_eager_calls(name: str) -> None:
             assert one is None or torch.equal(one, other)
 
 
+def test_sizes_may_change() -> None:
+    """At the second size of a batch, the compiler makes the size dynamic."""
+    compiled = torch.compile(
+        lambda e, t: (e.logsumexp(0), graph(e, t).log_z, s.linear_chain(e, t).marginals()),
+        fullgraph=True,
+        backend="aot_eager",
+    )
+    t = cases.draw(5, 5, seed=1).float()
+    for size in (3, 5, 7):
+        e = cases.draw(size, 4, 5).float()
+        _, log_z, marginals = compiled(e, t)
+        assert torch.equal(log_z, graph(e, t).log_z)
+        assert torch.equal(marginals, s.linear_chain(e, t).marginals())
+
+
+def test_a_wrong_temperature_gives_nan() -> None:
+    compiled = torch.compile(
+        lambda x, T: s.factor_graph("ab->", x, temperature=T).log_z, fullgraph=True, backend="aot_eager"
+    )
+    x = cases.draw(2, 3).float()
+    assert compiled(x, torch.tensor(-1.0)).isnan()
+    assert compiled(x, torch.tensor(0.5)) == s.factor_graph("ab->", x, temperature=0.5).log_z
+
+
 def test_wrong_lengths_tags_and_values_give_nan() -> None:
     """A graph cannot raise an error for a value. In eager calls they are errors."""
 

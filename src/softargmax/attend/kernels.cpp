@@ -155,6 +155,12 @@ template <class T> bool run_head_parallel(const Shared& head) {
     return nonfinite;
 }
 
+// A block of keys: its head, and its first key. A type of this namespace, because the linker would share the functions
+// of a vector of std::pair between instruction sets.
+struct KeyBlock {
+    std::size_t head;
+    std::int64_t first;
+};
 // Processes all heads on all threads, if they have few queries. The blocks of keys of all heads are divided among the
 // threads, in order, because each block prefetches the next. Each block has its own sums. After a wave of blocks, these
 // sums are added in the order of the blocks. A wave has kWave blocks per thread, or more if the sums take less than
@@ -166,12 +172,13 @@ template <class T> bool run_keys_parallel(const Args& args, std::int64_t heads) 
     T* const memory = scratch(kTerms).get<T>(heads * size);
     std::vector<Shared> shared;
     std::vector<Unit<T>> whole;
-    std::vector<std::pair<std::size_t, std::int64_t>> blocks;  // the head and the first key of each block
+    std::vector<KeyBlock> blocks;
     shared.reserve(static_cast<std::size_t>(heads));
     whole.reserve(static_cast<std::size_t>(heads));
     for (std::int64_t index = 0; index < heads; ++index) {
         const Unit<T>& unit = whole.emplace_back(shared.emplace_back(args, index), 0, memory + index * size);
-        for (std::int64_t b = unit.begin(); b < unit.any.end; b += kKeys) blocks.emplace_back(index, b);
+        for (std::int64_t b = unit.begin(); b < unit.any.end; b += kKeys)
+            blocks.push_back({static_cast<std::size_t>(index), b});
     }
     const auto block_at = [&](const Shared& head, std::int64_t b) {
         return Packing<T>(args, kKeys, scratch(kOther).get<T>(Packing<T>::size(args, kKeys))).block_once(head, b);
@@ -183,12 +190,12 @@ template <class T> bool run_keys_parallel(const Args& args, std::int64_t heads) 
         std::vector<Unit<T>> parts;
         parts.reserve(static_cast<std::size_t>(count));
         const auto* const its = blocks.data() + first;
-        for (std::int64_t i = 0; i < count; ++i) parts.emplace_back(shared[its[i].first], 0, sums + i * size);
+        for (std::int64_t i = 0; i < count; ++i) parts.emplace_back(shared[its[i].head], 0, sums + i * size);
         parallel_for(args.threads, count, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t i = begin; i < end; ++i)
-                parts[static_cast<std::size_t>(i)].fold(its[i].second, block_at(shared[its[i].first], its[i].second));
+                parts[static_cast<std::size_t>(i)].fold(its[i].first, block_at(shared[its[i].head], its[i].first));
         });
-        for (std::int64_t i = 0; i < count; ++i) whole[its[i].first].add(parts[static_cast<std::size_t>(i)]);
+        for (std::int64_t i = 0; i < count; ++i) whole[its[i].head].add(parts[static_cast<std::size_t>(i)]);
     }
     bool nonfinite = false;
     for (std::size_t i = 0; i < whole.size(); ++i)

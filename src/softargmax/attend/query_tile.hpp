@@ -32,11 +32,11 @@ void read(const Operand& x, std::int64_t at, std::int64_t first, std::int64_t co
             for (std::int64_t i = 0; i < count; ++i) to[i] = convert<T>(from[i * x.col[0]]);
     });
 }
-// Prefetches the row four rows after the one at `at`. In models, the rows of a head are far apart, because the numbers
-// of the other heads lie between them, and the hardware prefetcher does not follow. Without this prefetch, the
+// Prefetches the row of the same head four rows after the one at `at`. In models, these are far apart, because the
+// numbers of the other heads lie between them, and the hardware prefetcher does not follow. Without this prefetch, the
 // gradients of 2048 queries with a window of 128 spent 12% of their time on these reads, and 3% with it (the Xeon of
 // docs/speed.md).
-inline void prefetch_later(const Args& args, const Operand& x, std::int64_t at, std::int64_t count) {
+inline void prefetch_row(const Args& args, const Operand& x, std::int64_t at, std::int64_t count) {
     const std::int64_t bytes = kTypeBytes[static_cast<int>(x.type)];
     const char* const its = x.data + (at + 4 * x.row[args.batch.dims + 1]) * bytes;
     for (std::int64_t i = 0; i < count * bytes; i += 64) __builtin_prefetch(its + i);
@@ -100,7 +100,7 @@ struct Shared {
     // Reads the first `count` numbers of one row of queries, or of an operand like them.
     template <class T> void read_row(const Operand& x, std::int64_t row, std::int64_t count, T* to) const {
         const std::int64_t from = at(x, row);
-        prefetch_later(args, x, from, count);
+        prefetch_row(args, x, from, count);
         read(x, from, 0, count, to);
     }
     std::int64_t number(std::int64_t row) const { return (entry * args.heads + head(row)) * args.queries + query(row); }

@@ -147,7 +147,8 @@ class ChoiceModel(BaseEstimator):
     ) -> Array:
         """Return True for the most probable row of each chooser, shape (n,): of equal ones, the first.
 
-        Arguments are those of `fit`. ``labels[model.predict(...)]`` are the predicted alternatives.
+        Arguments are those of `fit`. ``labels[model.predict(...)]`` are the predicted alternatives, in the order of the
+        table's rows.
         """
         p = self.predict_proba(X, choosers, alternatives=alternatives, available=available, offset=offset)
         _, chooser = np.unique(np.asarray(choosers), return_inverse=True)
@@ -168,9 +169,10 @@ class ChoiceModel(BaseEstimator):
         offset: ArrayLike | None = None,
         sample_weight: ArrayLike | None = None,
     ) -> float:
-        """Return the mean log-likelihood of a chooser's choice or ranking, at most 0. Arguments are those of `fit`.
+        """Return the weighted mean over choosers of the log-likelihood of their choices or rankings, at most 0.
 
-        On the table of the fit it is ``log_likelihood_`` divided by the sum of the weights of the choosers.
+        Arguments are those of `fit`. On the table of the fit, the score is ``log_likelihood_`` divided by the sum of
+        the weights of the choosers.
         """
         check_is_fitted(self)
         table, labels = self._table(X, alternatives, reset=False)

@@ -1,5 +1,8 @@
 """Public functions in the graphs of torch.compile: each becomes one node and is not traced.
 
+Functions that make objects, such as `linear_chain`, and the methods of these objects are traced. A room lists in NODES
+the private functions that they call and that become nodes, and in CONSTANTS those whose results are constants.
+
 The compiler takes 2 s to import, and most processes compile nothing. So the functions are registered when other code
 imports the compiler.
 """
@@ -7,7 +10,9 @@ imports the compiler.
 from __future__ import annotations
 
 import sys
+import threading
 import types
+from functools import partial
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any
 
@@ -16,26 +21,28 @@ import torch
 from softargmax.core.arrays import NUMPY, is_torch, kind_of, kind_of_tensor, namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
 
 _COMPILER = "torch._dynamo"
 _done: set[str] = set()
+_registering = threading.RLock()
 _waiting: list[Callable[[], None]] = []
 
 
-def compile_whole(rooms: Iterable[str]) -> None:
-    """Register the public functions and NODES of rooms, so that Dynamo puts each call in its graph as one node.
+def compile_whole(*rooms: str) -> None:
+    """Register the public functions, NODES and CONSTANTS of rooms with Dynamo.
 
     The later stages of the compiler see the operators that the functions call. Nothing is lost: the checks of
     arguments, the choice of an implementation and the exact arithmetic for beta contain nothing to compile, and Dynamo
     could not trace them.
     """
-    for room in rooms:
-        module = sys.modules.get(room)
-        if room not in _done and hasattr(module, "__all__"):  # a room that is being imported has no `__all__` yet
-            _done.add(room)
-            _compile_room(module)
+    with _registering:
+        for room in rooms:
+            module = sys.modules.get(room)
+            if room not in _done and hasattr(module, "__all__"):  # a room that is being imported has no `__all__` yet
+                _done.add(room)
+                _compile_room(module)
 
 
 def _compile_room(module: Any) -> None:
@@ -46,7 +53,7 @@ def _compile_room(module: Any) -> None:
     for function in getattr(module, "NODES", ()):
         compile_function(function)
     for function in getattr(module, "CONSTANTS", ()):
-        torch.compiler.assume_constant_result(function)  # type: ignore[no-untyped-call]
+        _when_imported(partial(torch.compiler.assume_constant_result, function))
 
 
 def _makes_object(module: types.ModuleType, function: Callable[..., Any]) -> bool:
@@ -76,7 +83,7 @@ def _trace_instead(function: Callable[..., Any], traced: Callable[..., Any]) -> 
     torch.compiler.substitute_in_graph(function, skip_signature_check=True)(traced)
 
 
-# --- functions that make objects are traced. Dynamo cannot trace the tables of types in core/arrays.py ----------------
+# --- core/arrays.py in traced code: Dynamo cannot trace its tables of types -------------------------------------------
 
 
 def _kind_of(z: Any) -> str:
@@ -86,6 +93,7 @@ def _kind_of(z: Any) -> str:
 
 
 def _namespace(_z: Any) -> Any:
+    """The namespace of tensors. In a graph, every array is a tensor, or becomes one."""
     from array_api_compat import torch as xp
 
     return xp

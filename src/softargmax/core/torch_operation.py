@@ -64,7 +64,7 @@ def register(room: str) -> None:
         for operation in OPERATIONS:
             if operation.room == room and operation._torch is None:
                 operation._torch = TorchOperation(operation)
-        compile_whole({room, *(operation.room for operation in OPERATIONS)})
+        compile_whole(room, *(operation.room for operation in OPERATIONS))
 
 
 class TorchOperation:

@@ -9,10 +9,15 @@ and their gradients are marginals. At T = 0 they give the best path.
 from softargmax.structure.chain_operations import best_paths_of, marginals_of, partition_of
 from softargmax.structure.contraction import plan_of
 from softargmax.structure.factor_graph import FactorGraph, factor_graph
-from softargmax.structure.linear_chain import LinearChain, in_order, linear_chain
+from softargmax.structure.linear_chain import LinearChain, linear_chain, sum_in_order
 from softargmax.structure.log_einsum import log_einsum
 from softargmax.structure.log_matmul import log_matmul
 from softargmax.structure.results import BestConfiguration, BestPath
+
+NODES = (partition_of, marginals_of, best_paths_of, sum_in_order)
+"""Functions that are nodes in the graphs of torch.compile, in addition to the public ones."""
+CONSTANTS = (plan_of,)
+"""Functions that the compiler calls while it traces. Their results are constants of the graph."""
 
 __all__ = [
     "BestConfiguration",
@@ -24,8 +29,3 @@ __all__ = [
     "log_einsum",
     "log_matmul",
 ]
-
-NODES = (partition_of, marginals_of, best_paths_of, in_order)
-"""Functions that are nodes in the graphs of torch.compile, in addition to the public ones."""
-CONSTANTS = (plan_of,)
-"""Functions that the compiler calls while it traces. Their results are constants of the graph."""

@@ -18,15 +18,15 @@ def integers_of(x: Any, z: Any, shape: tuple[int, ...], name: str) -> Any:
     return namespace(found).astype(found, integer_dtype(found))
 
 
-def check_classes(y: Any, classes: Any, shape: tuple[int, ...], name: str) -> None:
-    """Raise IndexError for a class that does not exist. `classes` is a number, or has one per entry of the last axis.
+def wrong_classes(y: Any, classes: Any, shape: tuple[int, ...], name: str) -> Any:
+    """Return where a class does not exist. If the classes can be read, raise IndexError for the first of them.
 
-    `shape` is the shape in which the user passed y.
+    `classes` is a number, or has one per entry of the last axis. `shape` is the shape in which the user passed y.
     """
     xp = namespace(y)
     wrong = (y < 0) | (y >= classes)
     if not check.inspectable(wrong) or not bool(xp.any(wrong)):
-        return
+        return wrong
     row = int(xp.argmax(xp.astype(xp.reshape(wrong, (-1,)), xp.int8)))
     at = check.place(row, shape)
     most = classes if isinstance(classes, int) else int(classes[at[-1]])

@@ -16,8 +16,9 @@ class BestPaths {
     // For each tag i: the score by its largest number that is not yet taken, and the rank of this number.
     const Numbers<double> candidate_ = numbers<double>(tags_);
     const Numbers<std::int64_t> rank_ = numbers<std::int64_t>(tags_);
-    // For each position after the first, tag and rank: the number of the previous position from which it comes.
+    // For each position, tag and rank: the entry (tag * paths + rank) of the previous position from which it comes.
     const Numbers<std::int64_t> from_ = numbers<std::int64_t>(std::max<std::int64_t>(length_, 1) * each_);
+    const Numbers<std::int64_t> last_ = numbers<std::int64_t>(paths_);  // the entry at which each path ends
 
     // The transitions of a step, one row per target.
     void load(std::int64_t t) {
@@ -72,13 +73,13 @@ class BestPaths {
             }
             add_emissions(of_, t, row_.get(), value_.get(), paths_);
         }
-        largest(nullptr, scores, from_.get());
+        largest(nullptr, scores, last_.get());
         for (std::int64_t r = 0; r < paths_; ++r) {
             if (scores[r] == -kInf || scores[r] != scores[r]) continue;
-            std::int64_t at = from_[r];
-            for (std::int64_t t = length_; t-- > 0; at = from_[t * each_ + at]) {
+            std::int64_t at = last_[r];
+            for (std::int64_t t = length_ - 1; t >= 0; --t) {
                 best[r * of_.args.length + t] = at / paths_;
-                if (t == 0) break;
+                if (t > 0) at = from_[t * each_ + at];
             }
         }
     }

@@ -143,7 +143,10 @@ struct PathsField {
     using Value = std::int64_t;
     const char* name;
     std::int64_t read(nb::handle x) const { return number_of<std::int64_t>(name, x); }
-    void put(ChainArgs& args, std::int64_t x) const { args.paths = std::max<std::int64_t>(x, 1); }
+    void put(ChainArgs& args, std::int64_t x) const {
+        if (x < 1) refuse(name, "1 or more");
+        args.paths = x;
+    }
 };
 
 template <class... Field>
@@ -156,7 +159,7 @@ void bind_chain(nb::module_& module, const char* name, const char* text, void (*
         for (std::int64_t item = 0; item < args.items; ++item)
             if (args.lengths[item] < 0 || args.lengths[item] > args.length)
                 throw nb::value_error("lengths: expected numbers from 0 to the number of positions");
-        args.threads = args.items * args.length * args.tags * args.tags < kParallel ? 1 : threads_now();
+        args.threads = args.items * args.length * args.tags * args.tags * args.paths < kParallel ? 1 : threads_now();
         const nb::gil_scoped_release release;
         kernel(args);
     }, nb::arg(fields.name).none()..., text);

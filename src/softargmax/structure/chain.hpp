@@ -122,7 +122,8 @@ struct Sequence {
 // is -inf.
 inline void add_emissions(const Sequence& of, std::int64_t t, double* row, double* to, std::int64_t each = 1) {
     const auto add = [&](const double* scores) {
-        for (std::int64_t j = 0; j < of.tags * each; ++j) to[j] = Step::term(to[j], scores[j / each]);
+        for (std::int64_t j = 0; j < of.tags; ++j)
+            for (std::int64_t r = 0; r < each; ++r) to[j * each + r] = Step::term(to[j * each + r], scores[j]);
     };
     of.emissions.read(t, 0, of.tags, row, -kInf);
     add(row);

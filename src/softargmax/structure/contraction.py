@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,8 +69,8 @@ class Plan(NamedTuple):
 
 
 def shapes_of(operands: list[Any]) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of arrays."""
-    return tuple(tuple(x.shape) for x in operands)
+    """Return the shapes of arrays. In a graph with dynamic shapes, a plan makes the sizes constant."""
+    return tuple(tuple(operator.index(size) for size in x.shape) for x in operands)
 
 
 def plan_of(subscripts: str, shapes: tuple[tuple[int, ...], ...], variables: str | None = None) -> Plan:

@@ -20,7 +20,10 @@ def count_of(count: Any, name: str) -> int:
 
 
 def seed_number(z: Any, seed: Any, generator: Any) -> int:
-    """Check `seed` and return it as an int, or draw a seed. A compiled graph needs a seed, because it has no ints."""
+    """Check `seed` and return it as an int, or draw a seed.
+
+    In a graph of torch.compile, a drawn seed would be a tensor, which cannot become an int there. So calls need a seed.
+    """
     checked = seed_of(z, seed, generator)
     return int(checked) % SEEDS if seed is None else operator.index(seed)
 

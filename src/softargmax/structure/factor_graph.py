@@ -12,7 +12,7 @@ from softargmax.core.signature import public
 from softargmax.core.types import Array, Generator, Integers, Logits, PerRow, of_arrays
 from softargmax.normalize import softmax
 from softargmax.sample import categorical
-from softargmax.structure.arguments import check_classes, integers_of, operands_of
+from softargmax.structure.arguments import integers_of, operands_of, wrong_classes
 from softargmax.structure.contraction import (
     Semiring,
     Table,
@@ -134,7 +134,9 @@ class FactorGraph:
         self._factors = [xp.astype(x, working_dtype(x, xp)) for x in self._plan.without_broadcast_axes(arrays)]
         number = xp.zeros((), dtype=self._factors[0].dtype, device=device_of(arrays[0]))
         allowed = "a finite number above 0"
-        check.within(temperature, number, (), "temperature", lambda t: (t > 0.0) & (t < math.inf), allowed, "all terms")
+        temperature = check.within(
+            temperature, number, (), "temperature", lambda t: (t > 0.0) & (t < math.inf), allowed, "all terms"
+        )
         empty = [label for label in self.variables if self._plan.sizes[label] == 0]
         if empty:
             raise ValueError(f"factors: expected variables with at least one value, got none for {empty[0]!r}")
@@ -269,8 +271,7 @@ class FactorGraph:
         z, shape = self._factors[0], (*self._batch, len(self.variables))
         found, xp = integers_of(values, z, shape, "values"), namespace(z)
         sizes = xp.asarray([self._plan.sizes[x] for x in self.variables], dtype=integer_dtype(z), device=device_of(z))
-        check_classes(found, sizes, shape, "values")
-        wrong = self._items((found < 0) | (found >= sizes))
+        wrong = self._items(wrong_classes(found, sizes, shape, "values"))
         return xp.where(xp.any(wrong, axis=1), math.nan, self._score(xp.where(wrong, 0, self._items(found))))
 
     def _indices(self, draws: int) -> dict[str, Any]:

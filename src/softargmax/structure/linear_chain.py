@@ -21,7 +21,7 @@ from softargmax.core.signature import public
 from softargmax.core.types import Array, Generator, Integers, Logits, Numbers, of_arrays
 from softargmax.sample import categorical
 from softargmax.structure import chain_operations as operations
-from softargmax.structure.arguments import check_classes, integers_of
+from softargmax.structure.arguments import integers_of, wrong_classes
 from softargmax.structure.chain_operations import Chain, Marginals, Paths
 from softargmax.structure.draws import count_of, seed_at, seed_number, streams_of
 from softargmax.structure.reference_chain import at_position, ends, plus, with_ends
@@ -72,8 +72,8 @@ def linear_chain(
     Notes
     -----
     The kernels compute in float64, one position after another. They take O(L C^2) time for a sequence, and log Z and
-    the marginals of tags hold O(L C) numbers. The results of a sequence have the same bits in every batch, and with any
-    padding; draws do with the same `stream`.
+    the marginals of tags hold O(L C) numbers. K best paths take O(K L C^2) time and O(K L C) numbers. The results of a
+    sequence have the same bits in every batch, and with any padding; draws do with the same `stream`.
 
     Gradient: that of log Z with respect to E and T are the marginals of tags and of pairs of tags.
 
@@ -128,7 +128,7 @@ class LinearChain:
         e = xp.astype(xp.reshape(e, (math.prod(self._batch), length, tags)), row_dtype(e.dtype))
         t = xp.astype(_transitions(transitions, e, self._batch), e.dtype)
         positions = xp.arange(length, device=device_of(e))
-        self._lengths, e = _lengths(lengths, e, self._batch)
+        self._lengths, self._wrong = _lengths(lengths, e, self._batch)
         self._inside = positions < self._lengths[:, None]
         self._chain = Chain(e, t, _tag_scores(start, e, "start"), _tag_scores(end, e, "end"), self._lengths)
         self._found: Any = None
@@ -171,7 +171,7 @@ class LinearChain:
         e, (y, wrong), lengths = self._chain.emissions, self._tags(tags), self._lengths
         xp = namespace(e)
         of_tags = xp.take_along_axis(e, y[..., None], axis=-1)
-        total = in_order(of_tags[..., 0], self._inside) + in_order(
+        total = sum_in_order(of_tags[..., 0], self._inside) + sum_in_order(
             self._transitions_of(y), self._after_first(self._inside)
         )
         for place, scores in zip(ends(lengths), (self._chain.start, self._chain.end), strict=True):
@@ -200,14 +200,15 @@ class LinearChain:
         return self._rows(xp.where(none, -math.inf, score - xp.where(none, 0.0, log_z)))
 
     def best(self, num_paths: int | None = None) -> BestPath:
-        """Return a path with the largest score (Viterbi), and its score. Of equal tags it has the first.
+        """Return a path with the largest score (Viterbi), and its score.
 
         With `num_paths`, the tags (..., num_paths, L) and scores (..., num_paths) of the best paths, from the best. The
-        places of paths that do not exist have tags of -1 and a score of -inf.
+        places of paths that do not exist have tags of -1 and a score of -inf. Paths with equal scores are in the order
+        of their last tags, then of the tags before them, and so on.
         """
         found = operations.best_paths_of(Paths(*self._chain, count_of(num_paths, "num_paths")))
-        tags, scores = (self._shaped(x if num_paths is not None else x[:, 0, ...]) for x in (found.best, found.scores))
-        return BestPath(tags, as_number(namespace(scores).astype(scores, self._chain.emissions.dtype)))
+        tags, scores = (x if num_paths is not None else x[:, 0, ...] for x in (found.best, found.scores))
+        return BestPath(self._shaped(tags), self._rows(scores))
 
     def sample(
         self,
@@ -241,12 +242,15 @@ class LinearChain:
         return x[:, x.shape[1] - self._steps :]
 
     def _rows(self, x: Any) -> Any:
-        xp = namespace(x)
-        found = xp.reshape(xp.astype(x, self._chain.emissions.dtype), self._batch)
-        return as_number(found)
+        return as_number(self._shaped(namespace(x).astype(x, self._chain.emissions.dtype)))
 
     def _shaped(self, x: Any) -> Any:
-        return namespace(x).reshape(x, (*self._batch, *x.shape[1:]))
+        """Return a result with the shape of the batch. Items with a wrong length get NaN, or -1 for integers."""
+        xp = namespace(x)
+        if self._wrong is not None:
+            none = math.nan if xp.isdtype(x.dtype, "real floating") else -1
+            x = xp.where(xp.reshape(self._wrong, (-1, *[1] * (x.ndim - 1))), none, x)
+        return xp.reshape(x, (*self._batch, *x.shape[1:]))
 
     def _partition(self) -> Any:
         if followed(self._chain.emissions):  # a result that is kept could lack its derivative, or be used twice
@@ -267,16 +271,15 @@ class LinearChain:
         return self._chain._replace(transitions=namespace(t).broadcast_to(t[:, : min(steps, t.shape[1]), ...], shape))
 
     def _tags(self, tags: Any) -> tuple[Any, Any]:
-        """Check a path, and replace the tags beyond its end by 0. Return it, and where a path has wrong tags.
+        """Check a path. Return it, with 0 for wrong tags and beyond the end, and which paths have wrong tags.
 
-        Tags that cannot be read are not checked.
+        Only tags that cannot be read, as in a graph, get this far if they are wrong.
         """
         e = self._chain.emissions
         xp, shape = namespace(e), (*self._batch, e.shape[1])
         y = xp.reshape(integers_of(tags, e, shape, "tags"), tuple(self._inside.shape))
         y = xp.where(self._inside, y, 0)
-        check_classes(y, e.shape[2], shape, "tags")
-        wrong = (y < 0) | (y >= e.shape[2])
+        wrong = wrong_classes(y, e.shape[2], shape, "tags")
         return xp.where(wrong, 0, y), xp.any(wrong, axis=1)
 
     def _draw(self, draws: int, seed: int, streams: Any) -> Any:
@@ -312,10 +315,10 @@ def _expected(scores: Any, p: Any) -> Any:
     xp = namespace(p)
     terms = xp.where(p == 0, 0.0, p * xp.where(p == 0, 0.0, scores))
     of_positions = xp.sum(terms, axis=tuple(range(2, p.ndim)))
-    return in_order(of_positions, xp.ones_like(of_positions) == 1.0)
+    return sum_in_order(of_positions, xp.ones_like(of_positions) == 1.0)
 
 
-def in_order(x: Any, inside: Any) -> Any:
+def sum_in_order(x: Any, inside: Any) -> Any:
     """Sum positions one after another in float64, so that padding does not change the order. -inf has no gradient."""
     xp, wide = namespace(x), working_dtype(x, namespace(x))
     terms = xp.where(inside, xp.where(x == -math.inf, -math.inf, x), 0.0)
@@ -343,18 +346,17 @@ def _transitions(transitions: Any, e: Any, batch: tuple[int, ...]) -> Any:
 
 
 def _lengths(lengths: Any, e: Any, batch: tuple[int, ...]) -> tuple[Any, Any]:
-    """Return the lengths, and the emissions. If lengths cannot be read, wrong ones make emissions NaN."""
+    """Return the lengths, and None. If lengths cannot be read: 0 in place of wrong ones, and which ones are wrong."""
     xp = namespace(e)
     if lengths is None:
-        return xp.full((e.shape[0],), e.shape[1], dtype=integer_dtype(e), device=device_of(e)), e
-    n = integers_of(lengths, e, batch, "lengths")
+        return xp.full((e.shape[0],), e.shape[1], dtype=integer_dtype(e), device=device_of(e)), None
+    n = xp.reshape(integers_of(lengths, e, batch, "lengths"), (-1,))
     wrong = (n < 0) | (n > e.shape[1])
-    if check.inspectable(n):
-        if bool(xp.any(wrong)):
-            raise ValueError(f"lengths: expected integers from 0 to {e.shape[1]}, got some outside this range")
-        return xp.reshape(n, (-1,)), e
-    wrong = xp.reshape(wrong, (-1,))
-    return xp.where(wrong, e.shape[1], xp.reshape(n, (-1,))), xp.where(wrong[:, None, None], math.nan, e)
+    if not check.inspectable(n):
+        return xp.where(wrong, 0, n), wrong
+    if bool(xp.any(wrong)):
+        raise ValueError(f"lengths: expected integers from 0 to {e.shape[1]}, got some outside this range")
+    return n, None
 
 
 def _tag_scores(scores: Any, e: Any, name: str) -> Any:

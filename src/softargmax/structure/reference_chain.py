@@ -144,7 +144,7 @@ def _exp(score: Any, log_z: Any) -> Any:
 def best_paths(emissions: Any, transitions: Any, start: Any, end: Any, lengths: Any, num_paths: int) -> tuple[Any, Any]:
     """Return the largest scores of paths, and their tags.
 
-    The state has the largest scores of paths to each tag, (N, C, K), and the previous place of each, tag K + rank.
+    The state has the largest scores of paths to each tag, (N, C, K). Each comes from an entry tag * K + rank.
     """
     e, transitions = _wide(emissions, transitions)
     e, xp = with_ends(e, start, end, lengths), namespace(e)

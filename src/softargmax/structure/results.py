@@ -9,9 +9,11 @@ from softargmax.core.types import Array, of_arrays
 
 @of_arrays
 class BestPath(NamedTuple):
-    """Result of `LinearChain.best`: the tags of a path with the largest score, and its score.
+    """Result of `LinearChain.best`: the tags of the best path or paths, and their scores.
 
-    The tags are int64, shape (..., L), and -1 beyond the end of a sequence. They are all -1 if no path is possible.
+    The tags have shape (..., L), or (..., K, L) for K paths, and the scores (...), or (..., K). Tags are -1 beyond the
+    end of a sequence. If there is no path, or there are fewer than K, the other tags are -1 and the scores -inf. Tags
+    are int64, or int32 in JAX without 64-bit mode.
 
     Examples
     --------
@@ -29,8 +31,8 @@ class BestPath(NamedTuple):
 class BestConfiguration(NamedTuple):
     """Result of `FactorGraph.best`: the values of a configuration with the largest score, and its score.
 
-    The values are int64, shape (..., V), in the order of `FactorGraph.variables`. They are -1 if no configuration is
-    possible.
+    The values have shape (..., V), in the order of `FactorGraph.variables`. They are -1 if no configuration is
+    possible. They are int64, or int32 in JAX without 64-bit mode.
 
     Examples
     --------

@@ -8,7 +8,7 @@ import numpy as np
 from rich.markup import escape
 
 from softargmax.cli import render
-from softargmax.cli.classify import columns, decimals
+from softargmax.cli.classify import columns
 from softargmax.cli.classify.cross_validation import collected_warnings
 from softargmax.cli.errors import FailedRunError, refused_as
 from softargmax.cli.texts import column
@@ -23,14 +23,14 @@ WORDS = {"true": 1.0, "false": 0.0}
 
 
 class Roles(NamedTuple):
-    """Names or numbers of the columns that are no features."""
+    """Names or numbers of the columns that are not features."""
 
     target: str
     choosers: str
     alternatives: str | None = None
     offset: str | None = None
 
-    def names(self, source: Source) -> Roles:
+    def resolved(self, source: Source) -> Roles:
         """Return the names of the columns. Raise an error if there is no such column, or one has two roles."""
         there = source.table().column_names
         options = ("--target", "--choices", "--alternatives", "--offset")
@@ -38,9 +38,12 @@ class Roles(NamedTuple):
             None if name is None else there[column(name, there, option, source.name)]
             for name, option in zip(self, options, strict=True)
         ]
-        given = [name for name in found if name is not None]
-        if len(set(given)) < len(given):
-            raise FailedRunError(f"{source.name}: expected different columns for {', '.join(options)}")
+        for place, name in enumerate(found):
+            if name is not None and name in found[:place]:
+                raise FailedRunError(
+                    f"{source.name}: expected different columns for {options[found.index(name)]} and {options[place]}, "
+                    f"got {name!r} for both"
+                )
         return Roles(*found)  # type: ignore[arg-type]
 
 
@@ -57,7 +60,7 @@ def fitted(source: Source, roles: Roles, left_out: list[str]) -> dict[str, Any]:
     """Fit a model, and return the report."""
     from softargmax.classify import ConditionalLogit
 
-    target, owner, labels, offset = roles.names(source)
+    target, owner, labels, offset = roles.resolved(source)
     no_features = [name for name in (owner, labels, offset) if name is not None]
     chosen, table, target = columns.learned(source, target, [*left_out, *no_features])
     if chosen.categories:
@@ -70,7 +73,7 @@ def fitted(source: Source, roles: Roles, left_out: list[str]) -> dict[str, Any]:
     y = np.array([rank_in(word, target, source.name, row) for row, word in enumerate(table[target].to_pylist(), 1)])
     names = None if labels is None else columns.words_of(table, labels, source.name).astype(str)
     owners = columns.words_of(table, owner, source.name).astype(str)
-    known = None if offset is None else known_of(table, offset, source)
+    known = None if offset is None else offset_of(offset, source)
     model = ConditionalLogit()
     with (
         refused_as(FailedRunError, f"{source.name}: {target} is y, and {owner} are choosers: "),
@@ -88,13 +91,10 @@ def fitted(source: Source, roles: Roles, left_out: list[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def known_of(table: Any, name: str, source: Source) -> NDArray[Any]:
+def offset_of(name: str, source: Source) -> NDArray[np.float64]:
     """Return the known part of each row's score."""
-    where = f"{source.name}: column {name!r}"
-    numbers = decimals.numbers_in(table[name], source.mark, where)
-    if numbers is None:
-        raise FailedRunError(f"{where}: expected numbers for --offset, got words")
-    return columns.numbers_of(table.set_column(table.column_names.index(name), name, numbers), name, source.name)
+    only = columns.Columns([name], {})
+    return only.matrix(only.read(source), source.name)[:, 0]
 
 
 def rank_in(word: str | None, target: str, source: str, row: int) -> float:

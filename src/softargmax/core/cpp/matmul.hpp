@@ -278,8 +278,8 @@ template <class T> void multiply_by_rows(PanelsA<T> a, Matrix<T> b, const Corner
 
 template <class T> constexpr int kColumnsAtOnce = 2 * One<T>::kLanes;
 // Prefetches the share of the next columns, which start at `next`, that belongs to the depths d to d + kSide - 1. All
-// shares together follow the order of memory, as the hardware prefetcher does. With each column's own depths in turn,
-// decoding with 8192 keys of width 64 and 128 takes 1.2 times as long (the same Xeon, one thread).
+// shares together follow the order of memory, as the hardware prefetcher does. If each step prefetches its own depths
+// of all columns, decoding with 8192 keys of width 64 and 128 takes 1.2 times as long (the same Xeon, one thread).
 template <class T> SOFTARGMAX_INLINE void prefetch_columns(const T* next, const Matrix<T>& b, std::int64_t d) {
     const std::int64_t end = std::min(kColumnsAtOnce<T> * (d + kSide) / b.rows, std::int64_t{kColumnsAtOnce<T>});
     for (std::int64_t j = kColumnsAtOnce<T> * d / b.rows; j < end; ++j)
