@@ -43,7 +43,7 @@ template <class T> struct Packing {
     // place, or copied row by row (`rows_of`). The same holds for whole panels of keys if their numbers are contiguous
     // and at most kMostByColumns queries use them. Keys in float64 are always packed: few models use them, and
     // reading them in place would need much code.
-    Block<T> block_once(const Shared& head, std::int64_t begin) const {
+    SOFTARGMAX_CALLED Block<T> block_once(const Shared& head, std::int64_t begin) const {
         const Args& args = head.args;
         const std::int64_t count = std::min(kKeys, head.keys - begin);
         Block<T> block = this->block(head, begin, 0);
@@ -82,7 +82,8 @@ template <class T> struct Unit {
     Range any;
     T* spare;
     static std::int64_t size(const Args& args) { return (kPanels + 1) * QueryTile<T>::size(args); }
-    Unit(const Shared& head, std::int64_t row, T* memory) : spare(memory + kPanels * QueryTile<T>::size(head.args)) {
+    SOFTARGMAX_CALLED Unit(const Shared& head, std::int64_t row, T* memory)
+        : spare(memory + kPanels * QueryTile<T>::size(head.args)) {
         const std::int64_t each = QueryTile<T>::size(head.args), end = std::min(row + kQueries, head.rows());
         panels.reserve(kPanels);
         for (std::int64_t i = row; i < end; i += kPanelRows, memory += each) {

@@ -98,7 +98,8 @@ struct Shared {
     std::int64_t query(std::int64_t row) const { return heads == 1 ? row : row % args.queries; }
     std::int64_t at(const Operand& x, std::int64_t row) const { return offset(args, x, entry, head(row), query(row)); }
     // Reads the first `count` numbers of one row of queries, or of an operand like them.
-    template <class T> void read_row(const Operand& x, std::int64_t row, std::int64_t count, T* to) const {
+    template <class T> SOFTARGMAX_CALLED void read_row(const Operand& x, std::int64_t row, std::int64_t count,
+                                                       T* to) const {
         const std::int64_t from = at(x, row);
         prefetch_row(args, x, from, count);
         read(x, from, 0, count, to);
@@ -333,7 +334,7 @@ template <class T> struct QueryTile {
     bool nonfinite[kRows] = {};
 
     static std::int64_t size(const Args& args) { return kRows * (args.width + whole_panels<T>(args.values)) + 64; }
-    QueryTile(const Shared& h, std::int64_t row, std::int64_t count, T* memory)
+    SOFTARGMAX_CALLED QueryTile(const Shared& h, std::int64_t row, std::int64_t count, T* memory)
         : head(h),
           first(row),
           rows(static_cast<int>(count)),
@@ -449,7 +450,7 @@ template <class T> struct QueryTile {
     }
 
     // Merges the state of the same queries over later keys into this state.
-    void add(const QueryTile& later) {
+    SOFTARGMAX_CALLED void add(const QueryTile& later) {
         for (int i = 0; i < rows; ++i) {
             const T weight = merge_into(i, later.state[i]);
             nonfinite[i] = nonfinite[i] || later.nonfinite[i];

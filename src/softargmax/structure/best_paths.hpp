@@ -35,7 +35,7 @@ class BestPaths {
     }
     // Writes the largest scores over all tags and ranks, and where they come from. Of equal ones it takes the first. t
     // has a score per tag, or is null. If a score is NaN, all results are.
-    void largest(const double* t, double* to, std::int64_t* from) {
+    SOFTARGMAX_CALLED void largest(const double* t, double* to, std::int64_t* from) {
         bool nan = false;
         for (std::int64_t i = 0; i < tags_; ++i) {
             rank_[i] = 0;
