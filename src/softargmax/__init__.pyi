@@ -154,7 +154,7 @@ class BestConfiguration(NamedTuple, Generic[A]):
     score: A
 
 class BestPath(NamedTuple, Generic[A]):
-    """Result of `LinearChain.best`: the tags of a path with the largest score, and its score."""
+    """Result of `LinearChain.best`: the tags of the best path or paths, and their scores."""
 
     tags: A
     score: A
@@ -237,7 +237,7 @@ class LinearChain(Generic[A]):
     def log_prob(self, tags: _Integers[A]) -> A:
         """Return the log-probability of a path, s(y) - log Z, shape (...). It is -inf if no path is possible."""
     def best(self, num_paths: int | None = None) -> BestPath[A]:
-        """Return a path with the largest score (Viterbi), and its score. Of equal tags it has the first."""
+        """Return a path with the largest score (Viterbi), and its score."""
     def sample(
         self, num_samples: int | None = None, *, seed: int | None = None, stream: _Integers[A] | None = None,
         generator: _Generator | None = None,

@@ -13,6 +13,12 @@ from tests.digests.inputs import NUMPY, TORCH, World, below, scores, uniform
 import softargmax as sa
 
 ITEMS, LENGTH, TAGS = 5, 7, 6
+SHAPES = tuple(
+    ((3, rows, depth), (3, depth, cols))
+    for rows, depth, cols in (
+        (5, 7, 4), (1, 1, 1), (33, 70, 40), (2, 0, 3), (1, 64, 1), (40, 1, 40), (3, 200, 2), (16, 16, 16), (17, 31, 65)
+    )
+)  # fmt: skip
 
 
 def temperatures(w: World) -> Options:
@@ -30,12 +36,7 @@ def products() -> Iterator[Case]:
     """Yield the cases of `log_matmul`."""
     for w in (*NUMPY, *TORCH):
         run = in_manner("grad" if w.is_torch else "", sa.log_matmul)
-        for shapes in (
-            ((3, 5, 7), (3, 7, 4)),
-            ((3, 1, 1), (3, 1, 1)),
-            ((3, 33, 70), (3, 70, 40)),
-            ((3, 2, 0), (3, 0, 3)),
-        ):
+        for shapes in SHAPES:
             a, b = (scores(*shape, salt=salt) for shape, salt in zip(shapes, "ab", strict=True))
             for label, given in alone(temperatures(w)):
                 what = titled("log_matmul", f"{shapes[0]}" + (f", {label}" if label else ""))
@@ -78,6 +79,12 @@ def chains() -> Iterator[Case]:
             ("forbidden", emissions, forbidden, {}),
             ("infinite", dead, shared, {}),
             ("far", emissions * 300.0, shared * 300.0, {}),
+            ("one position", emissions[:, :1], shared, {}),
+            ("one tag", emissions[:, :, :1], shared[:1, :1], {}),
+            ("two tags", emissions[:, :, :2], shared[:2, :2], {"lengths": lengths}),
+            ("many tags", scores(ITEMS, LENGTH, 37, salt="many"), scores(37, 37, salt="many steps"), {}),
+            ("steps of items", emissions, steps[:1], {"lengths": lengths}),
+            ("no position", emissions[:, :0], shared, {}),
         ):
             for name, result in OF_CHAINS.items():
 
@@ -101,24 +108,42 @@ OF_GRAPHS: dict[str, Callable[..., Any]] = {
 }
 
 
+GRAPHS = {
+    "ring": ("nab,nbc,ca,b->n", ((4, 2, 3), (4, 3, 5), (5, 2), (3,))),
+    "chain": ("nab,bc,cd->n", ((4, 2, 3), (3, 2), (2, 3))),
+    "tree": ("na,ab,ac,ad->n", ((4, 3), (3, 2), (3, 4), (3, 2))),
+    "square": ("nab,bc,cd,da->n", ((4, 2, 2), (2, 2), (2, 2), (2, 2))),
+    "three of one": ("nabc,c->n", ((4, 2, 3, 4), (4,))),
+}
+
+
 def graphs() -> Iterator[Case]:
     """Yield the cases of `log_einsum` and `factor_graph`."""
-    shapes = (4, 2, 3), (4, 3, 5), (5, 2), (3,)
+    temperatures = {"T 0.8": {"temperature": 0.8}, "T 3": {"temperature": 3.0}}
     for w in (*NUMPY, *TORCH):
-        x = [w.array(scores(*shape, salt=str(shape), size=2.0)) for shape in shapes]
-        values = w.plain(below(2, 4, 3, salt="values"))
-        for to in ("n", "nb", "nca"):
-            for label, given in alone({"T 0": {"temperature": 0.0}, "T 1.5": {"temperature": 1.5}}):
-                run = in_manner("grad" if w.is_torch else "", partial(sa.log_einsum, f"nab,nbc,ca,b->{to}"))
-                what = titled("log_einsum", to + (f", {label}" if label else ""))
-                yield Case(what, variant(w), partial(run, *x, **given))
-        for name, result in OF_GRAPHS.items():
+        for graph, (subscripts, shapes) in GRAPHS.items():
+            x = [w.array(scores(*shape, salt=f"{graph} {i}", size=2.0)) for i, shape in enumerate(shapes)]
+            for to in ("", "b", "ca"):
+                for label, given in alone({"T 0": {"temperature": 0.0}, **temperatures}):
+                    run = in_manner("grad" if w.is_torch else "", partial(sa.log_einsum, subscripts + to))
+                    what = titled("log_einsum", f"{graph} {to}" + (f", {label}" if label else ""))
+                    yield Case(what, variant(w), partial(run, *x, **given))
+            for label, given in alone(temperatures):
+                values = w.plain(below(2, 4, len(sa.factor_graph(subscripts, *x).variables), salt="values"))
+                for name, result in OF_GRAPHS.items():
 
-            def call(*x: Any, result: Callable[..., Any] = result, values: Any = values) -> Any:
-                return result(sa.factor_graph("nab,nbc,ca,b->n", *x, temperature=0.8), values)
+                    def call(
+                        *x: Any,
+                        result: Callable[..., Any] = result,
+                        values: Any = values,
+                        subscripts: str = subscripts,
+                        given: Any = given,
+                    ) -> Any:
+                        return result(sa.factor_graph(subscripts, *x, **given), values)
 
-            run = in_manner("grad" if w.is_torch and name not in {"best", "sample"} else "", call)
-            yield Case(f"factor_graph {name}", variant(w), partial(run, *x))
+                    run = in_manner("grad" if w.is_torch and name not in {"best", "sample"} else "", call)
+                    what = titled(f"factor_graph {name}", graph + (f", {label}" if label else ""))
+                    yield Case(what, variant(w), partial(run, *x))
 
 
 def cases() -> Iterator[Case]:
