@@ -106,15 +106,13 @@ class ChoiceModel(BaseEstimator):
             self.alternatives_ = np.unique(labels)
         elif hasattr(self, "alternatives_"):
             del self.alternatives_
-        rank = ranks_of(y, available, len(table))
-        sets, layout = self._sets(table, choosers, labels, available, offset, rank, sample_weight)
-        self._check_choices(sets, layout)
+        sets = self._chosen(table, y, choosers, labels, available, offset, sample_weight)
         self._check_constants(sets)
         names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(self.n_features_in_)])
         constants = [str(one) for one in getattr(self, "alternatives_", [])[1:]]
         self.names_ = np.array([*names, *constants], dtype=str)
         self._maximise(sets, tol, steps)
-        self.n_choosers_ = len(layout.choosers)
+        self.n_choosers_ = len(sets.weight)
         return self
 
     @public
@@ -128,11 +126,9 @@ class ChoiceModel(BaseEstimator):
         offset: ArrayLike | None = None,
     ) -> Array:
         """Return the probability of each row, shape (n,). Arguments are those of `fit`. It is 0 if not available."""
-        check_is_fitted(self)
-        table, labels = self._table(X, alternatives, reset=False)
-        sets, layout = self._sets(table, choosers, labels, available, offset, np.zeros(len(table), np.int64), None)
-        p = np.zeros(len(table))
-        p[layout.rows] = np.exp(self._log_probabilities(sets))
+        n, own, layout = self._predicted(X, choosers, alternatives, available, offset)
+        p = np.zeros(n)
+        p[layout.rows] = own
         return p
 
     @public
@@ -150,11 +146,10 @@ class ChoiceModel(BaseEstimator):
         Arguments are those of `fit`. ``labels[model.predict(...)]`` are the predicted alternatives, in the order of the
         table's rows.
         """
-        p = self.predict_proba(X, choosers, alternatives=alternatives, available=available, offset=offset)
-        _, chooser = np.unique(np.asarray(choosers), return_inverse=True)
-        order = np.lexsort((-p, chooser))  # stable
-        best = np.zeros(len(p), bool)
-        best[order[np.flatnonzero(np.diff(chooser[order], prepend=-1))]] = True
+        n, p, layout = self._predicted(X, choosers, alternatives, available, offset)
+        chooser = np.repeat(np.arange(len(layout.choosers)), np.diff(layout.offsets))
+        best = np.zeros(n, bool)
+        best[layout.rows[np.lexsort((layout.rows, -p, chooser))[layout.offsets[:-1]]]] = True
         return best
 
     @public
@@ -176,9 +171,7 @@ class ChoiceModel(BaseEstimator):
         """
         check_is_fitted(self)
         table, labels = self._table(X, alternatives, reset=False)
-        rank = ranks_of(y, available, len(table))
-        sets, layout = self._sets(table, choosers, labels, available, offset, rank, sample_weight)
-        self._check_choices(sets, layout)
+        sets = self._chosen(table, y, choosers, labels, available, offset, sample_weight)
         total = 0.0
         for begin, end in sets.blocks():
             for choice, _ in choices(sets.part(begin, end)):
@@ -279,10 +272,26 @@ class ChoiceModel(BaseEstimator):
         sets = ChoiceSets(X, layout.offsets, rank, offset, weight, number, constants, position)
         return sets if layout.is_identity(len(X)) else sets.taken(layout.rows, layout.offsets, weight), layout
 
-    def _check_choices(self, sets: ChoiceSets, layout: Layout) -> None:
+    def _chosen(
+        self, X: Array, y: Any, choosers: Any, labels: Array | None, available: Any, offset: Any, sample_weight: Any
+    ) -> ChoiceSets:
+        """Return choice sets with a choice or a ranking in each."""
+        rank = ranks_of(y, available, len(X))
+        sets, layout = self._sets(X, choosers, labels, available, offset, rank, sample_weight)
         check_ranks(sets.rank, layout)
         if sets.rank.max() > 1 and not self._takes_ranks:
             raise ValueError("y: expected one choice for each chooser, got ranks; use ConditionalLogit for ranks")
+        return sets
+
+    def _predicted(
+        self, X: ArrayLike, choosers: Any, alternatives: Any, available: Any, offset: Any
+    ) -> tuple[int, Array, Layout]:
+        """Return the number of rows, the probabilities of the available ones, and their layout."""
+        check_is_fitted(self)
+        table, labels = self._table(X, alternatives, reset=False)
+        no_choice = np.zeros(len(table), np.int64)
+        sets, layout = self._sets(table, choosers, labels, available, offset, no_choice, None)
+        return len(table), np.exp(self._log_probabilities(sets)), layout
 
     def _check_constants(self, sets: ChoiceSets) -> None:
         """Raise ValueError if nobody chose one of the alternatives: its constant would be -inf."""
