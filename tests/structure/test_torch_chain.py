@@ -59,7 +59,7 @@ def test_operators() -> None:
     z, alpha = (x.detach() for x in o.partition(chain))
     of = o.Marginals(*chain, alpha, z, torch.ones(3, dtype=torch.float64))
     torch.library.opcheck(o.marginals.torch.overload, o.marginals.torch.flatten(of))
-    paths = o.Paths(*(x.detach() for x in chain), 3)
+    paths = o.Paths(o.Chain(*(x.detach() for x in chain)), 3)
     torch.library.opcheck(o.best_paths.torch.overload, o.best_paths.torch.flatten(paths))
 
 

@@ -40,11 +40,7 @@ class Partition(NamedTuple):
 class Paths(NamedTuple):
     """A chain, and the number of best paths."""
 
-    emissions: Packed
-    transitions: Packed
-    start: Dense
-    end: Dense
-    lengths: Integers
+    of: Chain
     num_paths: int
 
 

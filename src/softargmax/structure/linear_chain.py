@@ -206,7 +206,7 @@ class LinearChain:
         places of paths that do not exist have tags of -1 and a score of -inf. Paths with equal scores are in the order
         of their last tags, then of the tags before them, and so on.
         """
-        found = operations.best_paths_of(Paths(*self._chain, count_of(num_paths, "num_paths")))
+        found = operations.best_paths_of(Paths(self._chain, count_of(num_paths, "num_paths")))
         tags, scores = (x if num_paths is not None else x[:, 0, ...] for x in (found.best, found.scores))
         return BestPath(self._shaped(tags), self._rows(scores))
 
