@@ -92,6 +92,31 @@ def test_all_results(case: tuple[np.ndarray, np.ndarray], implementation: str) -
             assert_allclose(chain.log_prob(truth.tags[path]), truth.score[path] - truth.log_z, rtol=1e-12, atol=1e-10)
 
 
+@pytest.mark.parametrize("implementation", BACKENDS)
+@pytest.mark.parametrize("steps", [1, 4])
+def test_infinite_scores_share_the_probability(implementation: str, steps: int) -> None:
+    """As in a softmax. Each tag shares its probability among the tags before it."""
+    e, t = draw(3, 5, 4), draw(steps, 4, 4, seed=1) if steps > 1 else draw(4, 4, seed=1)
+    e[0, 2, 1] = e[1, 0, :2] = e[1, 3, 3] = INF
+    lengths = np.array([5, 4, 5])
+    with s.using(implementation):
+        chain = s.linear_chain(e, t, lengths=lengths)
+        p, pairs = chain.marginals(), chain.pair_marginals()
+        assert_array_equal(chain.log_z == INF, [True, True, False])
+        assert_array_equal(np.isnan(chain.entropy()), [True, True, False])
+        assert np.isnan(chain.log_prob(np.full((3, 5), 1))[0])
+        assert_array_equal(s.linear_chain([[INF, 0.0, INF]], np.zeros((3, 3))).marginals(), [[0.5, 0.0, 0.5]])
+    inside = np.arange(5) < lengths[:, None]
+    assert_allclose(p.sum(-1), inside, rtol=1e-14)
+    assert_allclose(pairs.sum(-1), p[:, :-1] * inside[:, 1:, None], rtol=1e-14, atol=1e-15)
+    assert_allclose(pairs.sum(-2), p[:, 1:], rtol=1e-14, atol=1e-15)
+    assert_array_equal(p[0, 2:], [[0, 1, 0, 0], [0.25] * 4, [0.25] * 4])
+    assert_array_equal(pairs[1, 0] > 0, [[True] * 4] * 2 + [[False] * 4] * 2)
+    first, second = (t, t) if steps == 1 else t[:2]
+    alpha = e[0, 1] + s.logsumexp(e[0, 0][:, None] + first, axis=0)
+    assert_allclose(p[0, 1], s.softmax(alpha + second[:, 1]), rtol=1e-12)  # given tag 1 at position 2
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_sequence_has_the_same_bits_in_every_batch_and_with_any_padding(dtype: str) -> None:
     e, t = draw(40, 12, 7).astype(dtype), draw(7, 7, seed=1, spread=5).astype(dtype)

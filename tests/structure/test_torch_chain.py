@@ -57,7 +57,7 @@ def test_operators() -> None:
     chain = o.Chain(draw(3, 4, 2).requires_grad_(), draw(1, 1, 2, 2, seed=1).requires_grad_(), *ends, LENGTHS)
     torch.library.opcheck(o.partition.torch.overload, o.partition.torch.flatten(chain))
     z, alpha = (x.detach() for x in o.partition(chain))
-    of = o.Marginals(*chain, alpha, z, torch.ones(3, dtype=torch.float64))
+    of = o.Marginals(chain, alpha, z, torch.ones(3, dtype=torch.float64))
     torch.library.opcheck(o.marginals.torch.overload, o.marginals.torch.flatten(of))
     paths = o.Paths(o.Chain(*(x.detach() for x in chain)), 3)
     torch.library.opcheck(o.best_paths.torch.overload, o.best_paths.torch.flatten(paths))

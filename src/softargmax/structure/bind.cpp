@@ -116,28 +116,17 @@ struct ChainField {
         args.*to = {x.data, x.type};
     }
 };
-// Contiguous numbers, one per tag.
-struct PerTagField {
-    using Value = HeldArray;
-    const char* name;
-    const double* ChainArgs::* to;
-    HeldArray read(nb::handle x) const {
-        must_be_given(name, x);
-        return HeldArray(x, false);
-    }
-    void put(ChainArgs& args, const HeldArray& x) const { args.*to = numbers<const double>(name, x, args.tags); }
-};
-// Contiguous numbers, `each` for every item.
-template <class T> struct PerItemField {
+// Contiguous numbers, of which there are count(args).
+template <class T> struct NumbersField {
     using Value = HeldArray;
     const char* name;
     T* ChainArgs::* to;
-    std::int64_t (*each)(const ChainArgs&) = [](const ChainArgs&) { return std::int64_t{1}; };
+    std::int64_t (*count)(const ChainArgs&);
     HeldArray read(nb::handle x) const {
         must_be_given(name, x);
         return HeldArray(x, !std::is_const_v<T>);
     }
-    void put(ChainArgs& args, const HeldArray& x) const { args.*to = numbers<T>(name, x, args.items * each(args)); }
+    void put(ChainArgs& args, const HeldArray& x) const { args.*to = numbers<T>(name, x, count(args)); }
 };
 struct PathsField {
     using Value = std::int64_t;
@@ -202,22 +191,25 @@ void bind(nb::module_& module) {
 
     const ChainField emissions{"emissions", &ChainArgs::emissions};
     const ChainField transitions{"transitions", &ChainArgs::transitions, true};
-    const PerTagField start{"start", &ChainArgs::start}, end{"end", &ChainArgs::end};
-    const PerItemField<const std::int64_t> lengths{"lengths", &ChainArgs::lengths};
-    const PerItemField<double> log_z{"log_z", &ChainArgs::log_z},
-        alpha{"alpha", &ChainArgs::alpha, [](const ChainArgs& args) { return args.length * args.tags; }};
+    const auto per_tag = [](const ChainArgs& args) { return args.tags; };
+    const auto per_item = [](const ChainArgs& args) { return args.items; };
+    const NumbersField<const double> start{"start", &ChainArgs::start, per_tag}, end{"end", &ChainArgs::end, per_tag};
+    const NumbersField<const std::int64_t> lengths{"lengths", &ChainArgs::lengths, per_item};
+    const NumbersField<double> log_z{"log_z", &ChainArgs::log_z, per_item},
+        alpha{"alpha", &ChainArgs::alpha, [](const ChainArgs& args) { return args.items * args.length * args.tags; }};
     bind_chain(module, "linear_chain", "Write log Z and the forward sums of each sequence", forward_chain, emissions,
                transitions, start, end, lengths, log_z, alpha);
     bind_chain(module, "linear_chain_vjp", "Write g times the marginals of tags, and of pairs of tags", chain_marginals,
                emissions, transitions, start, end, lengths, alpha, log_z,
-               PerItemField<const double>{"g", &ChainArgs::g},
+               NumbersField<const double>{"g", &ChainArgs::g, per_item},
                ChainField{"to_emissions", &ChainArgs::to_emissions, false, true},
                ChainField{"to_transitions", &ChainArgs::to_transitions, true, true});
+    const NumbersField<double> scores{"scores", &ChainArgs::scores,
+                                      [](const ChainArgs& args) { return args.items * args.paths; }};
+    const NumbersField<std::int64_t> best{"best", &ChainArgs::best,
+                                          [](const ChainArgs& args) { return args.items * args.paths * args.length; }};
     bind_chain(module, "linear_chain_best", "Write the largest scores of paths, and the tags of these paths",
-               best_paths, emissions, transitions, start, end, lengths, PathsField{"num_paths"},
-               PerItemField<double>{"scores", &ChainArgs::scores, [](const ChainArgs& args) { return args.paths; }},
-               PerItemField<std::int64_t>{"best", &ChainArgs::best,
-                                          [](const ChainArgs& args) { return args.paths * args.length; }});
+               best_paths, emissions, transitions, start, end, lengths, PathsField{"num_paths"}, scores, best);
 }
 
 }  // namespace softargmax::structure

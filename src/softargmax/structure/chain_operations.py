@@ -52,13 +52,9 @@ class BestPaths(NamedTuple):
 
 
 class Marginals(NamedTuple):
-    """Arguments of the operation that returns g times the marginals."""
+    """Arguments of the operation that returns g times the marginals: a chain, and its results."""
 
-    emissions: Packed
-    transitions: Packed
-    start: Dense
-    end: Dense
-    lengths: Integers
+    of: Chain
     alpha: Dense
     log_z: Dense
     g: Dense
@@ -78,7 +74,7 @@ _PARTITION = (
 
 
 def _partition_vjp(i: Chain, r: Partition, g: Partition, _wanted: Wanted) -> Gradients:
-    found = marginals(Marginals(*i, r.alpha, r.log_z, g.log_z))
+    found = marginals(Marginals(i, r.alpha, r.log_z, g.log_z))
     first, last = (
         row_sum(reference_chain.at_position(found.to_emissions, place), (0,))[0]
         for place in reference_chain.ends(i.lengths)

@@ -54,6 +54,7 @@ template <class T> void marginals_as(const ChainArgs& args) {
     const std::int64_t size = args.transition_steps * square, count = args.items * args.length * args.tags;
     const bool own = args.transition_items != 1 || args.items == 1, each_step = args.transition_steps > 1;
     T* const to = reinterpret_cast<T*>(args.to_transitions.data);
+    const Matrix2D emissions = matrix(args.to_emissions, 0, args.items * args.length, args.tags);
     std::fill_n(reinterpret_cast<T*>(args.to_emissions.data), count, T{0});
     std::fill_n(to, args.transition_items * size, T{0});
     const std::int64_t sums = own ? 0 : groups * size;
@@ -69,9 +70,13 @@ template <class T> void marginals_as(const ChainArgs& args) {
                 if (own) move_pairs(pairs.get(), args.tags, to + item * size + t * square);
                 else move_pairs(pairs.get(), args.tags, shared.get() + group * size + t * square);
             };
-            Marginals<T>({args, item}, transitions).compute(pairs.get(), [&](std::int64_t t) {
-                if (each_step) move(t);
-            });
+            const Sequence sequence{args, item};
+            Marginals marginals(sequence, transitions);
+            const bool any_path = args.log_z[item] != -kInf;
+            for (std::int64_t t = sequence.length - 1; any_path && t >= 0; --t) {
+                convert(marginals.at(t, pairs.get()), args.tags, emissions.at<T>(item * args.length + t, 0));
+                if (each_step && t + 1 < sequence.length) move(t);
+            }
             if (!each_step && size > 0) move(0);
         }
     });

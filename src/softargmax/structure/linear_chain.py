@@ -75,6 +75,9 @@ def linear_chain(
     the marginals of tags hold O(L C) numbers. K best paths take O(K L C^2) time and O(K L C) numbers. The results of a
     sequence have the same bits in every batch, and with any padding; draws do with the same `stream`.
 
+    If a path has the score +inf, log Z is +inf. Then the last tag, and each tag before a given one, shares 1 among its
+    infinite scores, as a softmax does. The entropy and log-probabilities are NaN.
+
     Gradient: that of log Z with respect to E and T are the marginals of tags and of pairs of tags.
 
     See Also
@@ -152,14 +155,17 @@ class LinearChain:
         return self._shaped(self._marginals(self._with_transitions(self._steps)).to_transitions)
 
     def entropy(self) -> Array:
-        """Return the entropy of the path in nats, shape (...): log Z minus the expected score, in float64."""
+        """Return the entropy of the path in nats, shape (...): log Z minus the expected score, in float64.
+
+        The rounding error is that of log Z, so a small entropy of large scores is less accurate.
+        """
         chain = self._with_transitions(self._chain.transitions.shape[1])  # so that the sums of items stay apart
         wide, xp = working_dtype(chain.emissions, namespace(chain.emissions)), namespace(chain.emissions)
         e, t = xp.astype(chain.emissions, wide), xp.astype(chain.transitions, wide)
         found = self._marginals(chain._replace(emissions=e, transitions=t))
         e = with_ends(e, chain.start, chain.end, chain.lengths)
         score = _expected(e, found.to_emissions) + _expected(t, found.to_transitions)
-        log_z = self._partition().log_z
+        log_z = self._finite_log_z()
         return self._rows(xp.where(log_z == -math.inf, 0.0, log_z - score))
 
     def score(self, tags: Integers) -> Array:
@@ -194,7 +200,7 @@ class LinearChain:
 
     def log_prob(self, tags: Integers) -> Array:
         """Return the log-probability of a path, s(y) - log Z, shape (...). It is -inf if no path is possible."""
-        log_z, score = self._partition().log_z, self._score(tags)
+        log_z, score = self._finite_log_z(), self._score(tags)
         xp = namespace(score)
         none = log_z == -math.inf
         return self._rows(xp.where(none, -math.inf, score - xp.where(none, 0.0, log_z)))
@@ -259,10 +265,15 @@ class LinearChain:
             self._found = operations.partition_of(self._chain)
         return self._found
 
+    def _finite_log_z(self) -> Any:
+        """Return log Z, and NaN in place of +inf, which differences with scores are made of."""
+        log_z = self._partition().log_z
+        return namespace(log_z).where(log_z == math.inf, math.nan, log_z)
+
     def _marginals(self, chain: Chain) -> Any:
         log_z, alpha = self._partition()
         ones = namespace(log_z).ones_like(log_z)
-        return operations.marginals_of(Marginals(*chain, frozen(alpha), frozen(log_z), ones))
+        return operations.marginals_of(Marginals(chain, frozen(alpha), frozen(log_z), ones))
 
     def _with_transitions(self, steps: int) -> Chain:
         """Return the arguments with separate transitions for each sequence, and for each of `steps` steps."""
@@ -287,13 +298,15 @@ class LinearChain:
         xp, size = namespace(e), e.shape[2]
         rows = e.shape[0] * draws
         tag, tags = xp.zeros((rows,), dtype=lengths.dtype, device=device_of(e)), []
+        first = (
+            xp.arange(rows, dtype=tag.dtype, device=device_of(e)) // draws * size if transitions.shape[0] > 1 else tag
+        )
         lengths = _repeated(lengths, draws)
         for t in reversed(range(e.shape[1])):
             z = _repeated(alpha[:, t, :], draws)
             if t < self._steps:
-                of_step = transitions[:, 0 if transitions.shape[1] == 1 else t, ...]
-                to = xp.broadcast_to(of_step, (e.shape[0], size, size))
-                columns = xp.take_along_axis(_repeated(to, draws), tag[:, None, None], axis=2)[..., 0]
+                of_step = xp.permute_dims(transitions[:, 0 if transitions.shape[1] == 1 else t, ...], (0, 2, 1))
+                columns = xp.take(xp.reshape(of_step, (-1, size)), first + tag, axis=0)
                 z = xp.where((t + 1 < lengths)[:, None], plus(z, xp.astype(columns, z.dtype)), z)
             inside = t < lengths
             z = xp.where(inside[:, None], z, 0.0)

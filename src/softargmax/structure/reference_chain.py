@@ -1,7 +1,7 @@
 """Definitions of linear chains in array-API Python: one step of the recurrence per position.
 
 alpha_t(j) = e(t, j) + log sum_i exp(alpha_t-1(i) + T(i, j))        log Z = log sum_j exp(alpha_last(j))
-beta_t(i) = log sum_j exp(T(i, j) + e(t + 1, j) + beta_t+1(j))      p(y_t = i) = exp(alpha_t(i) + beta_t(i) - log Z)
+p(y_t = i, y_t+1 = j) = p(y_t+1 = j) exp(alpha_t(i) + T(i, j)) / sum_k exp(alpha_t(k) + T(k, j))
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from softargmax.core.arrays import device_of, namespace, working_dtype
 from softargmax.core.scale import UNIT
-from softargmax.normalize.operations import LogSumExp, logsumexp
+from softargmax.normalize.operations import LogSumExp, Scores, logsumexp, softmax
 
 INF = math.inf
 
@@ -37,6 +37,10 @@ def _lse(z: Any, axis: int) -> Any:
     return namespace(z).squeeze(found, axis=axis)
 
 
+def _softmax(z: Any, axis: int) -> Any:
+    return softmax.first(Scores(z, None, UNIT, (axis,), z.dtype))
+
+
 def _step(transitions: Any, t: int) -> Any:
     """Return the transitions from position t to t + 1."""
     return transitions[:, 0 if transitions.shape[1] == 1 else t, ...]
@@ -50,18 +54,6 @@ def _alphas(e: Any, transitions: Any, lengths: Any) -> list[Any]:
         if t:
             to = plus(to, _lse(plus(found[-1][:, :, None], _step(transitions, t - 1)), 1))
         found.append(xp.where((t < lengths)[:, None], to, -INF))
-    return found
-
-
-def _betas(e: Any, transitions: Any, lengths: Any) -> list[Any]:
-    xp = namespace(e)
-    beta = xp.zeros_like(e[:, 0, :]) if e.shape[1] else None
-    found: list[Any] = []
-    for t in reversed(range(e.shape[1])):
-        if t + 1 < e.shape[1]:
-            after = _lse(plus(_step(transitions, t), plus(e[:, t + 1, :], beta)[:, None, :]), 2)
-            beta = xp.where((t + 1 < lengths)[:, None], after, 0.0)
-        found.insert(0, beta)
     return found
 
 
@@ -113,31 +105,26 @@ def marginals(emissions: Any, transitions: Any, start: Any, end: Any, lengths: A
     """Return g times the marginals of tags, and of pairs of tags summed to the shape of the transitions."""
     e, wide_transitions, g = _wide(emissions, transitions, g)
     e = with_ends(e, start, end, lengths)
-    xp = namespace(e)
-    alphas, betas = _alphas(e, wide_transitions, lengths), _betas(e, wide_transitions, lengths)
-    log_z = _log_z(alphas, lengths, e)[:, None]
-    found = [g[:, None] * _exp(plus(a, b), log_z) for a, b in zip(alphas, betas, strict=True)]
-    to_e = xp.astype(xp.stack(found, axis=1), emissions.dtype) if found else emissions
-    pairs = []
-    for t in range(e.shape[1] - 1):
-        score = plus(
-            alphas[t][:, :, None], plus(_step(wide_transitions, t), plus(e[:, t + 1, :], betas[t + 1])[:, None, :])
-        )
-        inside = (t + 1 < lengths)[:, None, None]
-        pairs.append(g[:, None, None] * _exp(xp.where(inside, score, -INF), log_z[:, :, None]))
+    xp, length = namespace(e), e.shape[1]
+    p = xp.zeros_like(e[:, 0, :]) if length else e
+    of_tags: list[Any] = []
+    pairs: list[Any] = []
+    alphas = _alphas(e, wide_transitions, lengths)
+    for t in reversed(range(length)):
+        before = xp.zeros_like(p)
+        if t + 1 < length:
+            shares = _softmax(plus(alphas[t][:, :, None], _step(wide_transitions, t)), 1)
+            pairs.insert(0, shares * p[:, None, :])
+            before = xp.sum(pairs[0], axis=2)
+        p = xp.where((t + 1 == lengths)[:, None], _softmax(alphas[t], 1), before)
+        of_tags.insert(0, p)
+    to_e = xp.astype(g[:, None, None] * xp.stack(of_tags, axis=1), emissions.dtype) if of_tags else emissions
     empty = xp.zeros((e.shape[0], 0, *transitions.shape[2:]), dtype=e.dtype, device=device_of(e))
-    of_steps = xp.stack(pairs, axis=1) if pairs else empty
+    of_steps = g[:, None, None, None] * (xp.stack(pairs, axis=1) if pairs else empty)
     for axis in (0, 1):
         if transitions.shape[axis] == 1:
             of_steps = xp.sum(of_steps, axis=axis, keepdims=True)
     return to_e, xp.astype(of_steps, emissions.dtype)
-
-
-def _exp(score: Any, log_z: Any) -> Any:
-    """Return exp(score - log Z), and 0 for a score of -inf."""
-    xp = namespace(score)
-    inside = score != -INF
-    return xp.where(inside, xp.exp(xp.where(inside, score - xp.where(log_z == -INF, 0.0, log_z), 0.0)), 0.0)
 
 
 @np.errstate(all="ignore")
