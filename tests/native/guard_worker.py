@@ -10,18 +10,22 @@ import ctypes
 import itertools
 import mmap
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import numpy as np
+from tests.native import structures
 from tests.native.operations import GRADIENTS, ROW_OPERATIONS, have_torch, scores
 from tests.native.vectors import everything
 
 import softargmax
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 # A vector has 16 lanes in float32, and 8 in float64. Lengths 1 to 18 use every number of lanes in the last vector. Most
@@ -122,16 +126,22 @@ def large_calls() -> int:
     return 4
 
 
-def vector_calls(fences: list[Fenced]) -> int:
-    """Make the calls of softargmax.output, and return the number of calls.
+def placed(turn: Iterator[Fenced], a: NDArray[Any], *, end: bool) -> NDArray[Any]:
+    """Copy an array to the next memory."""
+    return next(turn).place(a, end=end)
+
+
+def room_calls(fences: list[Fenced]) -> int:
+    """Make the calls of softargmax.output and softargmax.structure, and return the number of calls.
 
     Each array is placed in the next memory of `fences`, in a cycle.
     """
     count = 0
     for end in (True, False):
         turn = itertools.cycle(fences)
+        place: structures.Place = partial(placed, turn, end=end)
         for dtype in ("float32", "float64"):
-            count += len(everything(dtype, lambda a, turn=turn, end=end: next(turn).place(a, end=end)))  # type: ignore[misc]
+            count += len(everything(dtype, place)) + structures.calls(dtype, place)
     return count
 
 
@@ -149,7 +159,7 @@ def main() -> None:
         for dtype in ("float16", "float32", "float64"):
             count += sum(calls(dtype, n, fences) for n in LENGTHS)
         count += large_calls()
-        count += vector_calls([Fenced(1 << 18) for _ in range(16)])
+        count += room_calls([Fenced(1 << 18) for _ in range(16)])
         if have_torch():
             count += sum(bfloat16_calls(n, fences) for n in LENGTHS)
     sys.stdout.write(f"{count}\n")
