@@ -149,6 +149,31 @@ def branch(record: type[Any], name: str = "i") -> Branch:
     return Branch(name, record, found)
 
 
+def flattener(tree: Branch) -> Callable[[Any], tuple[Any, ...]]:
+    """Return the function that returns the slots of a record."""
+    flat = [leaf.kind.flatten.format(leaf.name) for leaf in tree.leaves]
+    return generated("_i", [f"{tree.target}= _i", f"return ({', '.join(flat)},)"])
+
+
+def unflattener(tree: Branch) -> Callable[..., Any]:
+    """Return the function that makes a record of its slots."""
+    names: dict[str, Any] = {"_Scale": Scale}
+    packed = packing(tree, names)
+    slots = ", ".join(slot for leaf in tree.leaves for slot, _ in leaf.slots)
+    return generated(slots, [f"return {packed}"], **names)
+
+
+def packing(tree: Branch, names: dict[str, Any]) -> str:
+    """Code that makes a record of its slots. The code uses `names`, to which this function adds."""
+    record = f"_Record{len(names)}"
+    names[record] = tree.record
+    parts = [
+        one.kind.unflatten.format(*(slot for slot, _ in one.slots)) if isinstance(one, Leaf) else packing(one, names)
+        for one in tree.parts
+    ]
+    return f"{record}({', '.join(parts)})"
+
+
 # --- results ----------------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from softargmax.core.record import Branch, Leaf, generated
+from softargmax.core.record import flattener, generated, packing, unflattener
 from softargmax.core.scale import Scale
 from softargmax.core.torch_private import EAGER, PLAIN_TENSOR, READY_NAMES
 
@@ -53,16 +53,10 @@ class SchemaSlots:
         self.gradients = list(zip(self.varying, self.places, strict=True))
         names: dict[str, Any] = {"_Scale": Scale, "_Results": type(operation.results), "_Like": Like}
         names["_saved"] = operation.saved
-        packed = _packed(operation.tree, names)
-        self._generate_conversions(packed, names)
+        packed = packing(operation.tree, names)
+        self.flatten, self.unflatten = flattener(operation.tree), unflattener(operation.tree)
         self._generate_stage()
         self._generate_save(packed, names)
-
-    def _generate_conversions(self, packed: str, names: dict[str, Any]) -> None:
-        leaves = self._operation.leaves
-        flat = [leaf.kind.flatten.format(leaf.name) for leaf in leaves]
-        self.flatten = generated("_i", [f"{self._operation.tree.target}= _i", f"return ({', '.join(flat)},)"])
-        self.unflatten = generated(", ".join(self.slots), [f"return {packed}"], **names)
 
     def _generate_stage(self) -> None:
         operation, unpacked = self._operation, f"{self._operation.tree.target}= _i"
@@ -115,14 +109,3 @@ class SchemaSlots:
             "_kept, _numbers, _likes", [*again, f"return {packed}, _Results({results}), ({slots})"], **names
         )
         self.of_varying = generated("_i", [f"{operation.tree.target}= _i", *unpack, f"return ({slots})"], **names)
-
-
-def _packed(tree: Branch, names: dict[str, Any]) -> str:
-    """Code that makes a record from its slots."""
-    record = f"_Record{len(names)}"
-    names[record] = tree.record
-    parts = [
-        one.kind.unflatten.format(*(slot for slot, _ in one.slots)) if isinstance(one, Leaf) else _packed(one, names)
-        for one in tree.parts
-    ]
-    return f"{record}({', '.join(parts)})"
