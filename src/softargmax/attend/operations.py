@@ -17,7 +17,7 @@ from softargmax.attend import kernels, reference
 from softargmax.attend.arguments import Attention, AttentionGradients, AttentionVjp, Options, Pages, Queries, QueriesVjp
 from softargmax.attend.reference import joined
 from softargmax.attend.results import AttentionWithLse
-from softargmax.core.arrays import namespace
+from softargmax.core.arrays import device_of, mapped, namespace
 from softargmax.core.operation import Operation
 from softargmax.core.record import Gradients, Result, Tangents, Wanted, gradient
 from softargmax.core.row_chunks import piece
@@ -50,10 +50,9 @@ def _in_front(i: Any, dims: Any, size: int, rank: int) -> Any:
             return _in_front(x, dim, size, rank)
         if not hasattr(x, "shape"):
             return x
-        front = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+        front = mapped(x, dim, size)
         missing = rank - (name in ("lse", "g_lse")) - front.ndim
-        front = front[(slice(None), *(None,) * missing)]
-        return front.expand(size, *front.shape[1:])
+        return front[(slice(None), *(None,) * missing, ...)]
 
     return type(i)(*map(moved, i._fields, i, dims))
 
@@ -71,7 +70,9 @@ def _attention_vjp(i: Attention, r: AttentionWithLse, g: AttentionWithLse, wante
 
 def _attention_jvp(i: Attention, r: AttentionWithLse, t: Tangents) -> AttentionWithLse:
     found = [
-        some.torch.transposed(piece_of_i, _cut(r, part), {name: _along(name, x, part) for name, x in t.items()})
+        some.derived(piece_of_i).transposed(
+            piece_of_i, _cut(r, part), {name: _along(name, x, part) for name, x in t.items()}
+        )
         for part, piece_of_i in _parts(i)
     ]
     return _results_joined(found)
@@ -104,7 +105,8 @@ def _attention_vjp_vjp(i: AttentionVjp, _r: AttentionGradients, h: AttentionGrad
     found = []
     for part, of in _parts(i.of):
         h_part = HeadGradients(*(_along(name, x, part) for name, x in zip(TO, h, strict=True)))
-        found.append(some_vjp.torch.defined_vjp(_some_vjp_of(i, part, of), None, h_part, wanted))
+        piece = _some_vjp_of(i, part, of)
+        found.append(some_vjp.derived(piece).defined_vjp(piece, None, h_part, wanted))
     return {name: _joined(name, [one[name] for one in found], i.of) for name in wanted}
 
 
@@ -113,7 +115,8 @@ def _attention_vjp_jvp(i: AttentionVjp, _r: AttentionGradients, t: Tangents) -> 
     for part, of in _parts(i.of):
         t_part = {name: _along(name, x, part) for name, x in t.items()}
         likes = HeadGradients(*_differentiated(of.of, i.to_bias).values())
-        found.append(some_vjp.torch.transposed(_some_vjp_of(i, part, of), likes, t_part))
+        piece = _some_vjp_of(i, part, of)
+        found.append(some_vjp.derived(piece).transposed(piece, likes, t_part))
     return HeadGradients(*(_joined(name, [getattr(one, to) for one in found], i.of) for name, to in TO.items()))
 
 
@@ -168,7 +171,7 @@ def _results_joined(found: list[AttentionWithLse]) -> AttentionWithLse:
 
 
 def _by_definition(i: Attention, g: AttentionWithLse, wanted: Wanted) -> Gradients:
-    found = [some.torch.defined_vjp(of, None, _cut(g, part), wanted) for part, of in _parts(i)]
+    found = [some.derived(of).defined_vjp(of, None, _cut(g, part), wanted) for part, of in _parts(i)]
     return {name: _joined(name, [one[name] for one in found], i) for name in wanted}
 
 
@@ -180,14 +183,15 @@ def _some_vjp_of(i: AttentionVjp, part: slice, of: Queries) -> QueriesVjp:
 def _differentiated(of: Attention, to_bias: bool) -> dict[str, Any]:
     """Return the arguments that may have a gradient, by name. Arguments without one become empty arrays."""
     there = of.learned if to_bias else of.learned._replace(bias=None)
-    return {name: x if hasattr(x, "shape") else of.q.new_empty(0) for name, x in there._asdict().items()}
+    none = namespace(of.q).zeros((0,), dtype=of.q.dtype, device=device_of(of.q))
+    return {name: x if hasattr(x, "shape") else none for name, x in there._asdict().items()}
 
 
 def _gradients_of_some(g: Any, g_lse: Any, some_: Queries, to_bias: bool) -> AttentionGradients:
     """Return the definition's gradients for a part of the queries. They can be differentiated again."""
     there = _differentiated(some_.of, to_bias)
     wanted = {name for name, x in there.items() if x.shape != (0,)}
-    found = some.torch.defined_vjp(some_, None, AttentionWithLse(g, g_lse), wanted)
+    found = some.derived(some_).defined_vjp(some_, None, AttentionWithLse(g, g_lse), wanted)
     return HeadGradients(*(found.get(name, x) for name, x in there.items()))
 
 

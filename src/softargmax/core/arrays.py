@@ -1,7 +1,7 @@
 """Arrays of every library: their kind, namespace, dtype and axes, and conversion of arguments to one kind.
 
 A *kind* is one of "numpy", "torch" (a tensor in CPU memory), "torch-cuda", "torch-device" (a tensor on any other
-device) and "array-api" (an array of any other library).
+device), "jax" and "array-api" (an array of any other library).
 
 Frameworks are looked up in `sys.modules` and never imported. If a library was not imported, no argument can be an
 array of that library.
@@ -40,7 +40,8 @@ def kind_of(z: Any) -> str:
     if kind is None:
         if isinstance(z, NUMPY):
             return "numpy"
-        kind = _kinds[type(z)] = "torch, by device" if is_torch(z) else "array-api"
+        other = "array-api" if jax_of(z) is None else "jax"
+        kind = _kinds[type(z)] = "torch, by device" if is_torch(z) else other
     return kind_of_tensor(z) if kind == "torch, by device" else kind
 
 
@@ -50,8 +51,9 @@ def kind_of_tensor(z: Any) -> str:
 
 
 def device_of(z: Any) -> Any:
-    """The device of an array, or None for a traced JAX array. Then JAX chooses the device."""
-    return getattr(z, "device", None)
+    """The device of an array, or None for a JAX array that is traced or on several devices. Then JAX chooses."""
+    device = getattr(z, "device", None)
+    return None if hasattr(device, "device_set") else device
 
 
 def namespace(z: Any) -> Any:
@@ -63,6 +65,16 @@ def namespace(z: Any) -> Any:
 
         xp = _namespaces[type(z)] = array_namespace(z)
     return xp
+
+
+def mapped(x: Any, dim: int | None, size: int, to: int = 0) -> Any:
+    """Move the mapped axis `dim` of vmap to the place `to`. If there is none, add one of this size."""
+    xp = namespace(x)
+    if dim is not None:
+        return xp.moveaxis(x, dim, to)
+    shape = list(x.shape)
+    shape.insert(to % (x.ndim + 1), size)
+    return xp.broadcast_to(xp.expand_dims(x, axis=to), tuple(shape))
 
 
 def dtype_name(dtype: Any) -> str:

@@ -100,7 +100,7 @@ def _scan(a: Any, b: Any) -> Any:
 def _concat(*parts: Any) -> Any:
     """Concatenate along the last axis. (`is_grads_batched` of torch can batch `cat` but not `concat`.)"""
     xp = namespace(parts[0])
-    return getattr(xp, "cat", xp.concat)(parts, -1)
+    return getattr(xp, "cat", xp.concat)(parts, axis=-1)
 
 
 def _vjp(i: LogCumSumExp, r: Prefixes, g: Prefixes, wanted: Wanted) -> Gradients:

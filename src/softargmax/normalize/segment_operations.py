@@ -10,7 +10,7 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.arrays import device_of, namespace
+from softargmax.core.arrays import device_of, jax_of, mapped, namespace
 from softargmax.core.operation import Operation, finite_or_zero, only, slope
 from softargmax.core.record import Array, Beta, DType, Gradients, Integers, Result, Tangents, Wanted, like
 from softargmax.core.scale import Scale
@@ -33,7 +33,9 @@ class Segments(NamedTuple):
 
     def sum(self, x: Any) -> Any:
         """Return the sum of each segment: (N, ...) to (S, ...)."""
-        return x.new_zeros((self.offsets.shape[0] - 1, *x.shape[1:])).index_add(0, self.row, x)
+        shape = (self.offsets.shape[0] - 1, *x.shape[1:])
+        zeros = namespace(x).zeros(shape, dtype=x.dtype, device=device_of(x))
+        return zeros.index_add(0, self.row, x) if jax_of(x) is None else zeros.at[self.row].add(x)
 
     def broadcast(self, row: Any) -> Any:
         """Broadcast one number per segment to its scores: (S, ...) to (N, ...). One number for all segments is returned
@@ -58,10 +60,7 @@ def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
         )
 
     def moved(x: Any, dim: int | None) -> Any:
-        if isinstance(x, float):
-            return x
-        last = x.unsqueeze(-1) if dim is None else x.movedim(dim, -1)
-        return last.expand(*last.shape[:-1], size)
+        return x if isinstance(x, float) else mapped(x, dim, size, -1)
 
     beta = Scale(*(moved(x, dim) for x, dim in zip(i.beta, dims.beta, strict=True)))
     return i._replace(z=moved(i.z, dims.z), beta=beta), -1

@@ -94,7 +94,7 @@ class Scores(NamedTuple):
 
 def _linear_scores_vjp(i: LinearScores, r: Scores, g: Scores, wanted: Wanted) -> Gradients:
     if followed(g.z):
-        return linear_scores.torch.defined_vjp(i, r, g, wanted)
+        return linear_scores.derived(i).defined_vjp(i, r, g, wanted)
     return {
         "h": linear_scores.first(LinearScores(g.z, i.weight.T, None)) if "h" in wanted else None,
         "weight": linear_scores.first(LinearScores(g.z.T, i.h.T, None)) if "weight" in wanted else None,
@@ -123,7 +123,7 @@ class Rows(NamedTuple):
 
 def _gathered_vjp(i: Gathered, r: Rows, g: Rows, wanted: Wanted) -> Gradients:
     if followed(g.rows):
-        return gathered.torch.defined_vjp(i, r, g, wanted)
+        return gathered.derived(i).defined_vjp(i, r, g, wanted)
     xp, n, device = namespace(g.rows), i.index.shape[0], device_of(g.rows)
     ones = xp.ones(n, dtype=xp.float64 if g.rows.dtype == xp.float64 else xp.float32, device=device)
     flat = xp.reshape(g.rows, (n, math.prod(i.table.shape[1:])))
@@ -166,7 +166,7 @@ def _pair_gradients(h: Any, table: Table, pairs: Pairs, g: Any, wanted: Wanted) 
 
 def _pair_scores_vjp(i: PairScores, r: ScoresOfPairs, g: ScoresOfPairs, wanted: Wanted) -> Gradients:
     if followed(g.x):
-        return pair_scores.torch.defined_vjp(i, r, g, wanted)
+        return pair_scores.derived(i).defined_vjp(i, r, g, wanted)
     return _pair_gradients(*i, g.x, wanted)
 
 
@@ -224,10 +224,10 @@ def _by_scores(i: CoinLosses, g: LossesOfCoins, wanted: Wanted) -> Gradients:
     """Return gradients of `coin_losses` that can be differentiated again, computed from the scores of the pairs."""
     of = PairScores(i.h, i.table, i.pairs)
     coins = Tossed(pair_scores.first(of), i.shift, i.signs, i.pairs.rows, i.h.shape[0])
-    to_scores = tossed.torch.defined_vjp(coins, None, TossedScores(g.loss, None), {"x"} | ({"shift"} & wanted))
+    to_scores = tossed.derived(coins).defined_vjp(coins, None, TossedScores(g.loss, None), {"x"} | ({"shift"} & wanted))
     rest = wanted - {"shift"}
     to_x = ScoresOfPairs(to_scores["x"])
-    found = pair_scores.torch.defined_vjp(of, None, to_x, rest) if rest else {}
+    found = pair_scores.derived(of).defined_vjp(of, None, to_x, rest) if rest else {}
     return {**found, "shift": to_scores.get("shift")}
 
 

@@ -1,4 +1,4 @@
-// The marginals of linear chains, which are the gradients of log Z:
+// The marginals of linear chains, which are the gradients of log Z.
 //
 //     p(y_t = i, y_t+1 = j) = e^(alpha_t(i) + T(i, j) + emission(t+1, j) + beta_t+1(j) - log Z)
 //

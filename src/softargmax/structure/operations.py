@@ -11,9 +11,9 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.arrays import frozen, namespace
+from softargmax.core.arrays import frozen, mapped, namespace
 from softargmax.core.operation import Operation, finite_or_zero, is_number, row_sum, slope
-from softargmax.core.record import Beta, Gradients, Packed, Result, Tangents, Wanted, gradient
+from softargmax.core.record import Beta, Dense, Gradients, Packed, Result, Tangents, Wanted, gradient
 from softargmax.core.scale import Scale
 from softargmax.structure import reference
 
@@ -38,7 +38,7 @@ class Terms(NamedTuple):
 
     a: Packed
     b: Packed
-    wide: Packed
+    wide: Dense
     beta: Beta
     w: Packed | None
     x: Packed | None
@@ -62,8 +62,7 @@ def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
             return Scale(*map(moved, x, dim if isinstance(dim, tuple) else (dim, dim)))
         if not hasattr(x, "shape"):
             return x
-        front = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
-        return front.expand(size, *front.shape[1:]).contiguous()
+        return mapped(x, dim, size)
 
     return type(i)(*map(moved, i, dims)), 0
 
