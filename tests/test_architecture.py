@@ -32,12 +32,13 @@ SERVES = {
     "torch": r"(.*/)?(torch_\w+|triton_\w+|modules|nn)\.py|integrate/.*\.py",
     "triton": r"(.*/)?triton_\w+\.py",
     "transformers": r"integrate/.*\.py",
+    "jax": r"(core/jax_\w+|jax)\.py",
     "sklearn": r"classify/.*\.py",
     "scipy": r"classify/.*\.py",
     "matplotlib": r"(cli|classify)/plot\w*\.py",
     "rich": r"cli/.*\.py",
     "typer": r"cli/.*\.py",
-    **dict.fromkeys(("jax", "pyarrow", "skops", "dask"), ""),
+    **dict.fromkeys(("pyarrow", "skops", "dask"), ""),
 }
 OPTIONAL = (*SERVES, "ml_dtypes", "click")
 

@@ -17,13 +17,19 @@ from softargmax.core import dispatch
 from softargmax.core.extras import install
 
 PACKAGES = ("numpy", "array-api-compat", "torch", "jax", "scipy", "scikit-learn", "matplotlib", "typer", "rich")
-NEEDS = {"torch": "torch", "torch-cuda": "torch", "torch-device": "torch"}  # the package that a kind of array requires
+NEEDS = {
+    "torch": "torch",
+    "torch-cuda": "torch",
+    "torch-device": "torch",
+    "jax": "jax",
+}  # the package that a kind of array requires
 WHAT = {
     "numpy": "NumPy arrays",
     "torch": "torch tensors in CPU memory",
     "torch-cuda": "torch tensors on CUDA devices",
     "torch-device": "torch tensors on other devices",
-    "array-api": "JAX, CuPy and other array-API arrays",
+    "jax": "JAX arrays",
+    "array-api": "CuPy and other array-API arrays",
 }
 
 SERVED = [(kind, name) for kind in WHAT for name, kinds in dispatch.SERVES.items() if kind in kinds]

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 import operator
+import threading
+from contextlib import contextmanager
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,7 +42,7 @@ from softargmax.core.arrays import (
 from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 class Rows(NamedTuple):
@@ -367,4 +369,18 @@ def per_row(
 
 def inspectable(array: Any) -> bool:
     """True if the values may be read now: the array is `readable`, or an array of array-api-strict."""
-    return is_strict(array) or readable(array)
+    return not (_unread and threading.get_ident() in _unread) and (is_strict(array) or readable(array))
+
+
+_unread: set[int] = set()
+"""The threads that run a definition on JAX's arrays in NumPy. There, wrong values give NaN or -1, and no error."""
+
+
+@contextmanager
+def values_unread() -> Iterator[None]:
+    """Treat arrays as JAX does, which reads no values before a call, although their values are known now."""
+    _unread.add(threading.get_ident())
+    try:
+        yield
+    finally:
+        _unread.discard(threading.get_ident())

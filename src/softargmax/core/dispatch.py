@@ -27,9 +27,9 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """True if Triton interprets its kernels on the CPU. Then `using("triton")` runs them on tensors in CPU memory."""
 
 SERVES = {
-    "native": ("numpy", "torch"),
+    "native": ("numpy", "torch", "jax"),
     "triton": ("torch", "torch-cuda") if INTERPRETED else ("torch-cuda",),
-    "reference": ("numpy", "torch", "torch-cuda", "torch-device", "array-api"),
+    "reference": ("numpy", "torch", "torch-cuda", "torch-device", "jax", "array-api"),
 }
 """The kinds of arrays that each implementation supports."""
 
@@ -48,8 +48,8 @@ def using(name: str) -> Iterator[None]:
     Parameters
     ----------
     name : {"native", "triton", "reference"}
-        "native" is the compiled core for arrays in CPU memory; "triton" are the kernels for CUDA tensors; "reference"
-        is the definition in array-API Python.
+        "native" is the compiled core for arrays in CPU memory (of JAX: in programs for one CPU); "triton" are the
+        kernels for CUDA tensors; "reference" is the definition in array-API Python.
 
     Notes
     -----
@@ -92,7 +92,7 @@ def requested_name() -> str | None:
 
 
 def is_native(z: Any) -> bool:
-    """True if calls with this array may run kernels of the compiled core."""
+    """True if calls with this array may run kernels of the compiled core, outside of a compiled program."""
     return kind_of(z) in ("numpy", "torch") and requested_name() != "reference"
 
 

@@ -77,6 +77,7 @@ from softargmax.core.record import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from softargmax.core.jax_operation import JaxOperation
     from softargmax.core.scale import Scale
     from softargmax.core.torch_operation import TorchOperation
 
@@ -136,6 +137,7 @@ class Operation(Generic[A, R]):
         self._servers: defaultdict[str | None, dict[type, Callable[..., Any]]] = defaultdict(dict)
         self._launchers: defaultdict[str | None, dict[type, Callable[..., Any]]] = defaultdict(dict)
         self._torch: TorchOperation | None = None
+        self._jax: JaxOperation | None = None
         OPERATIONS.append(self)
 
     def serve(self, device: str, kernel: str) -> None:
@@ -168,10 +170,14 @@ class Operation(Generic[A, R]):
     def gradients(self, i: A, g: R, wanted: Wanted) -> Gradients:
         """The gradients of the inner product <g, results>, for use in rules of other operations.
 
-        The arrays must be tensors, and the vjp must not read results.
+        The vjp must not read results.
         """
-        found: Gradients = self.torch.vjp(i, None, g, wanted)
+        found: Gradients = self.derived(i).vjp(i, None, g, wanted)
         return found
+
+    def derived(self, i: A) -> TorchOperation | JaxOperation:
+        """What is derived from this operation for the library of a record's arrays: rules that use the definition."""
+        return self.jax if kind_of(self.array(i)) == "jax" else self.torch
 
     def server(self, array: Any) -> Callable[..., Any]:
         """The function (arguments, first, out) -> results for arrays of this type."""
@@ -184,8 +190,10 @@ class Operation(Generic[A, R]):
         kind, name = kind_of(array), dispatch.requested_name()
         if name is not None:
             dispatch.check_serves(name, kind)
-        if kind == "array-api" or (kind == "numpy" and (name == "reference" or "cpu" not in self.kernels)):
+        if kind == "array-api" or (kind in ("numpy", "jax") and (name == "reference" or "cpu" not in self.kernels)):
             return self.define
+        if kind == "jax":
+            return self.jax.run
         launchers = self._launchers[requested()]
         if kind == "numpy":
             launchers[type(array)] = self.launcher(self.kernel("cpu"), NUMPY)
@@ -206,6 +214,15 @@ class Operation(Generic[A, R]):
 
             register(self.room)
         return self._torch  # type: ignore[return-value]
+
+    @property
+    def jax(self) -> JaxOperation:
+        """The `JaxOperation` of this operation, made at the first use."""
+        if self._jax is None:
+            from softargmax.core.jax_operation import JaxOperation
+
+            self._jax = JaxOperation(self)
+        return self._jax
 
     def _check_names(self) -> None:
         """Check that names are unique and that none begins with "_", which is reserved for names in generated code."""
@@ -245,11 +262,20 @@ class Operation(Generic[A, R]):
                 found |= self._paths(one, found[one.name])
         return found
 
-    def launcher(self, kernel: Callable[..., Any], memory: Memory, guard: str = "", **more: Any) -> Callable[..., Any]:
+    def launcher(
+        self,
+        kernel: Callable[..., Any],
+        memory: Memory,
+        guard: str = "",
+        *,
+        refuse: Callable[[Any, Any], None] | None = None,
+        **more: Any,
+    ) -> Callable[..., Any]:
         """The function (arguments, first, out) -> results that allocates memory and calls the kernel.
 
         The function is generated, so that a call runs no Python loops. `guard` is a line of code that may return before
-        the kernel runs. It can use the names of the arguments and of `more`.
+        the kernel runs. It can use the names of the arguments and of `more`. `refuse` is called in place of the
+        operation's own `refuse`.
         """
         leaves = {leaf.name: leaf for leaf in self.leaves}
         lines = [f"{self.tree.target}= _i", *[guard] * bool(guard)]
@@ -266,7 +292,7 @@ class Operation(Generic[A, R]):
         lines += [*copies, *run_lines, f"return {self.fields[0]} if _first else {results}"]
         names = {f"_{name}": one for name, one in memory._asdict().items()}
         shapes = {f"_shape{number}": spec.shape for number, spec in enumerate(self.results)}
-        names |= {"_kernel": kernel, "_refuse": self.refuse, "_row_dtype": _row_dtype}
+        names |= {"_kernel": kernel, "_refuse": refuse or self.refuse, "_row_dtype": _row_dtype}
         return generated("_i, _first=False, _out=None", lines, **names, **shapes, **more)
 
 

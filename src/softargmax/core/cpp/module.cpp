@@ -11,6 +11,7 @@
 
 #include "allocator.hpp"
 #include "bind.hpp"
+#include "xla_call.hpp"
 
 using namespace nb::literals;
 
@@ -161,6 +162,7 @@ NB_MODULE(_native, module) {
     module.def("want_huge_pages", [](std::uintptr_t address, std::size_t bytes) {
         want_huge_pages(reinterpret_cast<void*>(address), bytes);
     }, "address"_a, "bytes"_a, "Advise the system to use huge pages for memory owned by others");
+    bind_xla(module);
     module.attr("BLOCK") = kBlock;
     module.attr("__version__") = SOFTARGMAX_VERSION;
 }

@@ -1,0 +1,324 @@
+"""Operations on JAX arrays: the kernels for NumPy arrays, inside of XLA's programs.
+
+Every operation has two primitives. Their operands are the arrays of the record `i`, and `static` has all other slots.
+
+    call:      arrays of i                       -> results
+    tangent:   arrays of i, results, tangents    -> tangents of the results
+
+On CPUs the call is a custom call of XLA (jax_call.py), on other devices the definition. Its derivative is the tangent,
+which is linear in the tangents: forward mode computes it by the jvp rule, and reverse mode transposes it by the vjp
+rule. Both rules consist of operations and of jax.numpy, so JAX can differentiate them again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from softargmax.core import check, jax_vmap
+from softargmax.core.jax_call import BFLOAT16, GIVEN, SHAPES, TARGET, ffi, given, text_of
+from softargmax.core.jax_rules import defined_jvp, defined_vjp, fitted, transposed
+from softargmax.core.memory import NUMPY
+from softargmax.core.record import BETA, ROWWISE, flattener, generated, unflattener
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from softargmax.core.record import Gradients, Wanted
+
+    Static = tuple[Any, ...]
+
+
+class JaxOperation:
+    """The primitives of an operation, and its calls with JAX arrays."""
+
+    def __init__(self, operation: Any) -> None:
+        self.operation, self.fields = operation, operation.fields
+        self.flatten, self.unflatten = flattener(operation.tree), unflattener(operation.tree)
+        slots = [(leaf, name, kind) for leaf in operation.leaves for name, kind in leaf.slots]
+        self.kinds, self._may_be_array = [leaf.kind for leaf, _, _ in slots], ["Tensor" in kind for *_, kind in slots]
+        self._slots, names = [name for _, name, _ in slots], [leaf.name for leaf, _, _ in slots]
+        self.places = {leaf.name: names.index(leaf.name) for leaf in operation.leaves
+                       if leaf.kind.arrays and leaf.name not in operation.constant}  # fmt: skip
+        """The slot of each argument that can have a tangent."""
+        self.varying = [field for field in self.fields if field not in operation.constant]
+        """The results that can have a tangent."""
+        self.defined_vjp, self.transposed = partial(defined_vjp, self), partial(transposed, self)
+        self._shapes = operation.launcher(lambda: None, SHAPES)
+        if "cpu" in operation.kernels:
+            kernel = operation.kernel("cpu")
+            self._at_once = operation.launcher(kernel, NUMPY, refuse=_refuse)
+            self._into_given = operation.launcher(kernel, GIVEN, refuse=_refuse)
+        self._compiled: dict[Any, Any] = {}
+        self._vmap = jax_vmap.rule_of(self)
+        self._call, self._tangent = self._make_call(), self._make_tangent()
+
+    def run(self, i: Any, first: bool = False, out: Any = None) -> Any:
+        """Return all results, or the first one."""
+        if out is not None:
+            return self.operation.define(i, first, out)
+        found = self.bind(self.flatten(i), first)
+        return found[0] if first or len(self.fields) == 1 else tuple(found)
+
+    def bind(self, flat: Sequence[Any], first: bool = False) -> list[Any]:
+        """Call the operation with the slots of a record."""
+        places = self.arrays_of(flat)
+        static = tuple(... if place in places else _hashable(x) for place, x in enumerate(flat))
+        arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in map(flat.__getitem__, places)]
+        if all(map(_is_here, arrays)):  # the same as by `bind`, in 20 us less
+            return self._eager(*arrays, static=static, first=first)
+        if any(map(_is_explicit, arrays)):
+            return list(self._jitted(self._define, static, first)(*arrays))
+        found: list[Any] = self._call.bind(*arrays, static=static, first=first)
+        return found
+
+    def arrays_of(self, flat: Sequence[Any]) -> list[int]:
+        """Return the places of the slots that have arrays. (dtypes also have a shape.)"""
+        return [k for k, x in enumerate(flat) if self._may_be_array[k] and hasattr(x, "shape")]
+
+    def vjp(self, i: Any, r: Any, g: Any, wanted: Wanted) -> Gradients:
+        """The gradients by the operation's rule. Those that it does not return follow from the definition."""
+        rule = self.operation.vjp
+        found = {} if rule is None else dict(rule(i, r, g, wanted))
+        missing = frozenset(name for name in wanted if found.get(name) is None)
+        return {**found, **self.defined_vjp(i, r, g, missing)} if missing else found
+
+    def results(self, given: dict[str, Any]) -> Any:
+        """A record of results, with None for those that are not given."""
+        return type(self.operation.results)(**{**dict.fromkeys(self.fields), **given})
+
+    def _all(self, found: Any, first: bool) -> list[Any]:
+        return [found] if first or len(self.fields) == 1 else list(found)
+
+    def _record(self, arrays: Sequence[Any], static: Static) -> Any:
+        return self.unflatten(*_slots(arrays, static))
+
+    # --- the call -----------------------------------------------------------------------------------------------------
+
+    def _make_call(self) -> Primitive:
+        call = Primitive(f"softargmax_{self.operation.name}")
+        call.multiple_results = True
+        call.def_impl(self._eager)
+        call.def_abstract_eval(self._abstract)
+        ad.primitive_jvps[call] = self._jvp
+        batching.primitive_batchers[call] = self._batch
+        mlir.register_lowering(call, self._lower_definition)
+        mlir.register_lowering(call, self._lower, platform="cpu")
+        return call
+
+    def _abstract(self, *avals: Any, static: Static, first: bool) -> list[Any]:
+        found = self._all(self._shapes(self._record(avals, static), first), first)
+        return [jax.core.ShapedArray(x.shape, jax.dtypes.canonicalize_dtype(x.dtype)) for x in found]
+
+    def _eager(self, *arrays: Any, static: Static, first: bool) -> list[Any]:
+        """Run the kernel at once if all values are in the memory of this process."""
+        if not all(map(_is_here, arrays)):
+            return list(self._jitted(self._call.bind, static, first)(*arrays))
+        views = [*map(np.asarray, arrays)]
+        for place, dtype in self._widenings(static, [x.dtype for x in views]):
+            views[place] = views[place].astype(dtype)
+        i = self._record(views, static)
+        try:
+            found = self._all(self._at_once(i, first), first)
+        except (_RefusedError, ValueError):
+            found = self._refused(i, first)
+        return [*map(jnp.asarray, found)]
+
+    def _jitted(self, function: Callable[..., Any], static: Static, first: bool) -> Any:
+        """Return a compiled function, for arrays on other devices or on several."""
+        key = function.__name__, static, first
+        if key not in self._compiled:
+            self._compiled[key] = jax.jit(partial(function, static=static, first=first))
+        return self._compiled[key]
+
+    def _lower_definition(self, ctx: Any, *operands: Any, **how: Any) -> Any:
+        def define(*arrays: Any) -> list[Any]:
+            # Results that only kernels make and read are zeros.
+            return [x.astype(aval.dtype) if x.shape == aval.shape else jnp.zeros(aval.shape, aval.dtype)
+                    for x, aval in zip(self._define(*arrays, **how), ctx.avals_out, strict=True)]  # fmt: skip
+
+        return mlir.lower_fun(define, multiple_results=True)(ctx, *operands)
+
+    def _define(self, *arrays: Any, static: Static, first: bool) -> list[Any]:
+        return self._all(self.operation.define(self._record(arrays, static), first), first)
+
+    def _lower(self, ctx: Any, *operands: Any, static: Static, first: bool) -> Any:
+        if getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
+            # XLA would gather all operands of a custom call on each device. Inside of a shard_map it does not.
+            return self._lower_definition(ctx, *operands, static=static, first=first)
+        made = self._all(self._shapes(self._record(ctx.avals_in, static), first), first)
+        direct = len(made) == 1 and made[0].dtype == ctx.avals_out[0].dtype
+        dtypes = [x.dtype for x in (*ctx.avals_in, *ctx.avals_out)]
+        text = text_of(self, {"static": static, "first": first, "direct": direct, "dtypes": dtypes})
+        return ffi.ffi_lowering(TARGET)(ctx, *operands, call=text)
+
+    def prepared(self, static: Static, first: bool, direct: bool, dtypes: Sequence[Any]) -> Callable[[Any, Any], None]:
+        """Return the function (NumPy arrays of arguments, of results) that runs the kernel. bfloat16 comes as its bits.
+
+        If `direct`, the kernel writes its only result in the result's dtype.
+        """
+        arrays = [slot for slot, x in zip(self._slots, static, strict=True) if x is ...]
+        slots = [
+            slot if x is ... else f"_static[{k}]" for k, (slot, x) in enumerate(zip(self._slots, static, strict=True))
+        ]
+        results = [f"_results[{k}]" for k in range(len(dtypes) - len(arrays))]
+        views = [
+            f"{x} = {x}.view(_half)" for x, dtype in zip((*arrays, *results), dtypes, strict=True) if dtype == BFLOAT16
+        ]
+        wide = dict(self._widenings(static, dtypes))
+        lines = [f"{', '.join(arrays)}, = _arguments", *views]
+        lines += [f"{arrays[place]} = {arrays[place]}.astype(_wide[{place}])" for place in wide]
+        lines += [f"_write(_of({', '.join(slots)}), _results)"]
+        names = {"_static": static, "_half": BFLOAT16, "_wide": wide, "_of": self.unflatten}
+        return generated("_arguments, _results", lines, **names, _write=partial(self._write, first, direct))
+
+    def _write(self, first: bool, direct: bool, i: Any, results: list[Any]) -> None:
+        try:
+            if direct:
+                self._at_once(i, first, results[0])
+            else:
+                with given(results):
+                    self._into_given(i, first)
+        except (_RefusedError, ValueError):
+            for result, made in zip(results, self._refused(i, first), strict=True):
+                result[...] = made
+
+    def _refused(self, i: Any, first: bool) -> list[Any]:
+        """Return the results for values that the kernel refused: NaN or -1 in place of an error, always."""
+        with check.values_unread():
+            return self._all(self.operation.define(i, first), first)
+
+    def _widenings(self, static: Static, dtypes: Sequence[Any]) -> list[tuple[int, Any]]:
+        """Return the arrays that kernels take in another dtype: without 64-bit mode, JAX has no int64 and float64."""
+        kinds = [kind for kind, x in zip(self.kinds, static, strict=True) if x is ...]
+        wide = [np.int64 if dtype.kind in "iu" else np.float64 if kind in (BETA, ROWWISE) else dtype
+                for kind, dtype in zip(kinds, dtypes, strict=False)]  # fmt: skip
+        return [(place, to) for place, (to, dtype) in enumerate(zip(wide, dtypes, strict=False)) if to != dtype]
+
+    def _batch(self, arrays: Any, dims: Any, *, static: Static, first: bool) -> tuple[list[Any], list[Any]]:
+        size = next(x.shape[dim] for x, dim in zip(arrays, dims, strict=True) if dim is not None)
+        places = [x if static[place] is ... else None for place, x in enumerate(_slots(dims, static))]
+        found, axis = self._vmap(self, _slots(arrays, static), places, size)
+        shown = found[:1] if first else found
+        return shown, [None if x.shape == (0,) else axis for x in shown]
+
+    def _jvp(self, primals: Any, tangents: Any, *, static: Static, first: bool) -> tuple[list[Any], list[Any]]:
+        found = self._call.bind(*primals, static=static, first=False)
+        given = {name: t for name, t in zip(self.places, self._of_places(tangents, static), strict=True)
+                 if t is not None and not isinstance(t, ad.Zero)}  # fmt: skip
+        changes: dict[str, Any] = dict.fromkeys(self.fields)
+        if given and self.operation.differentiable:
+            how = {"static": static, "names": tuple(given)}
+            if self.operation.vjp is None:
+                changes |= zip(self.varying, self._tangents(*primals, *found, *given.values(), **how), strict=True)
+            else:
+                changes |= zip(self.varying, self._tangent.bind(*primals, *found, *given.values(), **how), strict=True)
+        shown = list(zip(self.fields, found, strict=True))[: 1 if first else None]
+        return [x for _, x in shown], [_no_change(x) if changes[name] is None else changes[name] for name, x in shown]
+
+    def _of_places(self, arrays: Any, static: Static) -> list[Any]:
+        slots = _slots(arrays, static)
+        return [slots[place] if static[place] is ... else None for place in self.places.values()]
+
+    # --- its tangent --------------------------------------------------------------------------------------------------
+
+    def _make_tangent(self) -> Primitive:
+        tangent = Primitive(f"softargmax_{self.operation.name}_tangent")
+        tangent.multiple_results = True
+        tangent.def_impl(self._tangents)
+        tangent.def_abstract_eval(self._abstract_tangents)
+        ad.primitive_jvps[tangent] = self._jvp_of_tangents
+        ad.primitive_transposes[tangent] = self._transposed
+        batching.primitive_batchers[tangent] = self._batch_tangents
+        mlir.register_lowering(tangent, mlir.lower_fun(self._tangents, multiple_results=True))
+        return tangent
+
+    def _parts(self, flat: Sequence[Any], static: Static) -> tuple[Any, Any, Sequence[Any]]:
+        """Return the arguments, the results and the tangents."""
+        count = sum(x is ... for x in static)
+        end = count + len(self.fields)
+        return self._record(flat[:count], static), type(self.operation.results)(*flat[count:end]), flat[end:]
+
+    def _abstract_tangents(self, *avals: Any, static: Static, names: tuple[str, ...]) -> list[Any]:
+        del names
+        _, results, _ = self._parts(avals, static)
+        return [getattr(results, field) for field in self.varying]
+
+    def _tangents(self, *flat: Any, static: Static, names: tuple[str, ...]) -> list[Any]:
+        i, r, tangents = self._parts([*map(jnp.asarray, flat)], static)
+        t, operation = dict(zip(names, tangents, strict=True)), self.operation
+        if operation.jvp is not None:
+            found = operation.jvp(i, r, t)
+        else:
+            found = defined_jvp(self, i, t) if operation.vjp is None else self.transposed(i, r, t)
+        return [getattr(found, field).astype(getattr(r, field).dtype) for field in self.varying]
+
+    def _jvp_of_tangents(self, primals: Any, tangents: Any, **how: Any) -> Any:
+        moving = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
+
+        def f(*x: Any) -> list[Any]:
+            every = list(primals)
+            for k, value in zip(moving, x, strict=True):
+                every[k] = value
+            return self._tangents(*every, **how)
+
+        return jax.jvp(f, [primals[k] for k in moving], [tangents[k] for k in moving])
+
+    def _batch_tangents(self, flat: Any, dims: Any, **how: Any) -> tuple[list[Any], list[int]]:
+        found = jax.vmap(partial(self._tangents, **how), list(dims))(*flat)
+        return found, [0] * len(found)
+
+    def _transposed(self, cotangents: Any, *flat: Any, static: Static, names: tuple[str, ...]) -> list[Any]:
+        count = len(flat) - len(names)
+        i, r, _ = self._parts([*map(jnp.asarray, flat[:count])], static)
+        g = {f: None if isinstance(x, ad.Zero) else x for f, x in zip(self.varying, cotangents, strict=True)}
+        found = self.vjp(i, r, self.results(g), frozenset(names))
+        of_tangents = [fitted(found[name], t.aval.shape, t.aval.dtype)
+                       for name, t in zip(names, flat[count:], strict=True)]  # fmt: skip
+        return [*[None] * count, *of_tangents]
+
+
+class _RefusedError(Exception):
+    """A kernel refused a value."""
+
+
+def _refuse(_i: Any, _why: Any) -> None:
+    raise _RefusedError
+
+
+def _slots(arrays: Sequence[Any], static: Static) -> list[Any]:
+    """Return all slots of a record."""
+    rest = iter(arrays)
+    return [next(rest) if x is ... else x for x in static]
+
+
+def _hashable(x: Any) -> Any:
+    if isinstance(x, type):
+        return np.dtype(x)
+    return tuple(x) if isinstance(x, list) else x
+
+
+def _is_here(x: Any) -> bool:
+    """True if the values are known, in the memory of this process, and not on another device or on several."""
+    if isinstance(x, jax.core.Tracer):
+        return False
+    devices = x.devices() if hasattr(x, "devices") else ()  # constants of a program are NumPy arrays
+    return len(devices) < 2 and all(device.platform == "cpu" for device in devices)
+
+
+def _is_explicit(x: Any) -> bool:
+    """True if the array's type says how it is sharded. Then jax.numpy computes the types of results."""
+    sharding = getattr(jax.typeof(x), "sharding", None) if hasattr(jax, "typeof") else None
+    kinds = getattr(getattr(sharding, "mesh", None), "axis_types", None) or ()
+    return any(kind.name == "Explicit" for kind in kinds)
+
+
+def _no_change(x: Any) -> Any:
+    """The tangent 0 of a result."""
+    return jnp.zeros_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros(x.shape, jax.dtypes.float0)

@@ -1,0 +1,55 @@
+"""The three vmap rules of JAX primitives: one call with more rows, the operation's rule, or vmap of its definition.
+
+torch_vmap.py explains the rules.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from softargmax.core.arrays import mapped
+from softargmax.core.record import AXES, LEADING
+
+
+def rule_of(of: Any) -> Any:
+    """Return the rule of an operation: a function (operation, flat record, batch axis of each slot, size)."""
+    if of.operation.batch is not None:
+        return by_batch
+    return along_rows if AXES in [leaf.kind for leaf in of.operation.leaves] else by_definition
+
+
+def along_rows(of: Any, flat: list[Any], dims: list[Any], size: int) -> tuple[Any, Any]:
+    """Make the batch the first axis of every array, and add 1 to the operation's axes."""
+    places = of.arrays_of(flat)
+    rank = flat[places[0]].ndim - (dims[places[0]] is not None)
+    moved = list(flat)
+    for place, (kind, x, dim) in enumerate(zip(of.kinds, flat, dims, strict=True)):
+        if place in places:
+            front = mapped(x, dim, size)
+            moved[place] = front.reshape((size, *[1] * (rank + 1 - front.ndim), *front.shape[1:]))
+        elif kind == AXES:
+            moved[place] = tuple(axis + 1 for axis in x)
+        elif kind is LEADING:
+            moved[place] = x + 1
+    return of.bind(moved), 0
+
+
+def by_batch(of: Any, flat: list[Any], dims: list[Any], size: int) -> tuple[Any, Any]:
+    """Apply the operation's own rule, `batch`."""
+    i, axis = of.operation.batch(of.unflatten(*flat), of.unflatten(*dims), size)
+    return along_rows(of, of.flatten(i), dims, size) if axis is None else (of.bind(of.flatten(i)), axis)
+
+
+def by_definition(of: Any, flat: list[Any], dims: list[Any], _size: int) -> tuple[Any, Any]:
+    """Map the definition, for operations that have no axes and no rule of their own."""
+    places = of.arrays_of(flat)
+
+    def definition(*arrays: Any) -> Any:
+        every = list(flat)
+        for place, x in zip(places, arrays, strict=True):
+            every[place] = x
+        found = of.operation.define(of.unflatten(*every))
+        return tuple(found) if len(of.fields) > 1 else (found,)
+
+    return jax.vmap(definition, [dims[place] for place in places])(*(flat[place] for place in places)), 0

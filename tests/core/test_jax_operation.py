@@ -1,0 +1,179 @@
+"""Operations on JAX arrays: the bits of NumPy's kernels in eager and compiled calls, and all transformations."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import softargmax as s
+
+jax = pytest.importorskip("jax")
+from jax import numpy as jnp  # noqa: E402 after the check for jax
+from jax.test_util import check_grads  # noqa: E402
+
+from softargmax.jax import TARGET  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+enable_x64 = (jax if hasattr(jax, "typeof") else importlib.import_module("jax.experimental")).enable_x64  # JAX 0.6
+RNG = np.random.default_rng(3)
+Z = (3.0 * RNG.standard_normal((4, 6))).astype("f4")
+Y, MASK = np.array([0, 5, 2, 1], "i4"), np.arange(6) != 4
+SQUARE = RNG.standard_normal((6, 6)).astype("f4")
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "softmax": s.softmax,
+    "softmax, base, where": lambda z: s.softmax(z, base=2.0, where=MASK),
+    "log_softmax, axis": lambda z: s.log_softmax(z, axis=0, temperature=0.7),
+    "logsumexp": s.logsumexp,
+    "softmax_with_lse": s.softmax_with_lse,
+    "entropy": s.entropy,
+    "logcumsumexp": s.logcumsumexp,
+    "cross_entropy": lambda z: s.cross_entropy(z, Y, reduction="none", label_smoothing=0.1),
+    "sparsemax": s.sparsemax,
+    "entmax": lambda z: s.entmax(z, 1.5),
+    "attention": lambda z: s.attention(z[None], z[None], z[None], causal=True)[0],
+    "linear_cross_entropy": lambda z: s.linear_cross_entropy(z, SQUARE.astype(z.dtype), Y),
+    "log_matmul": lambda z: s.log_matmul(z, Z.T),
+    "linear_chain": lambda z: s.linear_chain(z, SQUARE.astype(z.dtype)).log_z,
+    "categorical": lambda z: s.categorical(z, seed=3),
+}
+DIFFERENTIABLE = [name for name in CALLS if name != "categorical"]
+
+
+def leaves(x: Any) -> list[Any]:
+    return list(x) if isinstance(x, tuple) else [x]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("name", CALLS)
+def test_bits_of_numpy(name: str, dtype: str) -> None:
+    z = jnp.asarray(Z, dtype)
+    wanted = leaves(CALLS[name](np.asarray(z)))
+    for f in (CALLS[name], jax.jit(CALLS[name])):
+        for found, own in zip(leaves(f(z)), wanted, strict=True):
+            assert isinstance(found, jax.Array)
+            assert_array_equal(np.asarray(found).astype("f8"), np.asarray(own).astype(found.dtype).astype("f8"))
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_derivatives_of_both_orders_and_modes(name: str) -> None:
+    with enable_x64(True):
+        z = jnp.asarray(Z, "float64")
+        order = 1 if name in ("sparsemax", "entmax") else 2
+        check_grads(lambda z: leaves(CALLS[name](z))[0], (z,), order, eps=1e-5)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_gradients_equal_those_of_the_definition(name: str) -> None:
+    def total(z: Any) -> Any:
+        return sum((jnp.cos(jnp.arange(x.size)).reshape(x.shape) * x).sum() for x in leaves(CALLS[name](z)))
+
+    z = jnp.asarray(Z)
+    with s.using("reference"):
+        wanted = jax.grad(total)(z)
+    for f in (jax.grad(total), jax.jit(jax.grad(total)), jax.grad(jax.checkpoint(total))):
+        np.testing.assert_allclose(f(z), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "categorical"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_vmap(name: str, axis: int) -> None:
+    z = jnp.stack([jnp.asarray(Z), jnp.asarray(Z[::-1].copy())], axis)
+    found = leaves(jax.vmap(CALLS[name], axis)(z))
+    each = [leaves(CALLS[name](jnp.take(z, i, axis))) for i in range(2)]
+    for k, x in enumerate(found):
+        np.testing.assert_allclose(x, jnp.stack([one[k] for one in each]), rtol=1e-6, atol=1e-6)
+
+
+def test_scan() -> None:
+    _, found = jax.lax.scan(lambda carry, row: (carry, s.softmax(row)), 0, jnp.asarray(Z))
+    assert_array_equal(found, s.softmax(Z))
+
+
+def worker(*arguments: str) -> None:
+    """Run jax_worker.py, which fails if a check fails."""
+    script = str(Path(__file__).with_name("jax_worker.py"))
+    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["sharded", "cut_classes"])
+def test_four_simulated_devices(what: str) -> None:
+    worker(what)
+
+
+@pytest.mark.slow
+def test_an_exported_program_runs_in_another_process(tmp_path: Path) -> None:
+    pytest.importorskip("flatbuffers")
+    worker("export", str(tmp_path / "program"))
+    worker("call", str(tmp_path / "program"))
+
+
+WRONG: dict[str, Any] = {
+    "class": (partial(s.cross_entropy, reduction="none"), [Z, np.array([0, 9, 2, -1])]),
+    "offsets": (s.segment_softmax, [Z[:, 0], np.array([0, 5])]),
+    "row without support": (partial(s.categorical, seed=1), [np.full((2, 3), -np.inf, "f4")]),
+    "temperature": (lambda z, t: s.softmax(z, temperature=t), [Z, np.array([[1.0], [np.nan], [2.0], [np.nan]], "f4")]),
+}
+
+
+@pytest.mark.parametrize("case", WRONG.values(), ids=list(WRONG))
+def test_wrong_values_give_nan_or_minus_one(case: Any) -> None:
+    call, given = case
+    arrays = [jnp.asarray(x) for x in given]
+    with s.using("reference"):
+        wanted = np.asarray(call(*arrays))
+    bad = wanted == -1 if wanted.dtype.kind == "i" else np.isnan(wanted)
+    assert bad.any()
+    for f in (call, jax.jit(call)):
+        np.testing.assert_allclose(f(*arrays), wanted, rtol=1e-6)
+
+
+def test_calls_in_threads() -> None:
+    f = jax.jit(s.softmax_with_lse)
+    rows = [jnp.asarray(Z + k) for k in range(40)]
+    with ThreadPoolExecutor(4) as pool:
+        for z, (p, lse) in zip(rows, pool.map(f, rows), strict=True):
+            assert_array_equal(p, s.softmax(np.asarray(z)))
+            assert_array_equal(lse, s.logsumexp(np.asarray(z)))
+
+
+def test_large_results_are_written_in_place() -> None:
+    """XLA has no temporary arrays but the classes with those out of range replaced. Kernels write into XLA's memory."""
+    z = jnp.zeros((512, 8192))
+    for f in (s.softmax, s.logsumexp, partial(s.cross_entropy, target=jnp.zeros(512, int))):
+        assert jax.jit(f).lower(z).compile().memory_analysis().temp_size_in_bytes <= 4 * 512
+
+
+def test_using() -> None:
+    z = jnp.asarray(Z)
+    for name in ("native", "reference"):
+        with s.using(name):
+            program = jax.jit(partial(s.softmax)).lower(z).as_text()  # a new function, as jit keeps programs
+        assert (TARGET in program) == (name == "native")
+    with s.using("triton"), pytest.raises(RuntimeError, match="jax"):
+        s.softmax(z)
+
+
+def test_derivatives_of_integers_and_of_unused_results() -> None:
+    """Integer arguments have float0 tangents, and only the results that are used have cotangents."""
+    z, y = jnp.asarray(Z), jnp.asarray(Y)
+    dz, dy = jax.grad(s.cross_entropy, argnums=(0, 1), allow_int=True)(z, y)
+    assert dy.dtype == jax.dtypes.float0
+    assert_array_equal(dz, jax.grad(s.cross_entropy)(z, y))
+    for k in range(2):
+        found = jax.grad(lambda z, k=k: s.softmax_with_lse(z)[k].sum())(z)
+        np.testing.assert_allclose(found, [0 * Z, s.softmax(Z)][k], atol=1e-6)
+    _, tangent = jax.jvp(lambda z: s.categorical(z, seed=1), (z,), (z,))
+    assert tangent.dtype == jax.dtypes.float0
