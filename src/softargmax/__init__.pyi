@@ -16,6 +16,7 @@ from torch import Tensor
 
 from softargmax import classify as classify
 from softargmax import integrate as integrate
+from softargmax import jax as jax
 from softargmax import nn as nn
 from softargmax import output as output
 from softargmax import stream as stream

@@ -1,0 +1,86 @@
+"""softargmax.jax against the functions of jax.nn and optax whose signatures it has."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax", "0.2.5")  # has `where`
+from jax import numpy as jnp  # noqa: E402 after the check for jax
+
+import softargmax.jax as sj  # noqa: E402 after the check for jax
+
+RNG = np.random.default_rng(5)
+Z = jnp.asarray(2 * RNG.standard_normal((3, 4, 5)), "float32")
+MASK = jnp.asarray(RNG.random((3, 4, 5)) < 0.8).at[..., 0].set(True)
+SIGNED = jnp.asarray(RNG.standard_normal((3, 4, 5)), "float32")
+Y = jnp.asarray(RNG.integers(0, 5, (3, 4)))
+
+
+def close(found: Any, wanted: Any) -> None:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6), found, wanted)
+
+
+@pytest.mark.parametrize("how", [{}, {"axis": 0}, {"axis": (0, 2)}, {"where": MASK}], ids=str)
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+def test_rows(name: str, how: dict[str, Any]) -> None:
+    for transformed in (lambda f: f, jax.jit):
+        close(transformed(lambda z: getattr(sj, name)(z, **how))(Z), getattr(jax.nn, name)(Z, **how))
+
+
+@pytest.mark.parametrize("how", [{}, {"return_sign": True}, {"axis": 1, "keepdims": True}], ids=str)
+def test_logsumexp_with_weights(how: dict[str, Any]) -> None:
+    close(sj.logsumexp(Z, b=SIGNED, **how), jax.nn.logsumexp(Z, b=SIGNED, **how))
+    close(sj.logsumexp(Z, **how), jax.nn.logsumexp(Z, **how))
+
+
+def test_losses() -> None:
+    of_classes = sj.softmax_cross_entropy_with_integer_labels
+    close(of_classes(Z, Y), optax.softmax_cross_entropy_with_integer_labels(Z, Y))
+    moved = jnp.moveaxis(Z, -1, 0)
+    close(of_classes(moved, Y, axis=0), optax.softmax_cross_entropy_with_integer_labels(moved, Y, axis=0))
+    t = jax.nn.softmax(SIGNED)
+    close(sj.softmax_cross_entropy(Z, t), optax.softmax_cross_entropy(Z, t))
+    close(sj.softmax_cross_entropy(moved, jnp.moveaxis(t, -1, 0), axis=0), optax.softmax_cross_entropy(Z, t))
+    g = jax.grad(lambda f, z: f(z, Y).sum(), 1)
+    close(g(of_classes, Z), g(optax.softmax_cross_entropy_with_integer_labels, Z))
+
+
+def vectors(batch: int, length: int, heads: int, width: int, seed: int) -> Any:
+    return jnp.asarray(np.random.default_rng(seed).standard_normal((batch, length, heads, width)), "float32")
+
+
+@pytest.mark.parametrize("queries", [6, 9])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"is_causal": True},
+        {"local_window_size": 2},
+        {"local_window_size": (1, 3), "scale": 0.3},
+        {"is_causal": True, "local_window_size": (2, 2)},
+        {"key_value_seq_lengths": jnp.array([9, 4]), "query_seq_lengths": jnp.array([6, 2])},
+    ],
+    ids=str,
+)
+def test_attention(queries: int, how: dict[str, Any]) -> None:
+    q, k, v = vectors(2, queries, 4, 8, 1), vectors(2, 9, 2, 8, 2), vectors(2, 9, 2, 8, 3)
+    close(sj.dot_product_attention(q, k, v, **how), jax.nn.dot_product_attention(q, k, v, **how))
+    masked = jnp.asarray(RNG.random((2, 1, queries, 9)) < 0.7).at[..., :2].set(True)
+    bias = jnp.asarray(RNG.standard_normal((2, 4, queries, 9)), "float32")
+    if not how:
+        wanted = jax.nn.dot_product_attention(q, k, v, bias, masked)
+        close(sj.dot_product_attention(q, k, v, bias, masked), wanted)
+
+
+@pytest.mark.parametrize("name", sj.__all__)
+def test_signatures(name: str) -> None:
+    """The parameters are the peer's, in order. Only those without a meaning here are missing."""
+    own = inspect.signature(getattr(sj, name)).parameters
+    peer = inspect.signature(getattr(jax.nn if hasattr(jax.nn, name) else optax, name)).parameters
+    assert [*own] == [x for x in peer if x not in ("implementation", "return_residual")]
+    assert [(x.default, x.kind) for x in own.values()] == [(peer[x].default, peer[x].kind) for x in own]
