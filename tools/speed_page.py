@@ -104,6 +104,7 @@ TITLES = {
     "attend": "Attention: heads x length x width, after the batch",
     "classify": "Fits of `SoftmaxRegression`, rows x features, and of `ConditionalLogit`",
     "integrate": "Models of transformers, 2 layers of width 512",
+    "jax_programs": "Compiled programs of JAX",
     "last_layer": "Last layers of many sizes, rows x width x classes, and their matrix products",
     "loss": "Losses: rows x classes, of a last layer rows x width x classes",
     "normalize": "The softmax family: rows x scores",

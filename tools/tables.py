@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tools.measurements import NOT_YET, PEERS, RESULTS, ROOT, avx2_results, load, loaded, measured_on, table
-from tools.speed_page import speed_page
+from tools.speed_page import speed_page, timings
 
 from softargmax.measure import readable
 
@@ -210,6 +210,12 @@ def gpu() -> str:
     return f"{where}. {speed}\n\n{text}\n\nFew rows, in a CUDA graph:\n\n{small}\n\nCalls on 8 x 16 scores: {calls}."
 
 
+def jax_programs() -> str:
+    """Return a table of the times of compiled JAX programs, beside those of jax.nn and optax."""
+    record = load(RESULTS / "jax_programs.json")
+    return NOT_YET if record is None else f"{timings(record, [])}\n\n{measured_on(record)}"
+
+
 # --- pages -----------------------------------------------------------------------------------------------------------
 
 
@@ -244,6 +250,7 @@ def pages() -> dict[Path, str]:
         ("losses", "small layers", small_layers),
         ("installation", "compat", compat),
         ("gpu", "gpu", gpu),
+        ("jax", "jax programs", jax_programs),
     ]
     filled += [(f"tasks/{page}", name, partial(task, name)) for page, names in TASK_PAGES.items() for name in names]
     for page, name, fill in filled:

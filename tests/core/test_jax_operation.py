@@ -140,6 +140,25 @@ def test_wrong_values_give_nan_or_minus_one(case: Any) -> None:
         np.testing.assert_allclose(f(*arrays), wanted, rtol=1e-6)
 
 
+@pytest.mark.parametrize("transformed", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_gradients_that_functions_return_have_derivatives(transformed: Any) -> None:
+    """dh of `linear_cross_entropy_and_gradient` depends on h, as the gradient of the loss does."""
+    w, h = jnp.asarray(SQUARE), jnp.asarray(Z)
+
+    def returned(h: Any) -> Any:
+        return (s.linear_cross_entropy_and_gradient(h, w, Y).dh ** 2).sum()
+
+    def taken(h: Any) -> Any:
+        return (jax.grad(lambda h: s.linear_cross_entropy(h, w, Y))(h) ** 2).sum()
+
+    def of_scores(z: Any) -> Any:
+        return (s.cross_entropy_and_gradient(z, Y).gradient ** 2).sum()
+
+    np.testing.assert_allclose(transformed(jax.grad(returned))(h), jax.grad(taken)(h), rtol=1e-5, atol=1e-7)
+    wanted = jax.grad(lambda z: (jax.grad(s.cross_entropy)(z, Y) ** 2).sum())(h)
+    np.testing.assert_allclose(transformed(jax.grad(of_scores))(h), wanted, rtol=1e-5, atol=1e-7)
+
+
 def test_calls_in_threads() -> None:
     f = jax.jit(s.softmax_with_lse)
     rows = [jnp.asarray(Z + k) for k in range(40)]

@@ -340,20 +340,28 @@ def trained(array: Any) -> bool:
     return recorded(array) and array.requires_grad
 
 
-def followed(array: Any) -> bool:
-    """True if results computed from this array now may be differentiated, in reverse or forward mode."""
-    return is_torch(array) and (sys.modules["torch"].is_grad_enabled() or _in_transform())
+def followed(*arrays: Any) -> bool:
+    """True if results computed from these arrays now may be differentiated, in reverse or forward mode."""
+    if any(map(_is_traced, arrays)):
+        return True
+    return any(map(is_torch, arrays)) and (sys.modules["torch"].is_grad_enabled() or _in_transform())
+
+
+def _is_traced(array: Any) -> bool:
+    """True for an array of a JAX transformation, for example jit or grad."""
+    jax = jax_of(array)
+    return jax is not None and isinstance(array, jax.core.Tracer)
 
 
 def differentiated(*arrays: Any) -> bool:
     """True if results computed from any of these arrays may be differentiated. None and numbers are ignored.
 
     If a transform or forward mode is active, the result is True for any tensor, even one that the transform does not
-    act on.
+    act on. It is True for any array of a JAX transformation.
     """
     tensors = [x for x in arrays if is_torch(x)]
     if not tensors:
-        return False
+        return any(map(_is_traced, arrays))
     return _in_transform() or (sys.modules["torch"].is_grad_enabled() and any(x.requires_grad for x in tensors))
 
 

@@ -56,7 +56,7 @@ def _linear_vjp(i: LinearCrossEntropy, r: LinearLoss, g: LinearLoss, wanted: Wan
     if not to:
         return {}
     computed = {name for name, x in zip(OF_LAYER.values(), r[1:], strict=True) if name in i.forms and x is not None}
-    if {*to} <= computed and not followed(g.loss):
+    if {*to} <= computed and not followed(g.loss, *i.layer):
         # Return new arrays: the caller may change them, and a second backward pass reads the saved gradients again.
         found = ToLayer(
             *(x * g.loss if letter in to else x for letter, x in zip(OF_LAYER.values(), r[1:], strict=True))

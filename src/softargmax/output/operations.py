@@ -213,7 +213,7 @@ tossed: Operation[Tossed, TossedScores] = Operation(
 
 
 def _coin_losses_vjp(i: CoinLosses, r: LossesOfCoins, g: LossesOfCoins, wanted: Wanted) -> Gradients:
-    if followed(g.loss):
+    if followed(g.loss, i.h, i.table, i.shift):
         return _by_scores(i, g, wanted)
     slopes = r.slopes * reference.gathered(g.loss, i.pairs.rows)
     found = {"h": r.dh * g.loss[:, None]} if i.to_h else {}
