@@ -147,7 +147,10 @@ def logsumexp(
     x = jnp.asarray(a)
     if b is None and not return_sign:
         return _logsumexp(x, axis=axis, keepdims=keepdims, where=_mask(where))
-    weights = jnp.ones((), x.dtype) if b is None else jnp.asarray(b, x.dtype)
+    weights = jnp.ones(()) if b is None else jnp.asarray(b)
+    dtype = jnp.result_type(x.dtype, weights.dtype, jnp.float16)  # integers become floats
+    shape = jnp.broadcast_shapes(x.shape, weights.shape, () if where is None else jnp.shape(where))
+    x, weights = jnp.broadcast_to(x.astype(dtype), shape), weights.astype(dtype)
     found = _signed_logsumexp(x, weights, axis=axis, where=_mask(where), keepdims=keepdims)
     if return_sign:
         return found.log_abs, found.sign
@@ -164,7 +167,7 @@ def softmax_cross_entropy_with_integer_labels(
     logits : array_like
         Scores z. The classes run along `axis`.
     labels : array_like of int
-        The class y of each row. In compiled programs, a class out of range gives NaN.
+        The class y of each row. A class out of range gives NaN, also a negative one.
     axis : int
         The axis of the classes.
     where : array of bool, optional
@@ -178,7 +181,7 @@ def softmax_cross_entropy_with_integer_labels(
     Raises
     ------
     TypeError, ValueError
-        As for `softargmax.cross_entropy`. In eager calls also if a class is out of range.
+        As for `softargmax.cross_entropy`.
 
     Examples
     --------
@@ -224,8 +227,9 @@ def softmax_cross_entropy(
     >>> softargmax.jax.softmax_cross_entropy(jnp.array([[0.0, 0.0]]), jnp.array([[0.5, 0.5]]))
     Array([0.6931472], dtype=float32)
     """
-    z = jnp.asarray(logits)
-    t = jnp.broadcast_to(jnp.asarray(labels, z.dtype), z.shape)
+    z, t = jnp.asarray(logits), jnp.asarray(labels)
+    dtype, shape = jnp.result_type(z.dtype, t.dtype, jnp.float16), jnp.broadcast_shapes(z.shape, t.shape)
+    z, t = (jnp.broadcast_to(x.astype(dtype), shape) for x in (z, t))
     return _cross_entropy(z, t, axis=axis, where=_mask(where), reduction="none")
 
 
@@ -284,11 +288,11 @@ def dot_product_attention(
     q, k, v = (jnp.swapaxes(jnp.asarray(x), -3, -2) for x in (query, key, value))
     queries, keys = q.shape[-2], k.shape[-2]
     width = local_window_size
-    before, after = (width, width) if width is None or isinstance(width, int) else width
+    before, after = width if isinstance(width, tuple) else (width, width)
     if is_causal:
         after = 0
     options: dict[str, Any] = {"window": (before, after), "mask": mask}
-    if queries != keys and (before, after) != (None, None):
+    if (queries != keys or key_value_seq_lengths is not None) and (before, after) != (None, None):
         distance = jnp.arange(keys) - jnp.arange(queries)[:, None]
         seen = (distance >= (-queries if before is None else -before)) & (
             distance <= (keys if after is None else after)

@@ -41,6 +41,8 @@ BY_ROW = {
     "cross_entropy": lambda z: s.cross_entropy(z, Y, reduction="none"),
     "its gradient": jax.grad(lambda z: s.cross_entropy(z, Y)),
     "sparsemax": s.sparsemax,
+    "entmax_loss": lambda z: s.entmax_loss(z, Y, reduction="none"),
+    "gradient of entmax_loss": jax.grad(lambda z: s.entmax_loss(z, Y)),
     "entmax": s.entmax,
     "categorical": lambda z: s.categorical(z, seed=1),
     "linear_cross_entropy": lambda z: s.linear_cross_entropy(z, H, Y % 5, reduction="none"),
@@ -68,9 +70,19 @@ def sharded() -> None:
             assert found.sharding.spec[0] == "rows", name
             np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-6, err_msg=name)
     np.testing.assert_allclose(jax.jit(s.cross_entropy)(z, Y), s.cross_entropy(Z, Y), rtol=1e-6)
-    by_device = jax.jit(shard_map(s.softmax, mesh=mesh, in_specs=spec, out_specs=spec))
+    by_device = jax.jit(shard_map(s.softmax, mesh=mesh, in_specs=spec, out_specs=spec, **UNCHECKED))
     assert softargmax.jax.TARGET in by_device.lower(z).compile().as_text()
     np.testing.assert_array_equal(by_device(z), s.softmax(Z))
+    _gradients_in_shard_map(mesh, spec, z)
+    moved = jax.device_put(Z, jax.devices()[2])
+    assert s.softmax(moved).devices() == s.entmax(moved).devices() == {jax.devices()[2]}
+    with s.using("native"):
+        try:
+            jax.jit(partial(s.softmax))(z)
+        except RuntimeError as error:
+            assert "one CPU" in str(error)  # noqa: PT017 without pytest
+        else:
+            raise AssertionError("expected an error, because no kernel serves sharded arrays")
     typed = jax.device_put(Z, jax.sharding.NamedSharding(jax.make_mesh((4,), ("rows",)), spec))  # explicit in new JAX
     for f in (s.softmax, s.logsumexp):
         gradient = jax.grad(partial(sum_of_squares, f))
@@ -78,6 +90,24 @@ def sharded() -> None:
             found = call(typed)
             assert found.sharding.spec[0] == "rows"
             np.testing.assert_allclose(found, own(jnp.asarray(Z)), rtol=4e-6, atol=2e-6)
+
+
+def _gradients_in_shard_map(mesh: Any, spec: Any, z: Any) -> None:
+    """Gradients of the shards, and of weights that all shards share."""
+
+    def loss(z: Any, w: Any) -> Any:
+        def of_shard(z: Any, w: Any) -> Any:
+            return s.linear_cross_entropy(z, w, jnp.zeros(z.shape[0], int), reduction="none") + s.logsumexp(z)
+
+        every = jax.sharding.PartitionSpec()
+        return shard_map(of_shard, mesh=mesh, in_specs=(spec, every), out_specs=spec)(z, w).sum()
+
+    found = jax.jit(jax.grad(loss, (0, 1)))(z, jnp.asarray(H))
+    own = jax.grad(
+        lambda z, w: s.linear_cross_entropy(z, w, jnp.zeros(8, int), reduction="sum") + s.logsumexp(z).sum(), (0, 1)
+    )
+    for a, b in zip(found, own(jnp.asarray(Z), jnp.asarray(H)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 def cut_classes() -> None:

@@ -38,6 +38,14 @@ def test_logsumexp_with_weights(how: dict[str, Any]) -> None:
     close(sj.logsumexp(Z, **how), jax.nn.logsumexp(Z, **how))
 
 
+def test_dtypes_and_shapes_that_differ() -> None:
+    whole, row, wide = jnp.array([1, 2]), jnp.array([1.0, 2.0, 3.0]), jnp.arange(6.0).reshape(2, 3)
+    halves = jnp.array([0.5, 0.25])
+    close(sj.logsumexp(whole, b=halves), jax.nn.logsumexp(whole, b=halves))
+    close(sj.logsumexp(row, b=wide, axis=-1), jax.nn.logsumexp(row, b=wide, axis=-1))
+    close(sj.softmax_cross_entropy(jnp.array([1, 2, 3]), wide), optax.softmax_cross_entropy(row, wide))
+
+
 def test_losses() -> None:
     of_classes = sj.softmax_cross_entropy_with_integer_labels
     close(of_classes(Z, Y), optax.softmax_cross_entropy_with_integer_labels(Z, Y))
@@ -64,6 +72,8 @@ def vectors(batch: int, length: int, heads: int, width: int, seed: int) -> Any:
         {"local_window_size": (1, 3), "scale": 0.3},
         {"is_causal": True, "local_window_size": (2, 2)},
         {"key_value_seq_lengths": jnp.array([9, 4]), "query_seq_lengths": jnp.array([6, 2])},
+        {"key_value_seq_lengths": jnp.array([9, 4]), "is_causal": True},
+        {"key_value_seq_lengths": jnp.array([7, 9]), "local_window_size": (3, 1)},
     ],
     ids=str,
 )

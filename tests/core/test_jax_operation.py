@@ -85,7 +85,7 @@ def test_gradients_equal_those_of_the_definition(name: str) -> None:
         np.testing.assert_allclose(f(z), wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if name != "categorical"])
+@pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_vmap(name: str, axis: int) -> None:
     z = jnp.stack([jnp.asarray(Z), jnp.asarray(Z[::-1].copy())], axis)
@@ -93,6 +93,27 @@ def test_vmap(name: str, axis: int) -> None:
     each = [leaves(CALLS[name](jnp.take(z, i, axis))) for i in range(2)]
     for k, x in enumerate(found):
         np.testing.assert_allclose(x, jnp.stack([one[k] for one in each]), rtol=1e-6, atol=1e-6)
+
+
+def test_vmap_over_other_arguments_alone() -> None:
+    z, temperatures, classes = jnp.asarray(Z), jnp.array([0.5, 2.0]), jnp.array([[0, 5, 2, 1], [1, 1, 1, 1]])
+    found = jax.vmap(lambda t: s.softmax(z, temperature=t))(temperatures)
+    np.testing.assert_allclose(found, jnp.stack([s.softmax(z, temperature=t) for t in temperatures]), rtol=1e-6)
+    found = jax.vmap(lambda y: s.cross_entropy(z, y, reduction="none"))(classes)
+    assert_array_equal(found, jnp.stack([s.cross_entropy(z, y, reduction="none") for y in classes]))
+    masks = jnp.stack([jnp.asarray(MASK), ~jnp.asarray(MASK)])
+    found = jax.vmap(lambda where: s.logsumexp(z, where=where))(masks)
+    assert_array_equal(found, jnp.stack([s.logsumexp(z, where=where) for where in masks]))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0)])
+def test_numbers_and_empty_arrays(shape: tuple[int, ...]) -> None:
+    z = np.ones(shape, "f4")
+    for f in (s.softmax, s.logsumexp) if shape else ():
+        for g in (f, jax.jit(f)):
+            assert_array_equal(g(jnp.asarray(z)), f(z))
+    for g in (partial(s.softmax, axis=None), jax.jit(partial(s.softmax, axis=None))):
+        assert_array_equal(g(jnp.asarray(z)), s.softmax(z, axis=None))
 
 
 def test_scan() -> None:
@@ -120,8 +141,13 @@ def test_an_exported_program_runs_in_another_process(tmp_path: Path) -> None:
     worker("call", str(tmp_path / "program"))
 
 
+CLASSES = np.array([0, 9, 2, -1])
 WRONG: dict[str, Any] = {
-    "class": (partial(s.cross_entropy, reduction="none"), [Z, np.array([0, 9, 2, -1])]),
+    "cross_entropy": (partial(s.cross_entropy, reduction="none"), [Z, CLASSES]),
+    "selected_log_softmax": (s.selected_log_softmax, [Z, CLASSES]),
+    "linear_cross_entropy": (lambda h, y: s.linear_cross_entropy(h, SQUARE, y, reduction="none"), [Z, CLASSES]),
+    "entmax_loss": (partial(s.entmax_loss, reduction="none"), [Z, CLASSES]),
+    "sparsemax_loss": (partial(s.sparsemax_loss, reduction="none"), [Z, CLASSES]),
     "offsets": (s.segment_softmax, [Z[:, 0], np.array([0, 5])]),
     "row without support": (partial(s.categorical, seed=1), [np.full((2, 3), -np.inf, "f4")]),
     "temperature": (lambda z, t: s.softmax(z, temperature=t), [Z, np.array([[1.0], [np.nan], [2.0], [np.nan]], "f4")]),
@@ -138,6 +164,17 @@ def test_wrong_values_give_nan_or_minus_one(case: Any) -> None:
     assert bad.any()
     for f in (call, jax.jit(call)):
         np.testing.assert_allclose(f(*arrays), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "selected_log_softmax", "linear_cross_entropy", "entmax_loss"])
+@pytest.mark.parametrize("transformed", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_gradients_of_losses_with_wrong_classes(name: str, transformed: Any) -> None:
+    """The gradients of the other rows are as before."""
+    call, _ = WRONG[name]
+    gradient = transformed(jax.grad(lambda z, y: call(z, y)[jnp.array([0, 2])].sum()))
+    right = gradient(jnp.asarray(Z), jnp.array([0, 1, 2, 3]))
+    found = gradient(jnp.asarray(Z), jnp.asarray(CLASSES))
+    np.testing.assert_allclose(found[jnp.array([0, 2])], right[jnp.array([0, 2])], rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("transformed", [lambda f: f, jax.jit], ids=["eager", "jit"])

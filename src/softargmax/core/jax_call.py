@@ -18,12 +18,15 @@ import numpy as np
 
 from softargmax.core import _native
 from softargmax.core.arrays import dtype_name
+from softargmax.core.extras import install
 from softargmax.core.memory import NUMPY
 from softargmax.core.record import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+if jax.__version_info__ < (0, 4, 34):
+    raise ImportError(f"jax: expected version 0.4.34 or later, got {jax.__version__}: {install('jax')}")
 TARGET = "softargmax_call"
 """The name of the custom call (cpp/xla_call.cpp)."""
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -53,6 +56,8 @@ def _decoded(x: Any) -> Any:
 def _prepared(text: str) -> Callable[[Any, Any], None]:
     """Return the function (arguments, results) of a text. The compiled core keeps it."""
     call = json.loads(text)
+    if not call["room"].startswith("softargmax."):
+        raise ValueError(f"call: expected an operation of softargmax, got one of {call['room']}")
     importlib.import_module(call["room"])
     of = next(x for x in OPERATIONS if x.name == call["name"])
     prepared: Callable[[Any, Any], None] = of.jax.prepared(**{key: _decoded(x) for key, x in call["how"].items()})

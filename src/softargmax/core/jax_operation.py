@@ -12,7 +12,7 @@ rule. Both rules consist of operations and of jax.numpy, so JAX can differentiat
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,6 +22,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from softargmax.core import check, jax_vmap
+from softargmax.core.dispatch import requested_name
 from softargmax.core.jax_call import BFLOAT16, GIVEN, SHAPES, TARGET, ffi, given, text_of
 from softargmax.core.jax_rules import defined_jvp, defined_vjp, fitted, transposed
 from softargmax.core.memory import NUMPY
@@ -59,10 +60,8 @@ class JaxOperation:
         self._vmap = jax_vmap.rule_of(self)
         self._call, self._tangent = self._make_call(), self._make_tangent()
 
-    def run(self, i: Any, first: bool = False, out: Any = None) -> Any:
+    def run(self, i: Any, first: bool = False) -> Any:
         """Return all results, or the first one."""
-        if out is not None:
-            return self.operation.define(i, first, out)
         found = self.bind(self.flatten(i), first)
         return found[0] if first or len(self.fields) == 1 else tuple(found)
 
@@ -73,7 +72,8 @@ class JaxOperation:
         arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in map(flat.__getitem__, places)]
         if all(map(_is_here, arrays)):  # the same as by `bind`, in 20 us less
             return self._eager(*arrays, static=static, first=first)
-        if any(map(_is_explicit, arrays)):
+        if any(map(_has_typed_axes, arrays)):
+            self._refuse_native()
             return list(self._jitted(self._define, static, first)(*arrays))
         found: list[Any] = self._call.bind(*arrays, static=static, first=first)
         return found
@@ -120,36 +120,48 @@ class JaxOperation:
         """Run the kernel at once if all values are in the memory of this process."""
         if not all(map(_is_here, arrays)):
             return list(self._jitted(self._call.bind, static, first)(*arrays))
-        views = [*map(np.asarray, arrays)]
-        for place, dtype in self._widenings(static, [x.dtype for x in views]):
-            views[place] = views[place].astype(dtype)
-        i = self._record(views, static)
-        try:
-            found = self._all(self._at_once(i, first), first)
-        except (_RefusedError, ValueError):
-            found = self._refused(i, first)
-        return [*map(jnp.asarray, found)]
+        with jax.transfer_guard("allow"):  # nothing is copied between devices
+            views = [*map(np.asarray, arrays)]
+            for place, dtype in self._widenings(static, [x.dtype for x in views]):
+                views[place] = views[place].astype(dtype)
+            i = self._record(views, static)
+            try:
+                found = self._all(self._at_once(i, first), first)
+            except (_RefusedError, ValueError):
+                found = self._refused(i, first)
+            device = next((x.device for x in arrays if isinstance(x, jax.Array)), None)  # constants are NumPy arrays
+            if device is None or device == _default_device():
+                return [*map(jnp.asarray, found)]
+            return [jax.device_put(x, device) for x in found]
 
     def _jitted(self, function: Callable[..., Any], static: Static, first: bool) -> Any:
-        """Return a compiled function, for arrays on other devices or on several."""
+        """Return a compiled function, for arrays on other devices or on several. The last 64 are kept."""
         key = function.__name__, static, first
         if key not in self._compiled:
+            if len(self._compiled) == 64:
+                del self._compiled[next(iter(self._compiled))]
             self._compiled[key] = jax.jit(partial(function, static=static, first=first))
         return self._compiled[key]
 
     def _lower_definition(self, ctx: Any, *operands: Any, **how: Any) -> Any:
+        self._refuse_native()
+
         def define(*arrays: Any) -> list[Any]:
-            # Results that only kernels make and read are zeros.
-            return [x.astype(aval.dtype) if x.shape == aval.shape else jnp.zeros(aval.shape, aval.dtype)
-                    for x, aval in zip(self._define(*arrays, **how), ctx.avals_out, strict=True)]  # fmt: skip
+            return _shaped_like(self._define(*arrays, **how), ctx.avals_out, jnp)
 
         return mlir.lower_fun(define, multiple_results=True)(ctx, *operands)
+
+    def _refuse_native(self) -> None:
+        if requested_name() == "native":
+            raise RuntimeError(
+                "implementation 'native' was requested, but kernels serve JAX arrays on one CPU only; use 'reference'"
+            )
 
     def _define(self, *arrays: Any, static: Static, first: bool) -> list[Any]:
         return self._all(self.operation.define(self._record(arrays, static), first), first)
 
     def _lower(self, ctx: Any, *operands: Any, static: Static, first: bool) -> Any:
-        if getattr(ctx.module_context.axis_context, "num_devices", 1) > 1:
+        if _is_partitioned(ctx.module_context.axis_context):
             # XLA would gather all operands of a custom call on each device. Inside of a shard_map it does not.
             return self._lower_definition(ctx, *operands, static=static, first=first)
         made = self._all(self._shapes(self._record(ctx.avals_in, static), first), first)
@@ -191,8 +203,9 @@ class JaxOperation:
 
     def _refused(self, i: Any, first: bool) -> list[Any]:
         """Return the results for values that the kernel refused: NaN or -1 in place of an error, always."""
+        likes = self._all(self._shapes(i, first), first)
         with check.values_unread():
-            return self._all(self.operation.define(i, first), first)
+            return _shaped_like(self._all(self.operation.define(i, first), first), likes, np)
 
     def _widenings(self, static: Static, dtypes: Sequence[Any]) -> list[tuple[int, Any]]:
         """Return the arrays that kernels take in another dtype: without 64-bit mode, JAX has no int64 and float64."""
@@ -312,13 +325,40 @@ def _is_here(x: Any) -> bool:
     return len(devices) < 2 and all(device.platform == "cpu" for device in devices)
 
 
-def _is_explicit(x: Any) -> bool:
-    """True if the array's type says how it is sharded. Then jax.numpy computes the types of results."""
-    sharding = getattr(jax.typeof(x), "sharding", None) if hasattr(jax, "typeof") else None
-    kinds = getattr(getattr(sharding, "mesh", None), "axis_types", None) or ()
-    return any(kind.name == "Explicit" for kind in kinds)
+def _has_typed_axes(x: Any) -> bool:
+    """True if the array's type says over which devices it is cut (explicit sharding, shard_map with check_vma).
+
+    JAX derives the types of results from those of arguments, for jax.numpy, but not for our primitives.
+    """
+    aval = jax.typeof(x) if hasattr(jax, "typeof") else None
+    mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+    varying = getattr(getattr(aval, "manual_axis_type", aval), "varying", None) or getattr(aval, "vma", None)
+    return bool(varying) or any(kind.name == "Explicit" for kind in getattr(mesh, "axis_types", None) or ())
+
+
+@cache
+def _first_device() -> Any:
+    return jax.local_devices()[0]
+
+
+def _default_device() -> Any:
+    """The device of results of jnp.asarray."""
+    return jax.config.jax_default_device or _first_device()
+
+
+def _is_partitioned(context: Any) -> bool:
+    """True if XLA decides where parts of arrays are: on several devices, but for a shard_map over all axes."""
+    axes = set(getattr(getattr(context, "mesh", None), "axis_names", ()))
+    return getattr(context, "num_devices", 1) > 1 or not axes <= set(getattr(context, "manual_axes", axes))
+
+
+def _shaped_like(found: Sequence[Any], likes: Sequence[Any], xp: Any) -> list[Any]:
+    """Return the definition's results in the shapes and dtypes of the kernel's. Those that only kernels make are 0."""
+    return [xp.zeros(like.shape, like.dtype) if x is None or x.shape != like.shape else x.astype(like.dtype)
+            for x, like in zip(found, likes, strict=True)]  # fmt: skip
 
 
 def _no_change(x: Any) -> Any:
     """The tangent 0 of a result."""
-    return jnp.zeros_like(x) if jnp.issubdtype(x.dtype, jnp.floating) else np.zeros(x.shape, jax.dtypes.float0)
+    aval = x.aval
+    return ad.Zero(aval.to_tangent_aval() if hasattr(aval, "to_tangent_aval") else aval.at_least_vspace())

@@ -288,11 +288,12 @@ class Operation(Generic[A, R]):
         spare = {field: spec.spare for field, spec in zip(self.fields, self.results, strict=True)}
         copies, run = passed(kernel, leaves, spare, memory)
         results = self.fields[0] if len(self.fields) == 1 else f"({', '.join(self.fields)})"
-        run_lines = [run] if self.refuse is None else [f"_found = {run}", "if _found is not None: _refuse(_i, _found)"]
+        refuse = refuse or self.refuse
+        run_lines = [run] if refuse is None else [f"_found = {run}", "if _found is not None: _refuse(_i, _found)"]
         lines += [*copies, *run_lines, f"return {self.fields[0]} if _first else {results}"]
         names = {f"_{name}": one for name, one in memory._asdict().items()}
         shapes = {f"_shape{number}": spec.shape for number, spec in enumerate(self.results)}
-        names |= {"_kernel": kernel, "_refuse": refuse or self.refuse, "_row_dtype": _row_dtype}
+        names |= {"_kernel": kernel, "_refuse": refuse, "_row_dtype": _row_dtype}
         return generated("_i, _first=False, _out=None", lines, **names, **shapes, **more)
 
 

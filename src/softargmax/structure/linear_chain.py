@@ -75,8 +75,9 @@ def linear_chain(
     the marginals of tags hold O(L C) numbers. K best paths take O(K L C^2) time and O(K L C) numbers. The results of a
     sequence have the same bits in every batch, and with any padding; draws do with the same `stream`.
 
-    If a path has the score +inf, log Z is +inf. Then the last tag, and each tag before a given one, shares 1 among its
-    infinite scores, as a softmax does. The entropy and log-probabilities are NaN.
+    If a path has the score +inf, log Z is +inf. Then the tags with infinite scores share the probability of the last
+    position equally, as in a softmax, and so at each earlier position, given the next tag. The entropy and
+    log-probabilities are NaN.
 
     Gradient: that of log Z with respect to E and T are the marginals of tags and of pairs of tags.
 

@@ -19,6 +19,7 @@ namespace {
 // The Python function that prepares the function (arguments, results) of a text, and those that are prepared. They are
 // used under the GIL, and never freed, because XLA's threads may outlive the interpreter.
 struct Prepared {
+    static constexpr std::size_t kMost = 4096;
     nb::object prepare;
     std::unordered_map<std::string, nb::object> functions;
 
@@ -26,9 +27,10 @@ struct Prepared {
         static auto* const all = new Prepared;
         return *all;
     }
-    const nb::object& of(const std::string& text) {
+    nb::object of(const std::string& text) {
         const auto found = functions.find(text);
         if (found != functions.end()) return found->second;
+        if (functions.size() == kMost) functions.clear();
         return functions[text] = prepare(text);
     }
 };
