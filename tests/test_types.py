@@ -97,15 +97,16 @@ def test_every_public_name_is_documented() -> None:
     documented = re.findall(r"^   ([\w.]+)$", text, re.MULTILINE)
     modules = {room: importlib.import_module(f"softargmax.{room}") for room in ("classify", "nn", "output", "stream")}
     names = [*PUBLIC, *(f"{room}.{name}" for room, module in modules.items() for name in module.__all__)]
-    found = [name for name in documented if not name.startswith("integrate.")]
+    found = [name for name in documented if not name.startswith(("integrate.", "jax."))]
     assert sorted(found) == sorted({*names} - {"stream.whole_file"})
 
 
-def test_every_public_name_of_integrate_is_documented() -> None:
-    pytest.importorskip("transformers")
-    integrate = importlib.import_module("softargmax.integrate")
+@pytest.mark.parametrize(("name", "needs"), [("integrate", "transformers"), ("jax", "jax")])
+def test_every_public_name_of_a_module_that_needs_another_is_documented(name: str, needs: str) -> None:
+    pytest.importorskip(needs)
+    module = importlib.import_module(f"softargmax.{name}")
     text = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"^   integrate\.(\w+)$", text, re.MULTILINE)) == sorted(integrate.__all__)
+    assert sorted(re.findall(rf"^   {name}\.(\w+)$", text, re.MULTILINE)) == sorted(module.__all__)
 
 
 def test_call_of_a_module_has_the_signature_of_its_forward() -> None:

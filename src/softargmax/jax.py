@@ -70,7 +70,8 @@ def softmax(x: ArrayLike, axis: int | tuple[int, ...] | None = -1, where: ArrayL
     >>> softargmax.jax.softmax(jnp.array([0.0, 0.0, 5.0]), where=jnp.array([True, True, False]))
     Array([0.5, 0.5, 0. ], dtype=float32)
     """
-    return _softmax(jnp.asarray(x), axis=axis, where=_mask(where))
+    p: Array = _softmax(jnp.asarray(x), axis=axis, where=_mask(where))
+    return p
 
 
 def log_softmax(x: ArrayLike, axis: int | tuple[int, ...] | None = -1, where: ArrayLike | None = None) -> Array:
@@ -98,7 +99,8 @@ def log_softmax(x: ArrayLike, axis: int | tuple[int, ...] | None = -1, where: Ar
     >>> softargmax.jax.log_softmax(jnp.array([0.0, 0.0]))
     Array([-0.6931472, -0.6931472], dtype=float32)
     """
-    return _log_softmax(jnp.asarray(x), axis=axis, where=_mask(where))
+    log_p: Array = _log_softmax(jnp.asarray(x), axis=axis, where=_mask(where))
+    return log_p
 
 
 def logsumexp(
@@ -146,7 +148,8 @@ def logsumexp(
     """
     x = jnp.asarray(a)
     if b is None and not return_sign:
-        return _logsumexp(x, axis=axis, keepdims=keepdims, where=_mask(where))
+        lse: Array = _logsumexp(x, axis=axis, keepdims=keepdims, where=_mask(where))
+        return lse
     weights = jnp.ones(()) if b is None else jnp.asarray(b)
     dtype = jnp.result_type(x.dtype, weights.dtype, jnp.float16)  # integers become floats
     shape = jnp.broadcast_shapes(x.shape, weights.shape, () if where is None else jnp.shape(where))
@@ -191,7 +194,8 @@ def softmax_cross_entropy_with_integer_labels(
     Array([0.6931472], dtype=float32)
     """
     z, y = jnp.asarray(logits), jnp.asarray(labels)
-    return _cross_entropy(z, y, axis=axis, where=_mask(where), reduction="none")
+    loss: Array = _cross_entropy(z, y, axis=axis, where=_mask(where), reduction="none")
+    return loss
 
 
 def softmax_cross_entropy(
@@ -230,7 +234,8 @@ def softmax_cross_entropy(
     z, t = jnp.asarray(logits), jnp.asarray(labels)
     dtype, shape = jnp.result_type(z.dtype, t.dtype, jnp.float16), jnp.broadcast_shapes(z.shape, t.shape)
     z, t = (jnp.broadcast_to(x.astype(dtype), shape) for x in (z, t))
-    return _cross_entropy(z, t, axis=axis, where=_mask(where), reduction="none")
+    loss: Array = _cross_entropy(z, t, axis=axis, where=_mask(where), reduction="none")
+    return loss
 
 
 def dot_product_attention(

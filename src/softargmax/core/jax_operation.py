@@ -343,7 +343,7 @@ def _first_device() -> Any:
 
 def _default_device() -> Any:
     """The device of results of jnp.asarray."""
-    return jax.config.jax_default_device or _first_device()
+    return jax.config.jax_default_device or _first_device()  # type: ignore[attr-defined]
 
 
 def _is_partitioned(context: Any) -> bool:
