@@ -15,7 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-if sys.argv[1] in ("sharded", "cut_classes"):
+if sys.argv[1:2] in (["sharded"], ["cut_classes"]):
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 
 import jax
