@@ -62,7 +62,8 @@ def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
             return Scale(*map(moved, x, dim if isinstance(dim, tuple) else (dim, dim)))
         if not hasattr(x, "shape"):
             return x
-        return mapped(x, dim, size)
+        # `mapped` may return a view. Kernels take beta contiguous, and a product is a new array.
+        return mapped(x, dim, size) * 1.0
 
     return type(i)(*map(moved, i, dims)), 0
 
