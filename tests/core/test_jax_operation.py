@@ -196,6 +196,21 @@ def test_gradients_that_functions_return_have_derivatives(transformed: Any) -> N
     np.testing.assert_allclose(transformed(jax.grad(of_scores))(h), wanted, rtol=1e-5, atol=1e-7)
 
 
+def test_a_loss_and_its_gradient_take_one_pass() -> None:
+    """Of the calls in the program, one computes both. Forward mode and second derivatives are right as well."""
+    z, w = jnp.asarray(Z), jnp.asarray(SQUARE)
+    program = jax.jit(jax.value_and_grad(s.cross_entropy)).lower(z, Y).as_text()
+    assert program.count(f"@{TARGET}(") == 1
+    of_layer = jax.value_and_grad(lambda h, w: s.linear_cross_entropy(h, w, Y), (0, 1))
+    assert jax.jit(of_layer).lower(z, w).as_text().count(f"@{TARGET}(") == 1
+    where = jnp.asarray(MASK)
+    tangent = jnp.where(where, jnp.cos(jnp.arange(6.0)), jnp.nan)[None] * jnp.ones((4, 1))  # ignored outside `where`
+    y = jnp.array([0, 5, 2, 1])
+    _, found = jax.jvp(lambda z: s.cross_entropy(z, y, where=where), (z,), (tangent,))
+    gradient = jax.grad(lambda z: s.cross_entropy(z, y, where=where))(z)
+    np.testing.assert_allclose(found, jnp.where(where, gradient * tangent, 0.0).sum(), rtol=1e-5)
+
+
 def test_calls_in_threads() -> None:
     f = jax.jit(s.softmax_with_lse)
     rows = [jnp.asarray(Z + k) for k in range(40)]

@@ -21,10 +21,10 @@ from jax import numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from softargmax.core import check, jax_vmap
+from softargmax.core import check, jax_rules, jax_vmap
 from softargmax.core.dispatch import requested_name
 from softargmax.core.jax_call import BFLOAT16, GIVEN, SHAPES, TARGET, ffi, given, text_of
-from softargmax.core.jax_rules import defined_jvp, defined_vjp, fitted, transposed
+from softargmax.core.jax_rules import defined_jvp, defined_vjp, fitted, inner_product, transposed
 from softargmax.core.memory import NUMPY
 from softargmax.core.record import BETA, ROWWISE, flattener, generated, unflattener
 
@@ -222,9 +222,13 @@ class JaxOperation:
         return shown, [None if x.shape == (0,) else axis for x in shown]
 
     def _jvp(self, primals: Any, tangents: Any, *, static: Static, first: bool) -> tuple[list[Any], list[Any]]:
-        found = self._call.bind(*primals, static=static, first=False)
         given = {name: t for name, t in zip(self.places, self._of_places(tangents, static), strict=True)
                  if t is not None and not isinstance(t, ad.Zero)}  # fmt: skip
+        together = self.operation.together
+        if first and together is not None and together(self._record(primals, static), frozenset(given)) is not None:
+            loss, gradients = jax_rules.loss_and_gradients(self, _slots(primals, static), tuple(given))
+            return [loss], [inner_product(gradients, tuple(given.values()), loss.dtype)]
+        found = self._call.bind(*primals, static=static, first=False)
         changes: dict[str, Any] = dict.fromkeys(self.fields)
         if given and self.operation.differentiable:
             how = {"static": static, "names": tuple(given)}

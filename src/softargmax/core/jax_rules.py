@@ -5,10 +5,13 @@ The argument `of` is the operation's JaxOperation. torch_rules.py has the same f
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
 from jax import numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 if TYPE_CHECKING:
     from softargmax.core.record import Gradients, Tangents, Wanted
@@ -44,6 +47,91 @@ def transposed(of: Any, i: Any, r: Any, t: Tangents) -> Any:
     _, transpose = jax.vjp(gradients, *(jnp.zeros(like.shape, like.dtype) for like in likes))
     tangents = transpose(tuple(t[name].astype(one.dtype) for name, one in zip(t, x, strict=True)))
     return of.results(dict(zip(of.varying, tangents, strict=True)))
+
+
+def loss_and_gradients(of: Any, flat: list[Any], names: tuple[str, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """The loss, and its gradients from the same pass. If they are differentiated, both are computed apart."""
+    likes = [flat[of.places[name]] for name in names]
+
+    def record(x: tuple[Any, ...]) -> Any:
+        every = list(flat)
+        for name, value in zip(names, x, strict=True):
+            every[of.places[name]] = value
+        return of.unflatten(*every)
+
+    def chosen(found: Any) -> tuple[Any, ...]:
+        return tuple(fitted(found[name], like.shape, like.dtype) for name, like in zip(names, likes, strict=True))
+
+    @jax.custom_jvp
+    def together(*x: Any) -> Any:
+        call = of.operation.together(record(x), frozenset(names))
+        found = call.operation(call.arguments)
+        return found[0], chosen({name: getattr(found, field) for name, field in call.gradients.items()})
+
+    def apart(*x: Any) -> Any:
+        i = record(x)
+        r = of.operation(i)
+        g = of.results({of.fields[0]: jnp.ones_like(r[0])})
+        return r[0], chosen(of.vjp(i, r, g, frozenset(names)))
+
+    @together.defjvp
+    def _(x: Any, t: Any) -> Any:
+        return jax.jvp(apart, x, t)
+
+    found: tuple[Any, tuple[Any, ...]] = together(*likes)
+    return found
+
+
+# --- the inner product of gradients and tangents ----------------------------------------------------------------------
+#
+# It is a primitive, because its transpose must be g times the gradient, and no more: XLA removes a product with g = 1.
+
+
+def _product(*arrays: Any, dtype: Any) -> Any:
+    """Return <gradients, tangents>. A tangent counts as 0 where the gradient is 0, even if it is NaN."""
+    pairs = zip(arrays[: len(arrays) // 2], arrays[len(arrays) // 2 :], strict=True)
+    terms = [jnp.where(a == 0, 0, a * t.astype(a.dtype)).astype(jnp.promote_types(a.dtype, dtype)) for a, t in pairs]
+    return sum((jnp.sum(x) for x in terms), jnp.zeros(())).astype(dtype)
+
+
+def _product_transposed(g: Any, *arrays: Any, dtype: Any) -> list[Any]:
+    del dtype
+    half = len(arrays) // 2
+    return [*[None] * half, *((g * a).astype(a.dtype) for a in arrays[:half])]
+
+
+def _product_jvp(primals: Any, tangents: Any, *, dtype: Any) -> tuple[Any, Any]:
+    moving = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
+
+    def f(*x: Any) -> Any:
+        every = list(primals)
+        for k, value in zip(moving, x, strict=True):
+            every[k] = value
+        return _product(*every, dtype=dtype)
+
+    if all(k >= len(primals) // 2 for k in moving):  # linear in the tangents: stays a primitive
+        zeros = [jnp.zeros_like(primals[k]) if isinstance(t, ad.Zero) else t for k, t in enumerate(tangents)]
+        half = len(primals) // 2
+        return _inner.bind(*primals, dtype=dtype), _inner.bind(*primals[:half], *zeros[half:], dtype=dtype)
+    return jax.jvp(f, [primals[k] for k in moving], [tangents[k] for k in moving])
+
+
+def _product_batched(arrays: Any, dims: Any, *, dtype: Any) -> tuple[Any, int]:
+    return jax.vmap(partial(_product, dtype=dtype), list(dims))(*arrays), 0
+
+
+_inner = Primitive("softargmax_inner_product")
+_inner.def_impl(_product)
+_inner.def_abstract_eval(lambda *_arrays, dtype: jax.core.ShapedArray((), dtype))
+ad.primitive_jvps[_inner] = _product_jvp
+ad.primitive_transposes[_inner] = _product_transposed
+batching.primitive_batchers[_inner] = _product_batched
+mlir.register_lowering(_inner, mlir.lower_fun(_product, multiple_results=False))
+
+
+def inner_product(gradients: tuple[Any, ...], tangents: tuple[Any, ...], dtype: Any) -> Any:
+    """The tangent of a loss."""
+    return _inner.bind(*gradients, *tangents, dtype=dtype)
 
 
 def fitted(gradient: Any, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -54,7 +54,7 @@ import importlib
 import math
 from collections import defaultdict
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from softargmax.core import dispatch
 from softargmax.core.arrays import kind_of, namespace, row_dtype
@@ -83,6 +83,15 @@ if TYPE_CHECKING:
 
 _row_dtype = functools.cache(row_dtype)  # the dtypes of NumPy and torch, which generated code passes, are hashable
 
+
+class Together(NamedTuple):
+    """A call that computes a loss and its gradients: the operation, its arguments, and the result of each gradient."""
+
+    operation: Any
+    arguments: Any
+    gradients: Mapping[str, str]
+
+
 # --- the operation ----------------------------------------------------------------------------------------------------
 
 
@@ -106,6 +115,7 @@ class Operation(Generic[A, R]):
         always_by_rule: bool = False,
         refuse: Callable[[A, Any], None] | None = None,
         forward_gradients: Mapping[str, str] | None = None,
+        together: Callable[[A, Wanted], Together | None] | None = None,
     ) -> None:
         """Create an operation, and add it to OPERATIONS.
 
@@ -120,11 +130,14 @@ class Operation(Generic[A, R]):
         - `forward_gradients`: a map from names of arguments to names of results. In the forward pass, the kernel writes
           the gradient of the argument, for an incoming gradient of 1, into the result. The first backward pass of an
           eager call returns this gradient, times the incoming gradient.
+        - `together`: a function of a record and names of arguments that returns how to compute the first result, which
+          must be one number, and its gradients in one pass, or None if that is impossible. JAX uses it.
         """
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
         self.saved, self.constant, self.batch, self.differentiable = saved, constant, batch, differentiable
         self.always_by_rule, self.refuse, self.forward_gradients = always_by_rule, refuse, dict(forward_gradients or {})
+        self.together = together
         self.fields: tuple[str, ...] = type(results)._fields  # type: ignore[attr-defined]
         self.tree = branch(arguments)
         self.leaves = self.tree.leaves

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from softargmax.core import _native
 from softargmax.core.arrays import followed
 from softargmax.core.dispatch import is_native
-from softargmax.core.operation import Operation
+from softargmax.core.operation import Operation, Together
 from softargmax.core.record import Gradients, Result, Wanted, gradient
 from softargmax.core.row_chunks import cut
 from softargmax.core.targets import refuse_class
@@ -66,6 +66,13 @@ def _linear_vjp(i: LinearCrossEntropy, r: LinearLoss, g: LinearLoss, wanted: Wan
     return _by_name(found, to)
 
 
+def _together(i: LinearCrossEntropy, wanted: Wanted) -> Together | None:
+    if i.kept or not wanted <= OF_LAYER.keys():
+        return None
+    names = {name: f"d{letter}" for name, letter in OF_LAYER.items() if name in wanted}
+    return Together(linear_cross_entropy, i._replace(forms=gradient_letters(wanted)), names)
+
+
 linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
     "linear_cross_entropy",
     LinearCrossEntropy,
@@ -85,6 +92,7 @@ linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
     saved={*Layer._fields, *LossOptions._fields, "dh", "dw", "db"},
     constant={"target", "where", "dh", "dw", "db"},
     forward_gradients={"h": "dh", "w": "dw", "bias": "db"},
+    together=_together,
 )
 
 linear_cross_entropy_vjp: Operation[LinearVjp, ToLayer] = Operation(

@@ -13,7 +13,7 @@ from typing import Any
 
 from softargmax.core import _native
 from softargmax.core.arrays import namespace, row_shape
-from softargmax.core.operation import Operation
+from softargmax.core.operation import Operation, Together
 from softargmax.core.record import Gradients, Result, Wanted, like
 from softargmax.core.targets import refuse_class
 from softargmax.loss import reference, reference_divergence
@@ -37,6 +37,12 @@ def _cross_entropy_vjp(i: CrossEntropy, r: Loss, g: Loss, wanted: Wanted) -> Gra
         return {}
     states = None if r.states.shape == (0,) else r.states
     return {"z": cross_entropy_vjp.first(CrossEntropyVjp(i, states, g.loss, 0.0))}
+
+
+def _together(i: CrossEntropy, wanted: Wanted) -> Together | None:
+    if wanted != {"z"} or i.kept:
+        return None
+    return Together(cross_entropy_and_gradient, GradientOf(i, None, 0.0), {"z": "gradient"})
 
 
 def _cross_entropy_vjp_vjp(i: CrossEntropyVjp, _r: ToScores, g: ToScores, wanted: Wanted) -> Gradients:
@@ -67,6 +73,7 @@ cross_entropy: Operation[CrossEntropy, Loss] = Operation(
     saved={*CrossEntropy._fields, *LossOptions._fields, "states"},
     constant={"target", "where", "states"},
     refuse=refuse,
+    together=_together,
 )
 
 cross_entropy_vjp: Operation[CrossEntropyVjp, ToScores] = Operation(
