@@ -59,11 +59,13 @@ def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
 
     def moved(x: Any, dim: Any) -> Any:
         if isinstance(x, Scale):
-            return Scale(*map(moved, x, dim if isinstance(dim, tuple) else (dim, dim)))
+            # Kernels take beta contiguous. `mapped` may return a view, and a product is a new array.
+            return Scale(
+                *(1.0 * moved(*one) for one in zip(x, dim if isinstance(dim, tuple) else (dim, dim), strict=True))
+            )
         if not hasattr(x, "shape"):
             return x
-        # `mapped` may return a view. Kernels take beta contiguous, and a product is a new array.
-        return mapped(x, dim, size) * 1.0
+        return mapped(x, dim, size)
 
     return type(i)(*map(moved, i, dims)), 0
 
