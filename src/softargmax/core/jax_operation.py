@@ -24,7 +24,7 @@ from jax.interpreters import ad, batching, mlir
 from softargmax.core import check, jax_rules, jax_vmap
 from softargmax.core.dispatch import requested_name
 from softargmax.core.jax_call import BFLOAT16, GIVEN, SHAPES, TARGET, ffi, given, text_of
-from softargmax.core.jax_rules import defined_jvp, defined_vjp, fitted, inner_product, transposed
+from softargmax.core.jax_rules import defined_jvp, defined_vjp, fitted, inner_product, jvp_of, transposed
 from softargmax.core.memory import NUMPY
 from softargmax.core.record import BETA, ROWWISE, flattener, generated, unflattener
 
@@ -104,7 +104,7 @@ class JaxOperation:
     def _make_call(self) -> Primitive:
         call = Primitive(f"softargmax_{self.operation.name}")
         call.multiple_results = True
-        call.def_impl(self._eager)
+        call.def_impl(self._known)
         call.def_abstract_eval(self._abstract)
         ad.primitive_jvps[call] = self._jvp
         batching.primitive_batchers[call] = self._batch
@@ -116,10 +116,14 @@ class JaxOperation:
         found = self._all(self._shapes(self._record(avals, static), first), first)
         return [jax.core.ShapedArray(x.shape, jax.dtypes.canonicalize_dtype(x.dtype)) for x in found]
 
+    def _known(self, *arrays: Any, static: Static, first: bool) -> list[Any]:
+        """Run a call whose values are known, but may be on other devices or on several."""
+        if all(map(_is_here, arrays)):
+            return self._eager(*arrays, static=static, first=first)
+        return list(self._jitted(self._call.bind, static, first)(*arrays))
+
     def _eager(self, *arrays: Any, static: Static, first: bool) -> list[Any]:
-        """Run the kernel at once if all values are in the memory of this process."""
-        if not all(map(_is_here, arrays)):
-            return list(self._jitted(self._call.bind, static, first)(*arrays))
+        """Run the kernel at once. All values are in the memory of this process."""
         with jax.transfer_guard("allow"):  # nothing is copied between devices
             views = [*map(np.asarray, arrays)]
             for place, dtype in self._widenings(static, [x.dtype for x in views]):
@@ -277,15 +281,7 @@ class JaxOperation:
         return [getattr(found, field).astype(getattr(r, field).dtype) for field in self.varying]
 
     def _jvp_of_tangents(self, primals: Any, tangents: Any, **how: Any) -> Any:
-        moving = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
-
-        def f(*x: Any) -> list[Any]:
-            every = list(primals)
-            for k, value in zip(moving, x, strict=True):
-                every[k] = value
-            return self._tangents(*every, **how)
-
-        return jax.jvp(f, [primals[k] for k in moving], [tangents[k] for k in moving])
+        return jvp_of(partial(self._tangents, **how), primals, tangents)
 
     def _batch_tangents(self, flat: Any, dims: Any, **how: Any) -> tuple[list[Any], list[int]]:
         found = jax.vmap(partial(self._tangents, **how), list(dims))(*flat)

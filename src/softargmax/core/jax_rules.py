@@ -14,6 +14,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from softargmax.core.record import Gradients, Tangents, Wanted
 
 
@@ -54,10 +56,7 @@ def loss_and_gradients(of: Any, flat: list[Any], names: tuple[str, ...]) -> tupl
     likes = [flat[of.places[name]] for name in names]
 
     def record(x: tuple[Any, ...]) -> Any:
-        every = list(flat)
-        for name, value in zip(names, x, strict=True):
-            every[of.places[name]] = value
-        return of.unflatten(*every)
+        return of.unflatten(*replaced(flat, [of.places[name] for name in names], x))
 
     def chosen(found: Any) -> tuple[Any, ...]:
         return tuple(fitted(found[name], like.shape, like.dtype) for name, like in zip(names, likes, strict=True))
@@ -100,20 +99,12 @@ def _product_transposed(g: Any, *arrays: Any, dtype: Any) -> list[Any]:
     return [*[None] * half, *((g * a).astype(a.dtype) for a in arrays[:half])]
 
 
-def _product_jvp(primals: Any, tangents: Any, *, dtype: Any) -> tuple[Any, Any]:
-    moving = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
-
-    def f(*x: Any) -> Any:
-        every = list(primals)
-        for k, value in zip(moving, x, strict=True):
-            every[k] = value
-        return _product(*every, dtype=dtype)
-
-    if all(k >= len(primals) // 2 for k in moving):  # linear in the tangents: stays a primitive
+def _product_jvp(primals: Any, tangents: Any, *, dtype: Any) -> Any:
+    half = len(primals) // 2
+    if all(isinstance(t, ad.Zero) for t in tangents[:half]):  # linear in the tangents: stays a primitive
         zeros = [jnp.zeros_like(primals[k]) if isinstance(t, ad.Zero) else t for k, t in enumerate(tangents)]
-        half = len(primals) // 2
         return _inner.bind(*primals, dtype=dtype), _inner.bind(*primals[:half], *zeros[half:], dtype=dtype)
-    return jax.jvp(f, [primals[k] for k in moving], [tangents[k] for k in moving])
+    return jvp_of(partial(_product, dtype=dtype), primals, tangents)
 
 
 def _product_batched(arrays: Any, dims: Any, *, dtype: Any) -> tuple[Any, int]:
@@ -134,6 +125,24 @@ def inner_product(gradients: tuple[Any, ...], tangents: tuple[Any, ...], dtype: 
     return _inner.bind(*gradients, *tangents, dtype=dtype)
 
 
+def replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
+    """Return a list of the values with new ones at some places."""
+    every = list(values)
+    for place, value in zip(places, new, strict=True):
+        every[place] = value
+    return every
+
+
+def jvp_of(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+    """Return f(*primals) and its tangents. Some of the given tangents may be symbolic zeros."""
+    moving = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
+
+    def of_moving(*x: Any) -> Any:
+        return f(*replaced(primals, moving, x))
+
+    return jax.jvp(of_moving, [primals[k] for k in moving], [tangents[k] for k in moving])
+
+
 def fitted(gradient: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """Sum a gradient over the broadcast axes of its argument, and round it once."""
     if gradient.shape != tuple(shape):
@@ -150,10 +159,7 @@ def _of_named(of: Any, i: Any, names: Any) -> tuple[Any, tuple[Any, ...]]:
     places = [of.places[name] for name in names]
 
     def definition(*x: Any) -> tuple[Any, ...]:
-        every = list(flat)
-        for place, value in zip(places, x, strict=True):
-            every[place] = value
-        found = of.operation.define(of.unflatten(*every))
+        found = of.operation.define(of.unflatten(*replaced(flat, places, x)))
         results = dict(zip(of.fields, found if len(of.fields) > 1 else (found,), strict=True))
         return tuple(results[field] for field in of.varying)
 

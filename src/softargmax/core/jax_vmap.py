@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+
 from softargmax.core.arrays import mapped
+from softargmax.core.jax_rules import replaced
 from softargmax.core.record import AXES, LEADING
 
 
@@ -46,10 +48,7 @@ def by_definition(of: Any, flat: list[Any], dims: list[Any], _size: int) -> tupl
     places = of.arrays_of(flat)
 
     def definition(*arrays: Any) -> Any:
-        every = list(flat)
-        for place, x in zip(places, arrays, strict=True):
-            every[place] = x
-        found = of.operation.define(of.unflatten(*every))
+        found = of.operation.define(of.unflatten(*replaced(flat, places, arrays)))
         return tuple(found) if len(of.fields) > 1 else (found,)
 
     return jax.vmap(definition, [dims[place] for place in places])(*(flat[place] for place in places)), 0
