@@ -1,7 +1,6 @@
 // What the kernels of all rooms share: matrix products, the pass that folds a row into a state, the pass that computes
 // results from the state, and copies of tiles of scores. Also a measurement of the peak arithmetic rate for `softargmax
 // bench`.
-#include <unistd.h>
 
 #include "core/cpp/elementwise.hpp"
 #include "core/cpp/matmul.hpp"
@@ -51,11 +50,7 @@ namespace {
 // size changes no bit of the result.
 inline std::int64_t block_bytes() {
     constexpr std::int64_t least = std::int64_t{128} << 10, most = std::int64_t{512} << 10;
-#if defined(_SC_LEVEL2_CACHE_SIZE)
-    static const std::int64_t cache = sysconf(_SC_LEVEL2_CACHE_SIZE);  // 0 or -1 if unknown
-    if (cache > 0) return std::clamp(cache / 2, least, most);
-#endif
-    return most;
+    return std::clamp(second_level_cache() / 2, least, most);
 }
 template <class T> std::int64_t block_size() { return block_bytes() / static_cast<std::int64_t>(sizeof(T)); }
 
