@@ -51,3 +51,20 @@ def test_the_gradient_function_equals_jax_grad() -> None:
 def test_a_class_out_of_range_makes_its_row_nan() -> None:
     rows = jax.jit(lambda y: s.cross_entropy(jnp.asarray(Z), y, reduction="none"))(jnp.asarray([0, 4, -1]))
     assert np.isnan(np.asarray(rows)).tolist() == [False, True, True]
+
+
+def test_mapped_last_layers_store_no_scores() -> None:
+    """Calls of linear_cross_entropy under vmap have the bits of calls alone, and XLA plans no memory for scores."""
+    calls, rows, width, k = 4, 64, 8, 5000
+    h = jnp.asarray(RNG.standard_normal((calls, rows, width)), "float32")
+    w, y = jnp.asarray(RNG.standard_normal((k, width)), "float32"), jnp.asarray(RNG.integers(0, k, (calls, rows)))
+
+    def gradients(h: Any, w: Any, y: Any) -> Any:
+        return jax.value_and_grad(s.linear_cross_entropy, (0, 1))(h, w, y)
+
+    compiled = jax.jit(jax.vmap(gradients, (0, None, 0))).lower(h, w, y).compile()
+    alone = [jax.jit(gradients)(h[c], w, y[c]) for c in range(calls)]
+    jax.tree.map(np.testing.assert_array_equal, compiled(h, w, y), jax.tree.map(lambda *x: jnp.stack(x), *alone))
+    assert compiled.memory_analysis().temp_size_in_bytes < rows * k * 4 / 2
+    of_mean = jax.grad(lambda w: jax.vmap(lambda h, y: s.linear_cross_entropy(h, w, y))(h, y).mean())(w)
+    np.testing.assert_allclose(of_mean, np.mean([g[1][1] for g in alone], 0), rtol=1e-5, atol=1e-8)

@@ -1,4 +1,4 @@
-"""The three vmap rules of JAX primitives: one call with more rows, the operation's rule, or vmap of its definition.
+"""The three vmap rules of JAX primitives: one call with more rows, the operation's rule, or one call after the other.
 
 torch_vmap.py explains the rules.
 """
@@ -11,14 +11,14 @@ import jax
 
 from softargmax.core.arrays import mapped
 from softargmax.core.jax_rules import replaced
-from softargmax.core.record import AXES, LEADING
+from softargmax.core.record import AXES, LEADING, SEED
 
 
 def rule_of(of: Any) -> Any:
     """Return the rule of an operation: a function (operation, flat record, batch axis of each slot, size)."""
     if of.operation.batch is not None:
         return by_batch
-    return along_rows if AXES in [leaf.kind for leaf in of.operation.leaves] else by_definition
+    return along_rows if AXES in [leaf.kind for leaf in of.operation.leaves] else by_calls
 
 
 def along_rows(of: Any, flat: list[Any], dims: list[Any], size: int) -> tuple[Any, Any]:
@@ -29,7 +29,8 @@ def along_rows(of: Any, flat: list[Any], dims: list[Any], size: int) -> tuple[An
     for place, (kind, x, dim) in enumerate(zip(of.kinds, flat, dims, strict=True)):
         if place in places:
             front = mapped(x, dim, size)
-            moved[place] = front.reshape((size, *[1] * (rank + 1 - front.ndim), *front.shape[1:]))
+            own = rank + 1 + (kind is SEED)  # a seed has two words, along an axis of their own
+            moved[place] = front.reshape((size, *[1] * (own - front.ndim), *front.shape[1:]))
         elif kind == AXES:
             moved[place] = tuple(axis + 1 for axis in x)
         elif kind is LEADING:
@@ -43,8 +44,24 @@ def by_batch(of: Any, flat: list[Any], dims: list[Any], size: int) -> tuple[Any,
     return along_rows(of, of.flatten(i), dims, size) if axis is None else (of.bind(of.flatten(i)), axis)
 
 
+def by_calls(of: Any, flat: list[Any], dims: list[Any], size: int) -> tuple[Any, Any]:
+    """Run the calls one after the other, for operations that have no axes and no rule of their own.
+
+    So the scores of a last layer are not stored. With several devices, the definition is mapped instead: XLA can split
+    it among them, but not a loop.
+    """
+    if jax.device_count() > 1:
+        return by_definition(of, flat, dims, size)
+    places = [place for place in of.arrays_of(flat) if dims[place] is not None]
+
+    def call(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(of.bind(replaced(flat, places, arrays)))
+
+    return jax.lax.map(call, tuple(mapped(flat[place], dims[place], size) for place in places)), 0
+
+
 def by_definition(of: Any, flat: list[Any], dims: list[Any], _size: int) -> tuple[Any, Any]:
-    """Map the definition, for operations that have no axes and no rule of their own."""
+    """Map the definition."""
     places = of.arrays_of(flat)
 
     def definition(*arrays: Any) -> Any:
