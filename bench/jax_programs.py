@@ -4,12 +4,16 @@
     python -m bench.jax_programs softmax      only the cases whose names contain these words; writes nothing
 
 Both sides are compiled by `jax.jit` and run on the CPU. "compile" is the time to trace and compile a program for a new
-shape. The exit code is 1 if a target is missed.
+shape. The memory of the last layer is the peak resident memory of a process of its own, minus the memory before the
+call and minus the gradients. "temporaries" is the memory that XLA plans for a program beside arguments and results. The
+exit code is 1 if a target is missed.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import subprocess
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -28,6 +32,24 @@ if TYPE_CHECKING:
 
 PEER, OPTAX = "jax.nn", "optax"
 ROWS, CLASSES = 512, 32768
+LAYER = 1024, 512, CLASSES
+MEASURE = """
+import json, sys
+import jax, optax
+from jax import numpy as jnp
+import softargmax as sa
+from bench.peak import peak_of
+side, (n, d, k) = sys.argv[1], map(int, sys.argv[2:])
+h, w, y = jnp.ones((n, d)) / d, jnp.ones((k, d)), jnp.zeros(n, int)
+losses = {
+    "softargmax": lambda h, w: sa.linear_cross_entropy(h, w, y),
+    "optax": lambda h, w: optax.softmax_cross_entropy_with_integer_labels(h @ w.T, y).mean(),
+}
+compiled = jax.jit(jax.value_and_grad(losses[side], (0, 1))).lower(h, w).compile()
+before, peak, found = peak_of(lambda: jax.block_until_ready(compiled(h, w)))
+gradients = sum(x.nbytes for x in found[1])
+print(json.dumps({"peak": peak, "beyond": peak - before - gradients, "scores": 4 * n * k}))
+"""
 of_classes = optax.softmax_cross_entropy_with_integer_labels
 
 
@@ -75,10 +97,20 @@ def promises() -> Iterator[Promise]:
     yield case(f"jit cross_entropy {shape}", ours, OPTAX, theirs, 2.0, z)
     both = jax.value_and_grad(ours), jax.value_and_grad(theirs)
     yield case(f"jit cross_entropy, and backward {shape}", both[0], OPTAX, both[1], 2.0, z)
-    h, w, of = normal(1024, 512), normal(CLASSES, 512, scale=0.04), classes(1024, CLASSES)
+    rows, width, _ = LAYER
+    h, w, of = normal(rows, width), normal(CLASSES, width, scale=0.04), classes(rows, CLASSES)
     linear = jax.value_and_grad(lambda h, w: sa.linear_cross_entropy(h, w, of), (0, 1))
     plain = jax.value_and_grad(lambda h, w: of_classes(h @ w.T, of).mean(), (0, 1))
-    yield case(f"jit linear cross-entropy, and backward 1024x512x{CLASSES}", linear, OPTAX, plain, 1.2, h, w, rounds=30)
+    yield case(
+        f"jit linear cross-entropy, and backward {'x'.join(map(str, LAYER))}",
+        linear,
+        OPTAX,
+        plain,
+        1.2,
+        h,
+        w,
+        rounds=30,
+    )
     q = normal(1, 2048, 8, 64)
     heads = "1x8x2048x64"
     attend = sa.jax.dot_product_attention
@@ -95,5 +127,34 @@ def promises() -> Iterator[Promise]:
     yield Promise("compile the gradient of cross_entropy", compiled, {OPTAX: 1 / 1.5}, rounds=50)
 
 
+def memory() -> tuple[dict[str, Any], bool]:
+    """Measure the memory of the last layer and the temporaries of programs. Return them, and True if they are small."""
+    found = []
+    for side in ("softargmax", OPTAX):
+        command = [sys.executable, "-c", MEASURE, side, *map(str, LAYER)]
+        record = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        found.append({"name": f"jit linear cross-entropy, {side}", **record, "what": "beyond"})
+        print(found[-1])
+    ours, theirs = (one["beyond"] for one in found)
+    planned = dict(temporaries())
+    print("temporaries of softargmax, bytes", planned)
+    return {"memory": found, "temporaries": planned}, 8 * ours <= theirs and not any(planned.values())
+
+
+def temporaries() -> Iterator[tuple[str, int]]:
+    """Yield the bytes that XLA plans for temporaries of our programs."""
+    z, y = jax.ShapeDtypeStruct((ROWS, CLASSES), "float32"), classes(ROWS, CLASSES)
+    q = jax.ShapeDtypeStruct((1, 8, 2048, 64), "float32")
+    programs: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+        "softmax": (sa.softmax, (z,)),
+        "logsumexp": (sa.logsumexp, (z,)),
+        "cross_entropy": (lambda z: sa.cross_entropy(z, y), (z,)),
+        "sparsemax": (sa.sparsemax, (z,)),
+        "attention": (sa.attention, (q, q, q)),
+    }
+    for name, (f, shapes) in programs.items():
+        yield name, jax.jit(f).lower(*shapes).compile().memory_analysis().temp_size_in_bytes
+
+
 if __name__ == "__main__":
-    sys.exit(main(__doc__, promises(), "jax_programs"))
+    sys.exit(main(__doc__, promises(), "jax_programs", memory))
