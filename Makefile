@@ -65,10 +65,10 @@ test: lint types check ## lint, types, all tests and doctests
 # thread per process, the tests of classify and attend take 41 s in place of 139. worksteal keeps neighbouring tests in
 # one process, where the next test uses what an earlier one has compiled or computed.
 QUIET := OMP_WAIT_POLICY=passive OPENBLAS_NUM_THREADS=1
-check: $(VENV)/.native $(VENV)/.group-test ## tests and doctests only
+check: $(VENV)/.native $(VENV)/.group-test $(VENV)/.group-examples ## tests and doctests only
 	$(QUIET) $(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
 
-check-quick: $(VENV)/.native $(VENV)/.group-test ## a sample of the tests, in about two minutes
+check-quick: $(VENV)/.native $(VENV)/.group-test $(VENV)/.group-examples ## a sample of the tests, in about two minutes
 	$(QUIET) $(BIN)/python -m pytest --quick -n auto --dist worksteal -q $(PYTEST_ARGS)
 
 # Triton looks at TRITON_INTERPRET when it compiles a kernel, so these tests need a process of their own.
