@@ -76,6 +76,7 @@ _Numbers: TypeAlias = A | NDArray[Any] | _Reals
 _Target: TypeAlias = A | NDArray[Any] | _Reals
 _Integers: TypeAlias = A | NDArray[np.integer[Any]] | _Ints
 _Mask: TypeAlias = A | NDArray[np.bool_] | _Bools
+_Seed: TypeAlias = int | _ArrayAPI  # or a key of jax.random
 _Generator: TypeAlias = np.random.Generator | np.random.RandomState | torch.Generator
 '''
 
@@ -132,6 +133,7 @@ def spelled(annotation: Any, kind: Kind, results: dict[str, str]) -> str:
         "Array": kind.array,
         **dict.fromkeys(("Logits", "Vectors", "Like"), kind.given),
         "DType": kind.dtype,
+        "Seed": "_Seed",
         "Generator": "_Generator",
         "Iterator": "AbstractContextManager",
         **{name: f"_{name}[{kind.array}]" for name in OTHER_ARGUMENTS},

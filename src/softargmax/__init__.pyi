@@ -122,6 +122,7 @@ _Numbers: TypeAlias = A | NDArray[Any] | _Reals
 _Target: TypeAlias = A | NDArray[Any] | _Reals
 _Integers: TypeAlias = A | NDArray[np.integer[Any]] | _Ints
 _Mask: TypeAlias = A | NDArray[np.bool_] | _Bools
+_Seed: TypeAlias = int | _ArrayAPI  # or a key of jax.random
 _Generator: TypeAlias = np.random.Generator | np.random.RandomState | torch.Generator
 
 class AttentionGradients(NamedTuple, Generic[A]):
@@ -207,7 +208,7 @@ class FactorGraph(Generic[A]):
     def best(self) -> BestConfiguration[A]:
         """Return a configuration with the largest score, and its score."""
     def sample(
-        self, num_samples: int | None = None, *, seed: int | None = None, stream: _Integers[A] | None = None,
+        self, num_samples: int | None = None, *, seed: _Seed | None = None, stream: _Integers[A] | None = None,
         generator: _Generator | None = None,
     ) -> A:
         """Return configurations that are drawn from the distribution, shape (..., V), or (..., num_samples, V)."""
@@ -240,7 +241,7 @@ class LinearChain(Generic[A]):
     def best(self, num_paths: int | None = None) -> BestPath[A]:
         """Return a path with the largest score (Viterbi), and its score."""
     def sample(
-        self, num_samples: int | None = None, *, seed: int | None = None, stream: _Integers[A] | None = None,
+        self, num_samples: int | None = None, *, seed: _Seed | None = None, stream: _Integers[A] | None = None,
         generator: _Generator | None = None,
     ) -> A:
         """Return paths that are drawn from the distribution, shape (..., L), or (..., num_samples, L)."""
@@ -323,7 +324,7 @@ def attention(
     causal: bool = False, window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
     slopes: _Numbers[NDArray[Any]] | None = None, mask: _Mask[NDArray[Any]] | None = None,
     bias: _Numbers[NDArray[Any]] | None = None, key_lengths: _Integers[NDArray[Any]] | None = None,
-    sink: _Numbers[NDArray[Any]] | None = None, dropout: float = 0.0, seed: int | None = None,
+    sink: _Numbers[NDArray[Any]] | None = None, dropout: float = 0.0, seed: _Seed | None = None,
     stream: _Integers[NDArray[Any]] | None = None, alpha: _PerRow[NDArray[Any]] = 1.0,
 ) -> NDArray[Any]:
     """Return attention: each query's average of the values, weighted by the softmax of its scores."""
@@ -333,7 +334,7 @@ def attention(
     window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
     slopes: _Numbers[Tensor] | None = None, mask: _Mask[Tensor] | None = None, bias: _Numbers[Tensor] | None = None,
     key_lengths: _Integers[Tensor] | None = None, sink: _Numbers[Tensor] | None = None, dropout: float = 0.0,
-    seed: int | None = None, stream: _Integers[Tensor] | None = None, alpha: _PerRow[Tensor] = 1.0,
+    seed: _Seed | None = None, stream: _Integers[Tensor] | None = None, alpha: _PerRow[Tensor] = 1.0,
 ) -> Tensor: ...
 @overload
 def attention(
@@ -341,7 +342,7 @@ def attention(
     window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
     slopes: _Numbers[_X] | None = None, mask: _Mask[_X] | None = None, bias: _Numbers[_X] | None = None,
     key_lengths: _Integers[_X] | None = None, sink: _Numbers[_X] | None = None, dropout: float = 0.0,
-    seed: int | None = None, stream: _Integers[_X] | None = None, alpha: _PerRow[_X] = 1.0,
+    seed: _Seed | None = None, stream: _Integers[_X] | None = None, alpha: _PerRow[_X] = 1.0,
 ) -> _X: ...
 
 @overload
@@ -448,7 +449,7 @@ def attention_vjp(
     window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
     slopes: _Numbers[NDArray[Any]] | None = None, mask: _Mask[NDArray[Any]] | None = None,
     bias: _Numbers[NDArray[Any]] | None = None, key_lengths: _Integers[NDArray[Any]] | None = None,
-    sink: _Numbers[NDArray[Any]] | None = None, dropout: float = 0.0, seed: int | None = None,
+    sink: _Numbers[NDArray[Any]] | None = None, dropout: float = 0.0, seed: _Seed | None = None,
     stream: _Integers[NDArray[Any]] | None = None,
 ) -> AttentionGradients[NDArray[Any]]:
     """Return the gradients of :math:`\\langle g, o \\rangle + \\langle g_{\\mathrm{lse}}, \\mathrm{lse}
@@ -459,7 +460,7 @@ def attention_vjp(
     scale: _PerRow[Tensor] | None = None, causal: bool = False, window: tuple[int | None, int | None] | None = None,
     softcap: float | None = None, slopes: _Numbers[Tensor] | None = None, mask: _Mask[Tensor] | None = None,
     bias: _Numbers[Tensor] | None = None, key_lengths: _Integers[Tensor] | None = None,
-    sink: _Numbers[Tensor] | None = None, dropout: float = 0.0, seed: int | None = None,
+    sink: _Numbers[Tensor] | None = None, dropout: float = 0.0, seed: _Seed | None = None,
     stream: _Integers[Tensor] | None = None,
 ) -> AttentionGradients[Tensor]: ...
 @overload
@@ -468,7 +469,7 @@ def attention_vjp(
     causal: bool = False, window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
     slopes: _Numbers[_X] | None = None, mask: _Mask[_X] | None = None, bias: _Numbers[_X] | None = None,
     key_lengths: _Integers[_X] | None = None, sink: _Numbers[_X] | None = None, dropout: float = 0.0,
-    seed: int | None = None, stream: _Integers[_X] | None = None,
+    seed: _Seed | None = None, stream: _Integers[_X] | None = None,
 ) -> AttentionGradients[_X]: ...
 
 @overload
@@ -477,7 +478,7 @@ def attention_with_lse(
     causal: bool = False, window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
     slopes: _Numbers[NDArray[Any]] | None = None, mask: _Mask[NDArray[Any]] | None = None,
     bias: _Numbers[NDArray[Any]] | None = None, key_lengths: _Integers[NDArray[Any]] | None = None,
-    sink: _Numbers[NDArray[Any]] | None = None, dropout: float = 0.0, seed: int | None = None,
+    sink: _Numbers[NDArray[Any]] | None = None, dropout: float = 0.0, seed: _Seed | None = None,
     stream: _Integers[NDArray[Any]] | None = None,
 ) -> AttentionWithLse[NDArray[Any]]:
     """Return attention and the logsumexp of each query's scores."""
@@ -487,7 +488,7 @@ def attention_with_lse(
     window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
     slopes: _Numbers[Tensor] | None = None, mask: _Mask[Tensor] | None = None, bias: _Numbers[Tensor] | None = None,
     key_lengths: _Integers[Tensor] | None = None, sink: _Numbers[Tensor] | None = None, dropout: float = 0.0,
-    seed: int | None = None, stream: _Integers[Tensor] | None = None,
+    seed: _Seed | None = None, stream: _Integers[Tensor] | None = None,
 ) -> AttentionWithLse[Tensor]: ...
 @overload
 def attention_with_lse(
@@ -495,7 +496,7 @@ def attention_with_lse(
     window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
     slopes: _Numbers[_X] | None = None, mask: _Mask[_X] | None = None, bias: _Numbers[_X] | None = None,
     key_lengths: _Integers[_X] | None = None, sink: _Numbers[_X] | None = None, dropout: float = 0.0,
-    seed: int | None = None, stream: _Integers[_X] | None = None,
+    seed: _Seed | None = None, stream: _Integers[_X] | None = None,
 ) -> AttentionWithLse[_X]: ...
 
 @overload
@@ -540,7 +541,7 @@ def categorical(
     min_p: _PerRow[NDArray[Any]] | None = None, typical_p: _PerRow[NDArray[Any]] | None = None,
     epsilon: _PerRow[NDArray[Any]] | None = None, eta: _PerRow[NDArray[Any]] | None = None,
     where: _Mask[NDArray[Any]] | None = None, num_samples: int | None = None, replace: bool = True,
-    seed: int | None = None, stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None,
+    seed: _Seed | None = None, stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None,
     order: str = "top_k_first",
 ) -> NDArray[Any]:
     """Draw classes from the softmax of scores, after filters."""
@@ -550,7 +551,7 @@ def categorical(
     top_p: _PerRow[Tensor] | None = None, min_p: _PerRow[Tensor] | None = None,
     typical_p: _PerRow[Tensor] | None = None, epsilon: _PerRow[Tensor] | None = None,
     eta: _PerRow[Tensor] | None = None, where: _Mask[Tensor] | None = None, num_samples: int | None = None,
-    replace: bool = True, seed: int | None = None, stream: _Integers[Tensor] | None = None,
+    replace: bool = True, seed: _Seed | None = None, stream: _Integers[Tensor] | None = None,
     generator: _Generator | None = None, order: str = "top_k_first",
 ) -> Tensor: ...
 @overload
@@ -558,7 +559,7 @@ def categorical(
     z: _X, /, *, axis: int = -1, temperature: _PerRow[_X] = 1.0, top_k: _PerRow[_X] | None = None,
     top_p: _PerRow[_X] | None = None, min_p: _PerRow[_X] | None = None, typical_p: _PerRow[_X] | None = None,
     epsilon: _PerRow[_X] | None = None, eta: _PerRow[_X] | None = None, where: _Mask[_X] | None = None,
-    num_samples: int | None = None, replace: bool = True, seed: int | None = None,
+    num_samples: int | None = None, replace: bool = True, seed: _Seed | None = None,
     stream: _Integers[_X] | None = None, generator: _Generator | None = None, order: str = "top_k_first",
 ) -> _X: ...
 
@@ -569,7 +570,7 @@ def categorical_with_logprob(
     min_p: _PerRow[NDArray[Any]] | None = None, typical_p: _PerRow[NDArray[Any]] | None = None,
     epsilon: _PerRow[NDArray[Any]] | None = None, eta: _PerRow[NDArray[Any]] | None = None,
     where: _Mask[NDArray[Any]] | None = None, num_samples: int | None = None, replace: bool = True,
-    seed: int | None = None, stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None,
+    seed: _Seed | None = None, stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None,
     order: str = "top_k_first",
 ) -> CategoricalWithLogprob[NDArray[Any]]:
     """Draw as `categorical` does, and also return log-probabilities and the number of remaining classes."""
@@ -579,7 +580,7 @@ def categorical_with_logprob(
     top_p: _PerRow[Tensor] | None = None, min_p: _PerRow[Tensor] | None = None,
     typical_p: _PerRow[Tensor] | None = None, epsilon: _PerRow[Tensor] | None = None,
     eta: _PerRow[Tensor] | None = None, where: _Mask[Tensor] | None = None, num_samples: int | None = None,
-    replace: bool = True, seed: int | None = None, stream: _Integers[Tensor] | None = None,
+    replace: bool = True, seed: _Seed | None = None, stream: _Integers[Tensor] | None = None,
     generator: _Generator | None = None, order: str = "top_k_first",
 ) -> CategoricalWithLogprob[Tensor]: ...
 @overload
@@ -587,7 +588,7 @@ def categorical_with_logprob(
     z: _X, /, *, axis: int = -1, temperature: _PerRow[_X] = 1.0, top_k: _PerRow[_X] | None = None,
     top_p: _PerRow[_X] | None = None, min_p: _PerRow[_X] | None = None, typical_p: _PerRow[_X] | None = None,
     epsilon: _PerRow[_X] | None = None, eta: _PerRow[_X] | None = None, where: _Mask[_X] | None = None,
-    num_samples: int | None = None, replace: bool = True, seed: int | None = None,
+    num_samples: int | None = None, replace: bool = True, seed: _Seed | None = None,
     stream: _Integers[_X] | None = None, generator: _Generator | None = None, order: str = "top_k_first",
 ) -> CategoricalWithLogprob[_X]: ...
 
@@ -791,36 +792,36 @@ def get_num_threads() -> int:
 
 @overload
 def gumbel(
-    shape: int | tuple[int, ...], *, like: _ArrayLike | None = None, seed: int | None = None,
+    shape: int | tuple[int, ...], *, like: _ArrayLike | None = None, seed: _Seed | None = None,
     generator: _Generator | None = None,
 ) -> NDArray[Any]:
     """Return standard Gumbel noise."""
 @overload
 def gumbel(
-    shape: int | tuple[int, ...], *, like: Tensor, seed: int | None = None, generator: _Generator | None = None,
+    shape: int | tuple[int, ...], *, like: Tensor, seed: _Seed | None = None, generator: _Generator | None = None,
 ) -> Tensor: ...
 @overload
 def gumbel(
-    shape: int | tuple[int, ...], *, like: _X, seed: int | None = None, generator: _Generator | None = None,
+    shape: int | tuple[int, ...], *, like: _X, seed: _Seed | None = None, generator: _Generator | None = None,
 ) -> _X: ...
 
 @overload
 def gumbel_softmax(
     z: _ArrayLike, /, *, temperature: _PerRow[NDArray[Any]] = 1.0, hard: bool = False, axis: int = -1,
-    where: _Mask[NDArray[Any]] | None = None, seed: int | None = None,
+    where: _Mask[NDArray[Any]] | None = None, seed: _Seed | None = None,
     stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None,
 ) -> NDArray[Any]:
     """Return a relaxed draw from the softmax: a point of the simplex that gradients can flow through."""
 @overload
 def gumbel_softmax(
     z: Tensor, /, *, temperature: _PerRow[Tensor] = 1.0, hard: bool = False, axis: int = -1,
-    where: _Mask[Tensor] | None = None, seed: int | None = None, stream: _Integers[Tensor] | None = None,
+    where: _Mask[Tensor] | None = None, seed: _Seed | None = None, stream: _Integers[Tensor] | None = None,
     generator: _Generator | None = None,
 ) -> Tensor: ...
 @overload
 def gumbel_softmax(
     z: _X, /, *, temperature: _PerRow[_X] = 1.0, hard: bool = False, axis: int = -1, where: _Mask[_X] | None = None,
-    seed: int | None = None, stream: _Integers[_X] | None = None, generator: _Generator | None = None,
+    seed: _Seed | None = None, stream: _Integers[_X] | None = None, generator: _Generator | None = None,
 ) -> _X: ...
 
 @overload
@@ -1343,22 +1344,23 @@ def spatial_soft_argmax(
 def speculative_sample(
     target: _ArrayLike, draft: _ArrayLike, tokens: _Integers[NDArray[Any]], /, *,
     temperature: _PerRow[NDArray[Any]] = 1.0, top_k: _PerRow[NDArray[Any]] | None = None,
-    top_p: _PerRow[NDArray[Any]] | None = None, min_p: _PerRow[NDArray[Any]] | None = None, seed: int | None = None,
-    stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None, order: str = "top_k_first",
+    top_p: _PerRow[NDArray[Any]] | None = None, min_p: _PerRow[NDArray[Any]] | None = None,
+    seed: _Seed | None = None, stream: _Integers[NDArray[Any]] | None = None, generator: _Generator | None = None,
+    order: str = "top_k_first",
 ) -> SpeculativeSample[NDArray[Any]]:
     """Verify a chain of guessed tokens. The returned tokens have the distribution of the target model."""
 @overload
 def speculative_sample(
     target: Tensor, draft: Tensor, tokens: _Integers[Tensor], /, *, temperature: _PerRow[Tensor] = 1.0,
     top_k: _PerRow[Tensor] | None = None, top_p: _PerRow[Tensor] | None = None,
-    min_p: _PerRow[Tensor] | None = None, seed: int | None = None, stream: _Integers[Tensor] | None = None,
+    min_p: _PerRow[Tensor] | None = None, seed: _Seed | None = None, stream: _Integers[Tensor] | None = None,
     generator: _Generator | None = None, order: str = "top_k_first",
 ) -> SpeculativeSample[Tensor]: ...
 @overload
 def speculative_sample(
     target: _X, draft: _X, tokens: _Integers[_X], /, *, temperature: _PerRow[_X] = 1.0,
     top_k: _PerRow[_X] | None = None, top_p: _PerRow[_X] | None = None, min_p: _PerRow[_X] | None = None,
-    seed: int | None = None, stream: _Integers[_X] | None = None, generator: _Generator | None = None,
+    seed: _Seed | None = None, stream: _Integers[_X] | None = None, generator: _Generator | None = None,
     order: str = "top_k_first",
 ) -> SpeculativeSample[_X]: ...
 

@@ -59,8 +59,8 @@ def attention(
         number, or an array that broadcasts with (..., H, L).
     dropout : float
         The probability that an entry of p is dropped, from 0 to below 1. Kept entries are divided by 1 - dropout.
-    seed : int, optional
-        The seed of dropout. If None, it is drawn from the default generator of q's array library.
+    seed : int or key of jax.random, optional
+        The seed of dropout, as in `categorical`. If None, it is drawn from the default generator of q's array library.
     stream : array of int, optional
         An id for each entry of the batch. Defaults to the index of the entry. The dropout of an entry of p depends only
         on the seed, this id, the head, the query and the key.

@@ -18,7 +18,7 @@ from softargmax.core._native import plain_heads
 from softargmax.core.arrays import device_of, namespace, row_dtype
 from softargmax.core.check import between, flag, integer
 from softargmax.core.seeds import source
-from softargmax.core.types import Integers, Mask, Numbers, PerRow
+from softargmax.core.types import Integers, Mask, Numbers, PerRow, Seed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,7 @@ class OfSoftmax(OfParts, total=False):
 
     sink: Numbers | None
     dropout: float
-    seed: int | None
+    seed: Seed | None
     stream: Integers | None
 
 

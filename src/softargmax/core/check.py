@@ -245,8 +245,11 @@ def between(value: Any, name: str, high: float, *, below: bool = False) -> float
 
 
 def is_integer(value: Any) -> bool:
-    """True for an integer of any library. Booleans are no integers."""
-    return hasattr(value, "__index__") and not isinstance(value, bool | np.bool_)
+    """True for an integer of any library, also in an array of one number. Booleans are no integers."""
+    if not hasattr(value, "__index__") or isinstance(value, bool | np.bool_):
+        return False
+    dtype = getattr(value, "dtype", None)
+    return dtype is None or (dtype_name(dtype) in INTEGERS - {"bool"} and math.prod(value.shape) == 1)
 
 
 def integer(value: Any, name: str) -> int:

@@ -26,7 +26,7 @@ from softargmax.core.dispatch import requested_name
 from softargmax.core.jax_call import BFLOAT16, GIVEN, SHAPES, TARGET, ffi, given, text_of
 from softargmax.core.jax_rules import defined_jvp, defined_vjp, fitted, inner_product, jvp_of, transposed
 from softargmax.core.memory import NUMPY
-from softargmax.core.record import BETA, ROWWISE, flattener, generated, unflattener
+from softargmax.core.record import BETA, ROWWISE, SEED, flattener, generated, unflattener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,8 +126,8 @@ class JaxOperation:
         """Run the kernel at once. All values are in the memory of this process."""
         with jax.transfer_guard("allow"):  # nothing is copied between devices
             views = [*map(np.asarray, arrays)]
-            for place, dtype in self._widenings(static, [x.dtype for x in views]):
-                views[place] = views[place].astype(dtype)
+            for place, widen in self._widenings(static, [x.dtype for x in views]):
+                views[place] = widen(views[place])
             i = self._record(views, static)
             try:
                 found = self._all(self._at_once(i, first), first)
@@ -189,7 +189,7 @@ class JaxOperation:
         ]
         wide = dict(self._widenings(static, dtypes))
         lines = [f"{', '.join(arrays)}, = _arguments", *views]
-        lines += [f"{arrays[place]} = {arrays[place]}.astype(_wide[{place}])" for place in wide]
+        lines += [f"{arrays[place]} = _wide[{place}]({arrays[place]})" for place in wide]
         lines += [f"_write(_of({', '.join(slots)}), _results)"]
         names = {"_static": static, "_half": BFLOAT16, "_wide": wide, "_of": self.unflatten}
         return generated("_arguments, _results", lines, **names, _write=partial(self._write, first, direct))
@@ -211,12 +211,11 @@ class JaxOperation:
         with check.values_unread():
             return _shaped_like(self._all(self.operation.define(i, first), first), likes, np)
 
-    def _widenings(self, static: Static, dtypes: Sequence[Any]) -> list[tuple[int, Any]]:
-        """Return the arrays that kernels take in another dtype: without 64-bit mode, JAX has no int64 and float64."""
+    def _widenings(self, static: Static, dtypes: Sequence[Any]) -> list[tuple[int, Callable[[Any], Any]]]:
+        """Return the arrays that kernels take in another dtype, and the functions that convert them."""
         kinds = [kind for kind, x in zip(self.kinds, static, strict=True) if x is ...]
-        wide = [np.int64 if dtype.kind in "iu" else np.float64 if kind in (BETA, ROWWISE) else dtype
-                for kind, dtype in zip(kinds, dtypes, strict=False)]  # fmt: skip
-        return [(place, to) for place, (to, dtype) in enumerate(zip(wide, dtypes, strict=False)) if to != dtype]
+        found = [_widening(kind, dtype) for kind, dtype in zip(kinds, dtypes, strict=False)]
+        return [(place, widen) for place, widen in enumerate(found) if widen is not None]
 
     def _batch(self, arrays: Any, dims: Any, *, static: Static, first: bool) -> tuple[list[Any], list[Any]]:
         size = next(x.shape[dim] for x, dim in zip(arrays, dims, strict=True) if dim is not None)
@@ -295,6 +294,19 @@ class JaxOperation:
         of_tangents = [fitted(found[name], t.aval.shape, t.aval.dtype)
                        for name, t in zip(names, flat[count:], strict=True)]  # fmt: skip
         return [*[None] * count, *of_tangents]
+
+
+def _widening(kind: Any, dtype: Any) -> Callable[[Any], Any] | None:
+    """Return the function that converts an argument for kernels: without 64-bit mode, JAX has no int64 and float64."""
+    if kind is SEED:
+        return _joined
+    wide = np.int64 if dtype.kind in "iu" else np.float64 if kind in (BETA, ROWWISE) else dtype
+    return None if wide == dtype else partial(np.asarray, dtype=wide)
+
+
+def _joined(words: Any) -> Any:
+    """Return seeds of 64 bits, each of two words of 32 bits."""
+    return np.ascontiguousarray(words).view(np.int64)[..., 0]
 
 
 class _RefusedError(Exception):

@@ -9,6 +9,7 @@ Salmon, Moraes, Dror & Shaw (2011), Parallel random numbers: as easy as 1, 2, 3.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from softargmax.core.arrays import device_of, namespace
@@ -39,7 +40,26 @@ def halves(x: Any, like: Any) -> tuple[Any, Any]:
     return xp.astype(x, like.dtype) & mask, xp.astype(upper, like.dtype) & mask
 
 
-def block(counter: tuple[Any, ...], key: tuple[Any, Any]) -> tuple[Any, ...]:
+def key_of(seed: Any, like: Any, rows: int) -> tuple[Any, ...]:
+    """The two words of a seed, or of one seed per row, in the dtype of `like`. Rows are the first of three axes.
+
+    Under vmap there is one seed for each mapped call, whose rows are adjacent.
+    """
+    if str(getattr(seed, "dtype", "")) != "uint32":
+        words = halves(seed, like)
+    else:
+        words = tuple(namespace(seed).astype(seed[..., k], like.dtype) for k in (0, 1))
+    return tuple(_per_row(x, rows) for x in words)
+
+
+def _per_row(x: Any, rows: int) -> Any:
+    xp, count = namespace(x), math.prod(x.shape)
+    if count < 2:
+        return xp.reshape(x, (-1, 1, 1))
+    return xp.reshape(xp.broadcast_to(xp.reshape(x, (-1, 1)), (count, rows // count)), (-1, 1, 1))
+
+
+def block(counter: tuple[Any, ...], key: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return four random words for a counter of four words. All words are arrays that broadcast with one another."""
     a, b, c, d = counter
     k0, k1 = key
@@ -72,6 +92,7 @@ def words(like: Any, seed: Any, stream: Any, draws: Any, columns: int) -> tuple[
     draw = xp.reshape(xp.astype(draws, blocks.dtype), (1, -1, 1))
     draw = xp.stack([draw, draw | word(1 << 31, draw)])
     shape = (2, low.shape[0], draw.shape[2], blocks.shape[0])
-    found = block(tuple(xp.broadcast_to(x, shape) for x in (blocks, draw, low, high)), halves(seed, blocks))
+    key = key_of(seed, blocks, shape[1])
+    found = block(tuple(xp.broadcast_to(x, shape) for x in (blocks, draw, low, high)), key)
     both = xp.reshape(xp.stack(found, axis=-1), (*shape[:3], 4 * shape[3]))[..., :columns]
     return both[0, ...], both[1, ...]

@@ -78,9 +78,9 @@ Rowwise = Annotated[Any, ROWWISE]
 Beta = Annotated[Scale, BETA]
 """beta = hi + lo: two floats or two arrays. The gradient with respect to hi is used as the gradient of beta."""
 Seed = Annotated[Any, SEED]
-"""64 random bits: an int or a 0-d int64 tensor, or one per row under vmap.
+"""64 random bits: an int, a 0-d int64 tensor, or two words of 32 bits in a JAX array. Under vmap, one seed per row.
 
-A compiled graph draws a new tensor at each call.
+A compiled graph of torch draws a new tensor at each call.
 """
 DType = Annotated[Any, DTYPE]
 """A floating dtype of the arrays' library."""

@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.arrays import INTEGERS, device_of, dtype_name, is_torch, kind_of, like, namespace
+from softargmax.core.arrays import INTEGERS, device_of, dtype_name, is_torch, jax_of, kind_of, like, namespace
+from softargmax.core.philox import WORD
 
 SEEDS = 1 << 64
 
 
 class Source(NamedTuple):
-    """A 64-bit seed, as an int or 0-d tensor, and a stream, one integer per row.
+    """A 64-bit seed, and a stream, one integer per row. A stream of None stands for the indices of the rows.
 
-    A stream of None stands for the indices of the rows.
+    The seed is an int, a 0-d tensor, or two words of 32 bits in a JAX array, the lower bits first.
     """
 
     seed: Any
@@ -34,6 +35,8 @@ def seed_of(z: Any, seed: Any, generator: Any) -> Any:
         raise ValueError("seed, generator: expected one of them, got both")
     if seed is None:
         return _drawn(z, generator)
+    if is_key(seed):
+        return _of_key(z, seed)
     if not check.is_integer(seed):
         hint = "; pass a generator as generator=" if callable(getattr(seed, "random", None)) or _of_torch(seed) else ""
         raise TypeError(f"seed: expected an integer from 0 to 2^64 - 1, got {seed!r}{hint}")
@@ -42,6 +45,35 @@ def seed_of(z: Any, seed: Any, generator: Any) -> Any:
         was = "a negative number" if number < 0 else "one above 2^64 - 1"
         raise ValueError(f"seed: expected an integer from 0 to 2^64 - 1, got {was}")
     return _as_seed(z, number)
+
+
+def is_key(seed: Any) -> bool:
+    """True for a key, or an array of keys, of `jax.random`. Keys of the old form are two integers of type uint32."""
+    jax = jax_of(seed)
+    if jax is None:
+        return False
+    return jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key) or (seed.shape == (2,) and seed.dtype == np.uint32)
+
+
+def _of_key(z: Any, key: Any) -> Any:
+    """Return 64 bits that are drawn from the key: two words for a JAX array z, otherwise an integer."""
+    import jax
+
+    if key.shape not in ((), (2,)) or (key.shape == (2,) and key.dtype != np.uint32):
+        raise ValueError(f"seed: expected one key, got keys of shape {key.shape}; use jax.vmap")
+    words = jax.random.bits(key, (2,), "uint32")
+    if kind_of(z) == "jax":
+        return words
+    if isinstance(words, jax.core.Tracer):
+        raise TypeError(f"seed: a traced key draws from JAX arrays only, got scores of type {type(z).__name__}")
+    return _as_seed(z, int(words[0]) | int(words[1]) << 32)
+
+
+def changed(seed: Any, bits: int) -> Any:
+    """Return the seed with some bits flipped."""
+    if jax_of(seed) is None:
+        return seed ^ bits
+    return seed ^ np.asarray([bits & WORD, bits >> 32], np.uint32)
 
 
 def _as_seed(z: Any, seed: int) -> Any:

@@ -27,6 +27,8 @@ Integers: TypeAlias = Any
 """Integers: indices, lengths, streams, and bounds or ids of segments."""
 DType: TypeAlias = Any
 """A floating dtype of the array's library."""
+Seed: TypeAlias = Any
+"""An integer from 0 to 2^64 - 1, or a key of `jax.random`."""
 Generator: TypeAlias = Any
 """A random generator of NumPy or torch."""
 Like: TypeAlias = Any

@@ -11,7 +11,7 @@ from softargmax.core.check import flag
 from softargmax.core.scale import UNIT
 from softargmax.core.seeds import seed_of
 from softargmax.core.signature import public, takes
-from softargmax.core.types import Array, Generator, Integers, Logits, Mask, PerRow
+from softargmax.core.types import Array, Generator, Integers, Logits, Mask, PerRow, Seed
 from softargmax.sample import operations
 from softargmax.sample.arguments import Distribution, Filters
 from softargmax.sample.check_options import ORDERS, number_of_draws, options_of, rows_of, source_of
@@ -34,7 +34,7 @@ class DrawKeywords(TypedDict, total=False):
     where: Mask | None
     num_samples: int | None
     replace: bool
-    seed: int | None
+    seed: Seed | None
     stream: Integers | None
     generator: Generator | None
     order: str
@@ -76,9 +76,9 @@ def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
         The number of draws per row. By default there is one draw per row, and the result has no axis of draws.
     replace : bool
         If True, a class may be drawn more than once.
-    seed : int, optional
-        An integer from 0 to 2^64 - 1. If neither seed nor generator is passed, the seed is drawn from the default
-        generator of z's library.
+    seed : int or key of jax.random, optional
+        An integer from 0 to 2^64 - 1, or a key, from which 64 random bits are drawn. If neither seed nor generator is
+        passed, the seed is drawn from the default generator of z's library.
     stream : array of int, optional
         The id of each row's stream of random numbers. Defaults to the index of the row.
     generator : numpy.random.Generator, numpy.random.RandomState or torch.Generator, optional
@@ -117,8 +117,8 @@ def categorical(z: Logits, /, **options: Unpack[DrawKeywords]) -> Array:
     replacement read the row once for every 32 draws.
 
     Under `vmap` (torch, JAX), each mapped call has the same noise as the same call without `vmap`. If a seed is passed,
-    all mapped calls therefore have the same noise, unless `stream` is mapped too. Without a seed, torch's argument
-    ``randomness`` decides whether the mapped calls have the same noise.
+    all mapped calls therefore have the same noise, unless `stream` or a key is mapped too. Without a seed, torch's
+    argument ``randomness`` decides whether the mapped calls have the same noise.
 
     There is no gradient. Use `gumbel_softmax` for draws that can be differentiated.
 

@@ -11,7 +11,7 @@ from softargmax.core import check
 from softargmax.core.arrays import as_array, as_number, device_of, frozen, namespace, one_axis, row_dtype
 from softargmax.core.seeds import seed_of
 from softargmax.core.signature import public
-from softargmax.core.types import Array, Generator, Integers, Like, Logits, Mask, PerRow
+from softargmax.core.types import Array, Generator, Integers, Like, Logits, Mask, PerRow, Seed
 from softargmax.normalize import softmax
 from softargmax.sample import operations
 from softargmax.sample.check_options import parameter, rows_of, source_of
@@ -25,7 +25,7 @@ def gumbel(
     shape: int | tuple[int, ...],
     *,
     like: Like | None = None,
-    seed: int | None = None,
+    seed: Seed | None = None,
     generator: Generator | None = None,
 ) -> Array:
     r"""Return standard Gumbel noise.
@@ -101,7 +101,7 @@ def gumbel_softmax(
     hard: bool = False,
     axis: int = -1,
     where: Mask | None = None,
-    seed: int | None = None,
+    seed: Seed | None = None,
     stream: Integers | None = None,
     generator: Generator | None = None,
 ) -> Array:

@@ -11,8 +11,9 @@ import numpy as np
 from softargmax.core import check
 from softargmax.core.arrays import INTEGERS, as_number, device_of, dtype_name, like, namespace, row_dtype
 from softargmax.core.scale import UNIT
+from softargmax.core.seeds import changed
 from softargmax.core.signature import public
-from softargmax.core.types import Generator, Integers, Logits, PerRow
+from softargmax.core.types import Generator, Integers, Logits, PerRow, Seed
 from softargmax.normalize import softmax
 from softargmax.sample import operations, reference
 from softargmax.sample.arguments import Distribution
@@ -36,7 +37,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     top_k: PerRow | None = None,
     top_p: PerRow | None = None,
     min_p: PerRow | None = None,
-    seed: int | None = None,
+    seed: Seed | None = None,
     stream: Integers | None = None,
     generator: Generator | None = None,
     order: str = ORDERS[0],
@@ -98,7 +99,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     tokens = _checked(target, draft, tokens)
     xp, length = namespace(target), tokens.shape[-1]
     key, stream = source_of(tokens, tokens.ndim - 1, seed, stream, generator)
-    key = key ^ _KEY_CHANGE
+    key = changed(key, _KEY_CHANGE)
     filters = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "temperature": temperature}
     each = {name: _per_sequence(value, target, name) for name, value in filters.items()}
     p, q = (

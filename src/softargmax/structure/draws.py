@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from typing import Any
 
 from softargmax.core import check
 from softargmax.core.arrays import device_of, dtype_name, integer_dtype, namespace
-from softargmax.core.seeds import SEEDS, seed_of, stream_of
+from softargmax.core.seeds import SEEDS, is_key, seed_of, stream_of
 
 
 def count_of(count: Any, name: str) -> int:
@@ -19,17 +20,19 @@ def count_of(count: Any, name: str) -> int:
     return found
 
 
-def seed_number(z: Any, seed: Any, generator: Any) -> int:
-    """Check `seed` and return it as an int, or draw a seed.
+def seed_number(z: Any, seed: Any, generator: Any) -> Any:
+    """Check `seed` and return it as an int or a key, or draw a seed.
 
     In a graph of torch.compile, a drawn seed would be a tensor, which cannot become an int there. So calls need a seed.
     """
     checked = seed_of(z, seed, generator)
-    return int(checked) % SEEDS if seed is None else operator.index(seed)
+    return int(checked) % SEEDS if seed is None else seed if is_key(seed) else operator.index(seed)
 
 
-def seed_at(seed: int, step: int) -> int:
+def seed_at(seed: Any, step: int) -> Any:
     """Return another seed for each step."""
+    if is_key(seed):
+        return sys.modules["jax"].random.fold_in(seed, step)
     return (seed + step * 0x9E3779B97F4A7C15) % SEEDS
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from softargmax.core import check
 from softargmax.core.arrays import as_number, device_of, followed, integer_dtype, namespace, row_dtype, working_dtype
 from softargmax.core.signature import public
-from softargmax.core.types import Array, Generator, Integers, Logits, PerRow, of_arrays
+from softargmax.core.types import Array, Generator, Integers, Logits, PerRow, Seed, of_arrays
 from softargmax.normalize import softmax
 from softargmax.sample import categorical
 from softargmax.structure.arguments import integers_of, operands_of, wrong_classes
@@ -204,7 +204,7 @@ class FactorGraph:
         self,
         num_samples: int | None = None,
         *,
-        seed: int | None = None,
+        seed: Seed | None = None,
         stream: Integers | None = None,
         generator: Generator | None = None,
     ) -> Array:
@@ -287,7 +287,7 @@ class FactorGraph:
         tables = (Table(*x) for x in zip(self._factors, self._plan.inputs, strict=True))
         return functools.reduce(plus, [_taken(table, at, "", values.shape[0]) for table in tables])
 
-    def _draw(self, tables: list[Table], semiring: Semiring, draws: int, seed: int, streams: Any) -> Any:
+    def _draw(self, tables: list[Table], semiring: Semiring, draws: int, seed: Any, streams: Any) -> Any:
         """Draw (N, draws, V). From the last step to the first, draw the variables over which the step sums.
 
         Their scores are those of the tables that the step takes, at the values of the variables that are already drawn.

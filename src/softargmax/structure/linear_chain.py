@@ -18,7 +18,7 @@ from softargmax.core.arrays import (
     working_dtype,
 )
 from softargmax.core.signature import public
-from softargmax.core.types import Array, Generator, Integers, Logits, Numbers, of_arrays
+from softargmax.core.types import Array, Generator, Integers, Logits, Numbers, Seed, of_arrays
 from softargmax.sample import categorical
 from softargmax.structure import chain_operations as operations
 from softargmax.structure.arguments import integers_of, wrong_classes
@@ -221,7 +221,7 @@ class LinearChain:
         self,
         num_samples: int | None = None,
         *,
-        seed: int | None = None,
+        seed: Seed | None = None,
         stream: Integers | None = None,
         generator: Generator | None = None,
     ) -> Array:
@@ -294,7 +294,7 @@ class LinearChain:
         wrong = wrong_classes(y, e.shape[2], shape, "tags")
         return xp.where(wrong, 0, y), xp.any(wrong, axis=1)
 
-    def _draw(self, draws: int, seed: int, streams: Any) -> Any:
+    def _draw(self, draws: int, seed: Any, streams: Any) -> Any:
         alpha, (e, transitions, _, _, lengths) = self._partition().alpha, self._chain
         xp, size = namespace(e), e.shape[2]
         rows = e.shape[0] * draws
