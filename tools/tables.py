@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tools.measurements import NOT_YET, PEERS, RESULTS, ROOT, avx2_results, load, loaded, measured_on, table
-from tools.speed_page import speed_page, timings
+from tools.speed_page import extra_memory, speed_page, timings
 
 from softargmax.measure import readable
 
@@ -213,7 +213,7 @@ def gpu() -> str:
 def jax_programs() -> str:
     """Return a table of the times of compiled JAX programs, beside those of jax.nn and optax."""
     record = load(RESULTS / "jax_programs.json")
-    return NOT_YET if record is None else f"{timings(record, [])}\n\n{measured_on(record)}"
+    return NOT_YET if record is None else f"{timings(record, [])}{extra_memory(record)}\n\n{measured_on(record)}"
 
 
 # --- pages -----------------------------------------------------------------------------------------------------------

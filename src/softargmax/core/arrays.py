@@ -71,7 +71,9 @@ def mapped(x: Any, dim: int | None, size: int, to: int = 0) -> Any:
     """Move the mapped axis `dim` of vmap to the place `to`. If there is none, add one of this size."""
     xp = namespace(x)
     if dim is not None:
-        return xp.moveaxis(x, dim, to)
+        axes = [axis for axis in range(x.ndim) if axis != dim % x.ndim]
+        axes.insert(to % x.ndim, dim % x.ndim)
+        return xp.permute_dims(x, tuple(axes))
     shape = list(x.shape)
     shape.insert(to % (x.ndim + 1), size)
     return xp.broadcast_to(xp.expand_dims(x, axis=to), tuple(shape))

@@ -18,18 +18,27 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, mlir
 
 from softargmax.core import check, jax_rules, jax_vmap
 from softargmax.core.dispatch import requested_name
 from softargmax.core.jax_call import BFLOAT16, GIVEN, SHAPES, TARGET, ffi, given, text_of
-from softargmax.core.jax_rules import defined_jvp, defined_vjp, fitted, inner_product, jvp_of, transposed
+from softargmax.core.jax_rules import (
+    defined_jvp,
+    defined_vjp,
+    fitted,
+    inner_product,
+    jvp_of,
+    primitive,
+    transposed,
+)
 from softargmax.core.memory import NUMPY
 from softargmax.core.record import BETA, ROWWISE, SEED, flattener, generated, unflattener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from jax.extend.core import Primitive
 
     from softargmax.core.record import Gradients, Wanted
 
@@ -102,13 +111,14 @@ class JaxOperation:
     # --- the call -----------------------------------------------------------------------------------------------------
 
     def _make_call(self) -> Primitive:
-        call = Primitive(f"softargmax_{self.operation.name}")
-        call.multiple_results = True
-        call.def_impl(self._known)
-        call.def_abstract_eval(self._abstract)
-        ad.primitive_jvps[call] = self._jvp
-        batching.primitive_batchers[call] = self._batch
-        mlir.register_lowering(call, self._lower_definition)
+        call = primitive(
+            f"softargmax_{self.operation.name}",
+            run=self._known,
+            abstract=self._abstract,
+            jvp=self._jvp,
+            batch=self._batch,
+            lower=self._lower_definition,
+        )
         mlir.register_lowering(call, self._lower, platform="cpu")
         return call
 
@@ -249,15 +259,14 @@ class JaxOperation:
     # --- its tangent --------------------------------------------------------------------------------------------------
 
     def _make_tangent(self) -> Primitive:
-        tangent = Primitive(f"softargmax_{self.operation.name}_tangent")
-        tangent.multiple_results = True
-        tangent.def_impl(self._tangents)
-        tangent.def_abstract_eval(self._abstract_tangents)
-        ad.primitive_jvps[tangent] = self._jvp_of_tangents
-        ad.primitive_transposes[tangent] = self._transposed
-        batching.primitive_batchers[tangent] = self._batch_tangents
-        mlir.register_lowering(tangent, mlir.lower_fun(self._tangents, multiple_results=True))
-        return tangent
+        return primitive(
+            f"softargmax_{self.operation.name}_tangent",
+            run=self._tangents,
+            abstract=self._abstract_tangents,
+            jvp=self._jvp_of_tangents,
+            batch=self._batch_tangents,
+            transpose=self._transposed,
+        )
 
     def _parts(self, flat: Sequence[Any], static: Static) -> tuple[Any, Any, Sequence[Any]]:
         """Return the arguments, the results and the tangents."""

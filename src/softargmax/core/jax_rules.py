@@ -81,6 +81,30 @@ def loss_and_gradients(of: Any, flat: list[Any], names: tuple[str, ...]) -> tupl
     return found
 
 
+def primitive(
+    name: str,
+    *,
+    run: Callable[..., Any],
+    abstract: Callable[..., Any],
+    jvp: Callable[..., Any],
+    batch: Callable[..., Any],
+    transpose: Callable[..., Any] | None = None,
+    lower: Callable[..., Any] | None = None,
+    many: bool = True,
+) -> Primitive:
+    """Register a primitive with its rules. By default, programs contain what `run` traces."""
+    made = Primitive(name)
+    made.multiple_results = many
+    made.def_impl(run)
+    made.def_abstract_eval(abstract)
+    ad.primitive_jvps[made] = jvp
+    batching.primitive_batchers[made] = batch
+    if transpose is not None:
+        ad.primitive_transposes[made] = transpose
+    mlir.register_lowering(made, lower or mlir.lower_fun(run, multiple_results=many))
+    return made
+
+
 # --- the inner product of gradients and tangents ----------------------------------------------------------------------
 #
 # It is a primitive, because its transpose must be g times the gradient, and no more: XLA removes a product with g = 1.
@@ -111,13 +135,15 @@ def _product_batched(arrays: Any, dims: Any, *, dtype: Any) -> tuple[Any, int]:
     return jax.vmap(partial(_product, dtype=dtype), list(dims))(*arrays), 0
 
 
-_inner = Primitive("softargmax_inner_product")
-_inner.def_impl(_product)
-_inner.def_abstract_eval(lambda *_arrays, dtype: jax.core.ShapedArray((), dtype))
-ad.primitive_jvps[_inner] = _product_jvp
-ad.primitive_transposes[_inner] = _product_transposed
-batching.primitive_batchers[_inner] = _product_batched
-mlir.register_lowering(_inner, mlir.lower_fun(_product, multiple_results=False))
+_inner = primitive(
+    "softargmax_inner_product",
+    run=_product,
+    abstract=lambda *_arrays, dtype: jax.core.ShapedArray((), dtype),
+    jvp=_product_jvp,
+    batch=_product_batched,
+    transpose=_product_transposed,
+    many=False,
+)
 
 
 def inner_product(gradients: tuple[Any, ...], tangents: tuple[Any, ...], dtype: Any) -> Any:

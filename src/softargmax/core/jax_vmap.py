@@ -11,7 +11,8 @@ import jax
 
 from softargmax.core.arrays import mapped
 from softargmax.core.jax_rules import replaced
-from softargmax.core.record import AXES, LEADING, SEED
+from softargmax.core.record import AXES
+from softargmax.core.vmap_rows import batch_first
 
 
 def rule_of(of: Any) -> Any:
@@ -22,20 +23,8 @@ def rule_of(of: Any) -> Any:
 
 
 def along_rows(of: Any, flat: list[Any], dims: list[Any], size: int) -> tuple[Any, Any]:
-    """Make the batch the first axis of every array, and add 1 to the operation's axes."""
-    places = of.arrays_of(flat)
-    rank = flat[places[0]].ndim - (dims[places[0]] is not None)
-    moved = list(flat)
-    for place, (kind, x, dim) in enumerate(zip(of.kinds, flat, dims, strict=True)):
-        if place in places:
-            front = mapped(x, dim, size)
-            own = rank + 1 + (kind is SEED)  # a seed has two words, along an axis of their own
-            moved[place] = front.reshape((size, *[1] * (own - front.ndim), *front.shape[1:]))
-        elif kind == AXES:
-            moved[place] = tuple(axis + 1 for axis in x)
-        elif kind is LEADING:
-            moved[place] = x + 1
-    return of.bind(moved), 0
+    """Make the batch the first axis of every array. A seed has two words, along an axis of their own."""
+    return of.bind(batch_first(of.kinds, flat, dims, size, of.arrays_of(flat), seed_axes=1)), 0
 
 
 def by_batch(of: Any, flat: list[Any], dims: list[Any], size: int) -> tuple[Any, Any]:

@@ -52,7 +52,8 @@ def is_key(seed: Any) -> bool:
     jax = jax_of(seed)
     if jax is None:
         return False
-    return jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key) or (seed.shape == (2,) and seed.dtype == np.uint32)
+    typed: bool = jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key)
+    return typed or (seed.shape == (2,) and seed.dtype == np.uint32)
 
 
 def _of_key(z: Any, key: Any) -> Any:

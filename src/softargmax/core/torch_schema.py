@@ -44,6 +44,7 @@ class SchemaSlots:
         slots = [(leaf.name, slot, kind) for leaf in operation.leaves for slot, kind in leaf.slots]
         self.names = [name for name, _, _ in slots]
         self.slots = [slot for _, slot, _ in slots]
+        self.kinds = [leaf.kind for leaf in operation.leaves for _ in leaf.slots]
         self.arrays = [slot for _, slot, kind in slots if "Tensor" in kind]
         self.schema = ", ".join(f"{kind} {slot}" for _, slot, kind in slots)
         # The names of the array arguments that may have a gradient, and the index of the first slot of each. This slot

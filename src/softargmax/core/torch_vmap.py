@@ -7,27 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from softargmax.core.record import AXES, LEADING
+from softargmax.core.vmap_rows import batch_first
 
 
 def along_rows(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
-    """Make the batch the first axis of every tensor, and add 1 to the operation's axes.
-
-    All tensors must broadcast with the first one.
-    """
-    place = of.slots.slots.index(of.slots.arrays[0])
-    rank = flat[place].ndim - (dims[place] is not None)
-    axes = {leaf.name for leaf in of.operation.leaves if leaf.kind == AXES}
-    leading = {leaf.name for leaf in of.operation.leaves if leaf.kind is LEADING}
-    mapped: list[Any] = []
-    for name, x, dim in zip(of.slots.names, flat, dims, strict=True):
-        if isinstance(x, Tensor):
-            front = x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
-            front = front[(slice(None),) + (None,) * (rank + 1 - front.ndim)]
-            mapped.append(front.expand(info.batch_size, *front.shape[1:]))
-        else:
-            mapped.append([axis + 1 for axis in x] if name in axes else x + 1 if name in leading else x)
-    found = of.run(of.unflatten(*mapped))
+    """Make the batch the first axis of every tensor."""
+    places = [place for place, x in enumerate(flat) if isinstance(x, Tensor)]
+    found = of.run(of.unflatten(*batch_first(of.slots.kinds, flat, dims, info.batch_size, places)))
     return found, (0,) * len(found) if of.many else 0
 
 

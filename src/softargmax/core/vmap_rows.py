@@ -1,0 +1,33 @@
+"""What the vmap rules of torch and JAX share: the mapped axis becomes the first axis of all arrays of an operation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from softargmax.core.arrays import mapped
+from softargmax.core.record import AXES, LEADING, SEED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def batch_first(
+    kinds: Sequence[Any], flat: Sequence[Any], dims: Sequence[Any], size: int, places: Sequence[int], seed_axes: int = 0
+) -> list[Any]:
+    """Return the slots of a record with the batch as the first axis of every array, and with 1 added to all axes.
+
+    `kinds` are the kinds of the slots, `dims` their batch axes, and `places` the slots that have arrays. All arrays
+    must broadcast with the first one. A seed has `seed_axes` axes of its own.
+    """
+    rank = flat[places[0]].ndim - (dims[places[0]] is not None)
+    moved = list(flat)
+    for place, (kind, x, dim) in enumerate(zip(kinds, flat, dims, strict=True)):
+        if place in places:
+            front = mapped(x, dim, size)
+            missing = rank + 1 + seed_axes * (kind is SEED) - front.ndim
+            moved[place] = front.reshape((size, *[1] * missing, *front.shape[1:]))
+        elif kind == AXES:
+            moved[place] = tuple(axis + 1 for axis in x)
+        elif kind is LEADING:
+            moved[place] = x + 1
+    return moved
