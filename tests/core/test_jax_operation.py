@@ -65,6 +65,20 @@ def test_bits_of_numpy(name: str, dtype: str) -> None:
             assert_array_equal(np.asarray(found).astype("f8"), np.asarray(own).astype(found.dtype).astype("f8"))
 
 
+def test_refused_values_in_64_bits() -> None:
+    """With 64-bit numbers kernels get views of XLA's memory. The results of refused values do not depend on that."""
+    with enable_x64(True):
+        z, y = jnp.asarray(Z, "float64"), jnp.asarray([0, 99, -1, 2])
+        rows = jnp.resize(z, (4, 5))
+        loss = jax.jit(lambda z, y: s.cross_entropy(z, y, reduction="none"))(rows, y)
+        assert np.isnan(loss).tolist() == [False, True, True, False]
+        assert_array_equal(loss[0], s.cross_entropy(np.asarray(rows[0]), 0))
+        drawn = jax.jit(lambda z: s.categorical(z, seed=0))(rows.at[1, 2].set(jnp.nan))
+        assert drawn[1] == -1
+        assert drawn.dtype == "int64"
+        assert jax.jit(s.softmax)(jnp.zeros((0, 3))).shape == (0, 3)
+
+
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_derivatives_of_both_orders_and_modes(name: str) -> None:
     with enable_x64(True):

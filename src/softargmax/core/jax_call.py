@@ -1,13 +1,15 @@
 """Calls from compiled JAX programs.
 
 The core (cpp/xla_call.cpp) receives a text and XLA's buffers. `_prepared` returns the function for the text. The core
-calls it with NumPy arrays that are views of the buffers.
+calls it with NumPy arrays that view the buffers, or, if the kernel needs no more, with views (core/native.py).
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
+import math
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ from softargmax.core import _native
 from softargmax.core.arrays import dtype_name
 from softargmax.core.extras import install
 from softargmax.core.memory import NUMPY
+from softargmax.core.native import TYPES, View
 from softargmax.core.record import OPERATIONS
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ if jax.__version_info__ < (0, 4, 34):
 TARGET = "softargmax_call"
 """The name of the custom call (cpp/xla_call.cpp)."""
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_DTYPES = [BFLOAT16 if name == "bfloat16" else np.dtype(name) for name in TYPES]
 ffi = jax.ffi if hasattr(jax, "ffi") else importlib.import_module("jax.extend.ffi")
 
 
@@ -53,15 +57,24 @@ def _decoded(x: Any) -> Any:
     return x
 
 
-def _prepared(text: str) -> Callable[[Any, Any], None]:
-    """Return the function (arguments, results) of a text. The compiled core keeps it."""
+def _prepared(text: str) -> tuple[Callable[[Any, Any], None], bool]:
+    """Return the function (arguments, results) of a text, and True if it takes views. The compiled core keeps it."""
     call = json.loads(text)
     if not call["room"].startswith("softargmax."):
         raise ValueError(f"call: expected an operation of softargmax, got one of {call['room']}")
     importlib.import_module(call["room"])
     of = next(x for x in OPERATIONS if x.name == call["name"])
-    prepared: Callable[[Any, Any], None] = of.jax.prepared(**{key: _decoded(x) for key, x in call["how"].items()})
+    prepared: tuple[Any, bool] = of.jax.prepared(**{key: _decoded(x) for key, x in call["how"].items()})
     return prepared
+
+
+def array_at(view: View) -> Any:
+    """Return a view as an array."""
+    address, code, shape, _ = view
+    dtype: Any = _DTYPES[code]
+    size = math.prod(shape) * dtype.itemsize
+    memory: Any = (ctypes.c_char * size).from_address(address) if size else b""
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 # --- memory for results: XLA's buffers --------------------------------------------------------------------------------
@@ -97,6 +110,8 @@ def _take(shape: Any, dtype: Any) -> Any:
 
 
 GIVEN = NUMPY._replace(like=lambda x, dtype: _take(x.shape, dtype), empty=lambda _, shape, dtype: _take(shape, dtype))
+VIEWS = NUMPY._replace(view=lambda view: view)
+"""Arguments and results are views, and no memory is allocated."""
 SHAPES = NUMPY._replace(
     like=lambda x, dtype: jax.ShapeDtypeStruct(x.shape, dtype),
     empty=lambda _, shape, dtype: jax.ShapeDtypeStruct(tuple(shape), dtype),

@@ -22,7 +22,7 @@ from jax.interpreters import ad, mlir
 
 from softargmax.core import check, jax_rules, jax_vmap
 from softargmax.core.dispatch import requested_name
-from softargmax.core.jax_call import BFLOAT16, GIVEN, SHAPES, TARGET, ffi, given, text_of
+from softargmax.core.jax_call import BFLOAT16, GIVEN, SHAPES, TARGET, VIEWS, array_at, ffi, given, text_of
 from softargmax.core.jax_rules import (
     defined_jvp,
     defined_vjp,
@@ -33,7 +33,7 @@ from softargmax.core.jax_rules import (
     transposed,
 )
 from softargmax.core.memory import NUMPY
-from softargmax.core.record import BETA, ROWWISE, SEED, flattener, generated, unflattener
+from softargmax.core.record import BETA, ROWWISE, SEED, flattener, generated, is_compiled, unflattener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,6 +65,7 @@ class JaxOperation:
             kernel = operation.kernel("cpu")
             self._at_once = operation.launcher(kernel, NUMPY, refuse=_refuse)
             self._into_given = operation.launcher(kernel, GIVEN, refuse=_refuse)
+            self._of_views = operation.launcher(kernel, VIEWS, refuse=_refuse)
         self._compiled: dict[Any, Any] = {}
         self._vmap = jax_vmap.rule_of(self)
         self._call, self._tangent = self._make_call(), self._make_tangent()
@@ -184,25 +185,46 @@ class JaxOperation:
         text = text_of(self, {"static": static, "first": first, "direct": direct, "dtypes": dtypes})
         return ffi.ffi_lowering(TARGET)(ctx, *operands, call=text)
 
-    def prepared(self, static: Static, first: bool, direct: bool, dtypes: Sequence[Any]) -> Callable[[Any, Any], None]:
-        """Return the function (NumPy arrays of arguments, of results) that runs the kernel. bfloat16 comes as its bits.
+    def prepared(
+        self, static: Static, first: bool, direct: bool, dtypes: Sequence[Any]
+    ) -> tuple[Callable[[Any, Any], None], bool]:
+        """Return the function (arguments, results) that runs the kernel, and True if it takes views.
 
-        If `direct`, the kernel writes its only result in the result's dtype.
+        Otherwise it takes NumPy arrays, in which bfloat16 comes as its bits. If `direct`, the kernel writes its only
+        result in the result's dtype.
         """
         arrays = [slot for slot, x in zip(self._slots, static, strict=True) if x is ...]
         slots = [
             slot if x is ... else f"_static[{k}]" for k, (slot, x) in enumerate(zip(self._slots, static, strict=True))
         ]
-        results = [f"_results[{k}]" for k in range(len(dtypes) - len(arrays))]
-        views = [
-            f"{x} = {x}.view(_half)" for x, dtype in zip((*arrays, *results), dtypes, strict=True) if dtype == BFLOAT16
-        ]
         wide = dict(self._widenings(static, dtypes))
-        lines = [f"{', '.join(arrays)}, = _arguments", *views]
-        lines += [f"{arrays[place]} = _wide[{place}]({arrays[place]})" for place in wide]
+        takes_views = direct and not wide and self._can_take_views(static)
+        lines = [f"{', '.join(arrays)}, = _arguments"]
+        if takes_views:
+            write = partial(self._write_view, static, first)
+        else:
+            write = partial(self._write, first, direct)
+            results = [f"_results[{k}]" for k in range(len(dtypes) - len(arrays))]
+            halves = [x for x, dtype in zip((*arrays, *results), dtypes, strict=True) if dtype == BFLOAT16]
+            lines += [f"{x} = {x}.view(_half)" for x in halves]
+            lines += [f"{arrays[place]} = _wide[{place}]({arrays[place]})" for place in wide]
         lines += [f"_write(_of({', '.join(slots)}), _results)"]
         names = {"_static": static, "_half": BFLOAT16, "_wide": wide, "_of": self.unflatten}
-        return generated("_arguments, _results", lines, **names, _write=partial(self._write, first, direct))
+        return generated("_arguments, _results", lines, **names, _write=write), takes_views
+
+    def _can_take_views(self, static: Static) -> bool:
+        """True if the compiled core reads every array itself, and no memory is allocated beside the first result."""
+        kernel, results = self.operation.kernel("cpu"), self.operation.results
+        kinds = [kind for kind, x in zip(self.kinds, static, strict=True) if x is ...]
+        plain = all(not kind.dense and "_numpy" not in kind.native for kind in kinds)
+        return plain and is_compiled(kernel) and all(result.spare for result in results[1:])
+
+    def _write_view(self, static: Static, first: bool, i: Any, results: list[Any]) -> None:
+        try:
+            self._of_views(i, True, results[0])
+        except (_RefusedError, ValueError):
+            views = [x for x, known in zip(self.flatten(i), static, strict=True) if known is ...]
+            self._write_refused(self._record([*map(array_at, views)], static), first, [array_at(results[0])])
 
     def _write(self, first: bool, direct: bool, i: Any, results: list[Any]) -> None:
         try:
@@ -212,8 +234,11 @@ class JaxOperation:
                 with given(results):
                     self._into_given(i, first)
         except (_RefusedError, ValueError):
-            for result, made in zip(results, self._refused(i, first), strict=True):
-                result[...] = made
+            self._write_refused(i, first, results)
+
+    def _write_refused(self, i: Any, first: bool, results: list[Any]) -> None:
+        for result, made in zip(results, self._refused(i, first), strict=True):
+            result[...] = made
 
     def _refused(self, i: Any, first: bool) -> list[Any]:
         """Return the results for values that the kernel refused: NaN or -1 in place of an error, always."""

@@ -236,10 +236,16 @@ OPERATIONS: list[Any] = []
 
 def parameters(kernel: Callable[..., Any]) -> tuple[str, ...]:
     """The names of a function's parameters. `_native.ARGUMENTS` lists those of native kernels."""
-    native: tuple[str, ...] | None = _native.ARGUMENTS.get(getattr(kernel, "__name__", ""))
-    if native is not None and kernel is getattr(_native, kernel.__name__):
-        return native
+    if is_compiled(kernel):
+        names: tuple[str, ...] = _native.ARGUMENTS[kernel.__name__]
+        return names
     return tuple(inspect.signature(kernel).parameters)
+
+
+def is_compiled(kernel: Callable[..., Any]) -> bool:
+    """True for a kernel of the compiled core, False for one written in Python."""
+    name = getattr(kernel, "__name__", "")
+    return name in _native.ARGUMENTS and kernel is getattr(_native, name)
 
 
 def passed(
