@@ -148,46 +148,46 @@ an Intel Xeon (family 6, model 167) with 2 cores, others were. What we know of t
 - **Products.** On the Zen 4, a product of 512 x 512 x 512 runs at 0.89 of the multiplication peak, and torch's at 0.80,
   so a ratio of 1.3 would need 1.04 of the peak. On the Xeon, with one thread and depth 512, torch's runs at 0.75 of the
   peak with AVX-512, and at 0.87 with AVX2. Ours does, too. With depth 768, torch's runs at 0.81 and 0.86 there, and
-  ours at 0.73 and 0.77. The loop of a tile alone reaches 0.89. Packing takes 8 % of the time, and writing the result
-  4 %. What was tried: rows that are packed once for all columns (3 to 10 % faster, adopted), panels of one tile with
-  AVX2 (3 to 5 %, adopted), fewer and larger pieces (12 % for depth 32768 on two threads, adopted), rows packed by all
+  ours at 0.73 and 0.77. The loop of a tile alone reaches 0.89. Packing takes 8 % of the time, and writing the result 4
+  %. What was tried: rows that are packed once for all columns (3 to 10 % faster, adopted), panels of one tile with AVX2
+  (3 to 5 %, adopted), fewer and larger pieces (12 % for depth 32768 on two threads, adopted), rows packed by all
   threads together (no gain), panels of two chunks (depth 768: 2 %, but 5 % slower for gradients), results that stay in
   the second-level cache between two chunks (no gain), and huge pages (2 %, but more memory). A last layer takes three
   products, and its ratios follow theirs.
-- **Small last layers.** On the Xeon, a step of 2 x 374 x 256 alone takes 129 µs, and torch's takes 82. Without gradients, our call
-  takes 29 µs, of which the kernel takes a third. To record the call for autograd takes 57 µs more, with the gradients,
-  and the backward pass 43 µs. After larger products the same Python takes up to 1.5 times as long, because they evict
-  it from the caches. The same holds for 64 x 32 x 500 and 13 x 152 x 978. What was tried: a packed
+- **Small last layers.** On the Xeon, a step of 2 x 374 x 256 alone takes 129 µs, and torch's takes 82. Without
+  gradients, our call takes 29 µs, of which the kernel takes a third. To record the call for autograd takes 57 µs more,
+  with the gradients, and the backward pass 43 µs. After larger products the same Python takes up to 1.5 times as long,
+  because they evict it from the caches. The same holds for 64 x 32 x 500 and 13 x 152 x 978. What was tried: a packed
   copy of W (dz W takes 66 µs with the copy, and 57 without), twice as many rows of W per step of dz W (51 µs, but 12 %
   slower for matrices larger than the caches), and memory that is never returned to the operating system (no gain).
 - **Causal attention with AVX2.** Its products run at the speed of torch's sgemm and take 0.8 of the time. Most of the
   rest is exponentials (a tenth) and 0.15 µs per query. What was tried: maxima of all rows of a tile before their
   exponentials (2 to 3 % faster, adopted), gradients of keys that skip the queries before them (3 % of the backward
   pass, adopted), and longer sums (no gain).
-- **Decoding in a model of transformers**, on the Xeon. Our attention takes 0.36 ms for a token after 8192 others, which is the time
-  to read the keys and values (8 MiB at 23 GB/s), and torch's takes 1.0 ms. But a token of the model takes 4.5 ms with
-  ours: 0.5 ms per layer to append to the cache, 0.7 for the products, and more than 2 ms for the Python of
+- **Decoding in a model of transformers**, on the Xeon. Our attention takes 0.36 ms for a token after 8192 others, which
+  is the time to read the keys and values (8 MiB at 23 GB/s), and torch's takes 1.0 ms. But a token of the model takes
+  4.5 ms with ours: 0.5 ms per layer to append to the cache, 0.7 for the products, and more than 2 ms for the Python of
   transformers, which both sides share. What was tried: fewer checks of groups of heads (40 µs per layer) and of
   autocast (20 µs), both adopted.
 - **A last layer with trained scores.** Panels of zeros in the gradient are skipped, but the model of this line has
   none: at a loss of 5.0 no probability is 0. So the products take as long as those of random scores. What was tried, by
   counting: with 0 in place of probabilities below $2^{-24}$, 44 % of the entries would be 0, but no panel of 12 rows
   and 512 classes, no panel of 12 rows and 8 classes, and 3 % of the single rows of 64 classes.
-- **bfloat16.** On the Xeon, with AVX2 and one thread, the first pass of a softmax takes 39 % of the time, the second pass 15 %,
-  reading for both passes 15 %, rounding and writing 22 %, and the rest (maxima, Python) 9 %. What was tried: rounding
-  in 32 bits (8 % faster, adopted), writing in pieces of 2 KiB between parts of the second pass (no gain with AVX2, 7 %
-  slower with AVX-512), and one test for ties and for far scores per 64 scores, in place of one per score (10 % faster
-  with AVX2, adopted). In a loss, the first pass takes 70 % of the time, the conversion to float32 16 %, and the maxima
-  9 %. The exponentials take as long as those of float32 scores: 12 floating-point operations per register, of which
-  the processor executes two per cycle.
+- **bfloat16.** On the Xeon, with AVX2 and one thread, the first pass of a softmax takes 39 % of the time, the second
+  pass 15 %, reading for both passes 15 %, rounding and writing 22 %, and the rest (maxima, Python) 9 %. What was tried:
+  rounding in 32 bits (8 % faster, adopted), writing in pieces of 2 KiB between parts of the second pass (no gain with
+  AVX2, 7 % slower with AVX-512), and one test for ties and for far scores per 64 scores, in place of one per score (10
+  % faster with AVX2, adopted). In a loss, the first pass takes 70 % of the time, the conversion to float32 16 %, and
+  the maxima 9 %. The exponentials take as long as those of float32 scores: 12 floating-point operations per register,
+  of which the processor executes two per cycle.
 - **Rows in caches, and passes that only read.** These are limited by instructions. The fold has 12 floating-point
   operations per register of scores, and about 4 others, and the second pass of a softmax 4 to 13. The processor
   executes two of them per cycle, and the fold takes 1.1 times as long as its operations would. For 4096 x 1024 were
   adopted: a prefetch of the result, storing the expensive part of each exponential, and the test per 64 scores (10 %
   faster).
-- **Segments.** Limited by instructions: 560 for a segment of 20 scores, in place of 670 before. What was
-  tried: lanes of similar lengths (28 padded scores became 22), sums that stay in registers, and one pass in place of
-  two for confident rows. All were adopted, and the segments take 0.82 of their time.
+- **Segments.** Limited by instructions: 560 for a segment of 20 scores, in place of 670 before. What was tried: lanes
+  of similar lengths (28 padded scores became 22), sums that stay in registers, and one pass in place of two for
+  confident rows. All were adopted, and the segments take 0.82 of their time.
 - **Sparse maps of equal scores.** The whole row is in the support, so every step sums all of its scores, at the end in
   float64. Sparsemax takes 1.8 times as long as with normal scores with AVX-512, and 2.8 times with AVX2. Order 1.7,
   whose p takes a logarithm and an exponential, takes 12 times as long. For sparsemax and entmax 1.5 the peer sorts, and

@@ -20,6 +20,7 @@ jax = pytest.importorskip("jax")
 from jax import numpy as jnp  # noqa: E402 after the check for jax
 from jax.test_util import check_grads  # noqa: E402
 
+from softargmax.core.jax_operation import JaxOperation  # noqa: E402
 from softargmax.jax import TARGET  # noqa: E402
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def test_bits_of_numpy(name: str, dtype: str) -> None:
 
 
 def test_refused_values_in_64_bits() -> None:
-    """With 64-bit numbers kernels get views of XLA's memory. The results of refused values do not depend on that."""
+    """In 64-bit mode `categorical` gets views of XLA's memory, and `cross_entropy` arrays. Both may refuse values."""
     with enable_x64(True):
         z, y = jnp.asarray(Z, "float64"), jnp.asarray([0, 99, -1, 2])
         rows = jnp.resize(z, (4, 5))
@@ -77,6 +78,24 @@ def test_refused_values_in_64_bits() -> None:
         assert drawn[1] == -1
         assert drawn.dtype == "int64"
         assert jax.jit(s.softmax)(jnp.zeros((0, 3))).shape == (0, 3)
+
+
+def test_which_kernels_get_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of the compiled core get views, unless an argument must first be converted."""
+    seen, write = [], JaxOperation._write_view
+
+    def noted(self: Any, *a: Any) -> None:
+        seen.append(self.operation.name)
+        write(self, *a)
+
+    monkeypatch.setattr(JaxOperation, "_write_view", noted)
+    z, t = jnp.asarray(Z), 1.0625  # programs with this temperature are new in this process
+    for dtype in ("float32", "bfloat16", "float16"):
+        jax.jit(lambda z: s.softmax(z, temperature=t, where=z > 0))(z.astype(dtype)).block_until_ready()
+    assert seen == ["softmax"] * 3
+    jax.jit(lambda z: s.softmax(z, temperature=jnp.full(z.shape[:-1], t)))(z).block_until_ready()
+    jax.jit(lambda z: s.cross_entropy(z, jnp.zeros(z.shape[:-1], int), temperature=t))(z).block_until_ready()
+    assert seen == ["softmax"] * 3
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,9 +13,10 @@ import softargmax as sa
 jax = pytest.importorskip("jax")
 jnp = pytest.importorskip("jax.numpy")
 
+enable_x64 = (jax if hasattr(jax, "typeof") else importlib.import_module("jax.experimental")).enable_x64  # JAX 0.6
 Z = np.random.default_rng(3).standard_normal((6, 40)).astype(np.float32) * 3
 EMISSIONS, TRANSITIONS = Z[:, :5], Z[:5, 5:10]
-DRAWS = {
+DRAWS: dict[str, Any] = {
     "categorical": lambda z, key: sa.categorical(z, seed=key, num_samples=4),
     "filtered": lambda z, key: sa.categorical(z, seed=key, top_k=5, temperature=0.5),
     "without replacement": lambda z, key: sa.categorical(z, seed=key, num_samples=3, replace=False),
@@ -24,21 +28,22 @@ DRAWS = {
 }
 
 
-def seed_of(key: object) -> int:
+def seed_of(key: Any) -> int:
     low, high = jax.random.bits(key, (2,), "uint32").tolist()
     return low | high << 32
 
 
-def same(a: object, b: object) -> bool:
+def same(a: Any, b: Any) -> bool:
     """True if all arrays agree: integers exactly, floats to the rounding of two programs."""
-    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    return all(np.allclose(x, y, rtol=1e-5, atol=1e-6) for x, y in pairs)
+    pairs = [(np.asarray(x), np.asarray(y)) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)]
+    return all(np.array_equal(x, y) if x.dtype.kind == "i" else np.allclose(x, y, rtol=1e-5, atol=1e-6)
+               for x, y in pairs)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("key", [jax.random.key(5), jax.random.PRNGKey(5)], ids=["typed", "old"])
-def test_a_key_is_a_seed(name, key) -> None:
-    draw, z = DRAWS[name], jnp.asarray(Z)
+@pytest.mark.parametrize("kind", ["key", "PRNGKey"])
+def test_a_key_is_a_seed(name: str, kind: str) -> None:
+    draw, z, key = DRAWS[name], jnp.asarray(Z), getattr(jax.random, kind)(5)
     expected = draw(z, seed_of(key))
     assert same(draw(z, key), expected)
     assert same(jax.jit(draw)(z, key), expected)
@@ -50,12 +55,12 @@ def test_a_key_is_a_seed(name, key) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["native", "reference"])
 @pytest.mark.parametrize("name", DRAWS)
-def test_mapped_keys(name, how) -> None:
+def test_mapped_keys(name: str, how: str) -> None:
     """Each mapped call has the draws that it would have alone, also in two levels of vmap."""
     draw = DRAWS[name]
     z, keys = jnp.asarray(Z).reshape(2, 3, 40), jax.random.split(jax.random.key(1), (2, 2))
 
-    def mapped(z, keys):
+    def mapped(z: Any, keys: Any) -> Any:
         with sa.using(how):
             each = jax.vmap(draw, (None, 0))
             return jax.vmap(each)(z, keys), jax.vmap(draw)(z, keys[0]), jax.vmap(draw, (None, 0))(z[0], keys[1])
@@ -69,7 +74,7 @@ def test_mapped_keys(name, how) -> None:
 
 
 def test_gradients_with_a_key() -> None:
-    def total(z, key):
+    def total(z: Any, key: Any) -> Any:
         return (sa.gumbel_softmax(z, seed=key) * jnp.arange(40.0)).sum()
 
     key = jax.random.key(2)
@@ -79,7 +84,7 @@ def test_gradients_with_a_key() -> None:
 
 
 def test_paths_drawn_with_a_key() -> None:
-    def paths(key):
+    def paths(key: Any) -> Any:
         return sa.linear_chain(jnp.asarray(EMISSIONS), jnp.asarray(TRANSITIONS)).sample(seed=key)
 
     key = jax.random.key(3)
@@ -102,7 +107,36 @@ def test_draws_over_keys_follow_the_probabilities() -> None:
 def test_wrong_keys() -> None:
     with pytest.raises(ValueError, match=r"seed: expected one key, got keys of shape \(3,\); use jax.vmap"):
         sa.categorical(jnp.asarray(Z), seed=jax.random.split(jax.random.key(0), 3))
-    with pytest.raises(TypeError, match="seed: a traced key draws from JAX arrays only, got scores of type ndarray"):
+    with pytest.raises(ValueError, match=r"seed: expected one key, got keys of shape \(3, 2\); use jax.vmap"):
+        sa.categorical(jnp.asarray(Z), seed=jax.random.split(jax.random.PRNGKey(0), 3))
+    with pytest.raises(
+        TypeError, match="seed: expected a key whose value is known, to draw from ndarray, got a traced key"
+    ):
         jax.jit(lambda key: sa.categorical(Z, seed=key))(jax.random.key(0))
     with pytest.raises(TypeError, match="seed: expected an integer"):
         sa.categorical(jnp.asarray(Z), seed=jnp.zeros(2))
+    with pytest.raises(TypeError, match="seed: expected an integer"):
+        sa.categorical(jnp.asarray(Z), seed=jnp.array([3]))
+
+
+def test_keys_of_other_generators() -> None:
+    key = jax.random.key(5, impl="rbg")
+    expected = sa.categorical(Z, seed=seed_of(key))
+    assert same(sa.categorical(jnp.asarray(Z), seed=key), expected)
+    assert same(jax.jit(lambda: sa.categorical(Z, seed=key))(), expected)  # known, though it is inside of jit
+
+
+def test_keys_with_streams_and_64_bits() -> None:
+    key, streams = jax.random.key(6), jnp.arange(6) * 7
+    expected = sa.categorical(Z, seed=seed_of(key), stream=np.asarray(streams))
+    assert same(sa.categorical(jnp.asarray(Z), seed=key, stream=streams), expected)
+    with enable_x64(True):
+        for how in ("native", "reference"):
+            with sa.using(how):
+                assert same(sa.categorical(jnp.asarray(Z), seed=key, stream=streams), expected)
+
+
+def test_tensors_take_keys() -> None:
+    torch = pytest.importorskip("torch")
+    key = jax.random.key(7)
+    assert same(sa.categorical(torch.from_numpy(Z), seed=key), sa.categorical(Z, seed=seed_of(key)))

@@ -408,7 +408,7 @@ template <class T> struct QueryTile {
     }
     // For each query i, adds weight[i] p v to row i of o. A chunk of keys is used for all columns before the next
     // chunk, so that values that are not packed are read in the order of their memory. With the loops in the
-    // other order, decoding with 8192 keys of width 128 took 1.7 times as long with AVX2 (the Xeon of docs/speed.md).
+    // other order, decoding with 8192 keys of width 128 took 1.7 times as long with AVX2 (an Intel Xeon, model 167).
     void add_weighted_values(const T* z, Range in, const Block<T>& block, const T* weight) {
         T* const sums = scratch(kWeights).get<T>(kRows * pitch);
         for (std::int64_t k = in.begin; k < in.end; k = (k / kChain + 1) * kChain) {

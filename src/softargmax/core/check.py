@@ -30,6 +30,7 @@ from softargmax.core.arrays import (
     dtype_name,
     integer_dtype,
     is_strict,
+    is_torch,
     kept_shape,
     kind_of,
     like,
@@ -245,11 +246,13 @@ def between(value: Any, name: str, high: float, *, below: bool = False) -> float
 
 
 def is_integer(value: Any) -> bool:
-    """True for an integer of any library, also in an array of one number. Booleans are no integers."""
-    if not hasattr(value, "__index__") or isinstance(value, bool | np.bool_):
+    """True for an integer of any library, also a 0-d array and a tensor of one number. Booleans are no integers."""
+    if not hasattr(value, "__index__") or isinstance(value, bool):
         return False
     dtype = getattr(value, "dtype", None)
-    return dtype is None or (dtype_name(dtype) in INTEGERS - {"bool"} and math.prod(value.shape) == 1)
+    if dtype is None:
+        return True
+    return dtype_name(dtype) in INTEGERS - {"bool"} and (value.ndim == 0 or (is_torch(value) and value.numel() == 1))
 
 
 def integer(value: Any, name: str) -> int:

@@ -22,7 +22,7 @@ from jax.interpreters import ad, mlir
 
 from softargmax.core import check, jax_rules, jax_vmap
 from softargmax.core.dispatch import requested_name
-from softargmax.core.jax_call import BFLOAT16, GIVEN, SHAPES, TARGET, VIEWS, array_at, ffi, given, text_of
+from softargmax.core.jax_call import BFLOAT16, GIVEN, SHAPES, TARGET, array_at, ffi, given, text_of
 from softargmax.core.jax_rules import (
     defined_jvp,
     defined_vjp,
@@ -65,7 +65,6 @@ class JaxOperation:
             kernel = operation.kernel("cpu")
             self._at_once = operation.launcher(kernel, NUMPY, refuse=_refuse)
             self._into_given = operation.launcher(kernel, GIVEN, refuse=_refuse)
-            self._of_views = operation.launcher(kernel, VIEWS, refuse=_refuse)
         self._compiled: dict[Any, Any] = {}
         self._vmap = jax_vmap.rule_of(self)
         self._call, self._tangent = self._make_call(), self._make_tangent()
@@ -83,7 +82,7 @@ class JaxOperation:
         if all(map(_is_here, arrays)):  # the same as by `bind`, in 20 us less
             return self._eager(*arrays, static=static, first=first)
         if any(map(_has_typed_axes, arrays)):
-            self._refuse_native()
+            self.refuse_native()
             return list(self._jitted(self._define, static, first)(*arrays))
         found: list[Any] = self._call.bind(*arrays, static=static, first=first)
         return found
@@ -159,14 +158,15 @@ class JaxOperation:
         return self._compiled[key]
 
     def _lower_definition(self, ctx: Any, *operands: Any, **how: Any) -> Any:
-        self._refuse_native()
+        self.refuse_native()
 
         def define(*arrays: Any) -> list[Any]:
             return _shaped_like(self._define(*arrays, **how), ctx.avals_out, jnp)
 
         return mlir.lower_fun(define, multiple_results=True)(ctx, *operands)
 
-    def _refuse_native(self) -> None:
+    def refuse_native(self) -> None:
+        """Raise an error if kernels are requested."""
         if requested_name() == "native":
             raise RuntimeError(
                 "implementation 'native' was requested, but kernels serve JAX arrays on one CPU only; use 'reference'"
@@ -221,7 +221,7 @@ class JaxOperation:
 
     def _write_view(self, static: Static, first: bool, i: Any, results: list[Any]) -> None:
         try:
-            self._of_views(i, True, results[0])
+            self._at_once(i, True, results[0])
         except (_RefusedError, ValueError):
             views = [x for x, known in zip(self.flatten(i), static, strict=True) if known is ...]
             self._write_refused(self._record([*map(array_at, views)], static), first, [array_at(results[0])])

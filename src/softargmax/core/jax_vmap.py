@@ -1,6 +1,7 @@
-"""The three vmap rules of JAX primitives: one call with more rows, the operation's rule, or one call after the other.
+"""The vmap rules of JAX primitives: one call with more rows, the operation's rule, or one call after the other.
 
-torch_vmap.py explains the rules.
+torch_vmap.py explains the first two. Operations that have neither axes nor a rule run one call after the other where
+kernels serve them, so that the scores of a last layer are not stored. Elsewhere their definition is mapped.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+from jax import numpy as jnp
 
 from softargmax.core.arrays import mapped
 from softargmax.core.jax_rules import replaced
@@ -34,23 +36,25 @@ def by_batch(of: Any, flat: list[Any], dims: list[Any], size: int) -> tuple[Any,
 
 
 def by_calls(of: Any, flat: list[Any], dims: list[Any], size: int) -> tuple[Any, Any]:
-    """Run the calls one after the other, for operations that have no axes and no rule of their own.
-
-    So the scores of a last layer are not stored. With several devices, the definition is mapped instead: XLA can split
-    it among them, but not a loop.
-    """
-    if jax.device_count() > 1:
+    """Run the calls one after the other on one CPU. XLA can split the definition among devices, but not a loop."""
+    if jax.device_count() > 1 or jax.default_backend() != "cpu":
         return by_definition(of, flat, dims, size)
     places = [place for place in of.arrays_of(flat) if dims[place] is not None]
+    arrays = tuple(mapped(flat[place], dims[place], size) for place in places)
 
     def call(arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(of.bind(replaced(flat, places, arrays)))
 
-    return jax.lax.map(call, tuple(mapped(flat[place], dims[place], size) for place in places)), 0
+    if size and not any(isinstance(flat[place], jax.core.Tracer) for place in of.arrays_of(flat)):
+        # JAX would compile a loop again at each eager call.
+        found = [call(tuple(x[k] for x in arrays)) for k in range(size)]
+        return [jnp.stack(each) for each in zip(*found, strict=True)], 0
+    return jax.lax.map(call, arrays), 0
 
 
 def by_definition(of: Any, flat: list[Any], dims: list[Any], _size: int) -> tuple[Any, Any]:
     """Map the definition."""
+    of.refuse_native()
     places = of.arrays_of(flat)
 
     def definition(*arrays: Any) -> Any:

@@ -45,7 +45,7 @@ void multiply_adds(MultiplyAddsArgs& args) {
 namespace {
 
 // The number of bytes in a block of B: half of the second-level cache, where it stays while the rows of A are read, but
-// at most 512 KiB. A product of 1024 x 32768 with depth 512, on two threads of the Xeon of docs/speed.md (2 MiB), takes
+// at most 512 KiB. A product of 1024 x 32768 with depth 512, on two threads of an Intel Xeon, model 167 (2 MiB), takes
 // 105 ms. With half this size it takes 120 ms, with twice this size 113 ms, and with four times this size 114 ms. The
 // size changes no bit of the result.
 inline std::int64_t block_bytes() {

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from softargmax.core.arrays import device_of, namespace
+from softargmax.core.arrays import device_of, dtype_name, namespace
 
 WORD = 0xFFFFFFFF
 _ROUNDS = 10
@@ -40,12 +40,13 @@ def halves(x: Any, like: Any) -> tuple[Any, Any]:
     return xp.astype(x, like.dtype) & mask, xp.astype(upper, like.dtype) & mask
 
 
-def key_of(seed: Any, like: Any, rows: int) -> tuple[Any, ...]:
+def seed_words(seed: Any, like: Any, rows: int) -> tuple[Any, ...]:
     """The two words of a seed, or of one seed per row, in the dtype of `like`. Rows are the first of three axes.
 
-    Under vmap there is one seed for each mapped call, whose rows are adjacent.
+    A seed of type uint32 has its two words along the last axis. Under vmap there is one seed for each mapped call. The
+    rows of a call are adjacent.
     """
-    if str(getattr(seed, "dtype", "")) != "uint32":
+    if dtype_name(getattr(seed, "dtype", None)) != "uint32":
         words = halves(seed, like)
     else:
         words = tuple(namespace(seed).astype(seed[..., k], like.dtype) for k in (0, 1))
@@ -92,7 +93,7 @@ def words(like: Any, seed: Any, stream: Any, draws: Any, columns: int) -> tuple[
     draw = xp.reshape(xp.astype(draws, blocks.dtype), (1, -1, 1))
     draw = xp.stack([draw, draw | word(1 << 31, draw)])
     shape = (2, low.shape[0], draw.shape[2], blocks.shape[0])
-    key = key_of(seed, blocks, shape[1])
+    key = seed_words(seed, blocks, shape[1])
     found = block(tuple(xp.broadcast_to(x, shape) for x in (blocks, draw, low, high)), key)
     both = xp.reshape(xp.stack(found, axis=-1), (*shape[:3], 4 * shape[3]))[..., :columns]
     return both[0, ...], both[1, ...]

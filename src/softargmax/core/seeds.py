@@ -48,29 +48,34 @@ def seed_of(z: Any, seed: Any, generator: Any) -> Any:
 
 
 def is_key(seed: Any) -> bool:
-    """True for a key, or an array of keys, of `jax.random`. Keys of the old form are two integers of type uint32."""
-    jax = jax_of(seed)
-    if jax is None:
+    """True for a key, or an array of keys, of `jax.random`. Keys of the old form are two or four uint32 numbers."""
+    if jax_of(seed) is None:
         return False
-    typed: bool = jax.dtypes.issubdtype(seed.dtype, jax.dtypes.prng_key)
-    return typed or (seed.shape == (2,) and seed.dtype == np.uint32)
+    return _is_typed(seed) or (seed.dtype == np.uint32 and seed.shape[-1:] in ((2,), (4,)))
+
+
+def _is_typed(key: Any) -> bool:
+    jax = jax_of(key)
+    typed: bool = jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+    return typed
 
 
 def _of_key(z: Any, key: Any) -> Any:
     """Return 64 bits that are drawn from the key: two words for a JAX array z, otherwise an integer."""
     import jax
 
-    if key.shape not in ((), (2,)) or (key.shape == (2,) and key.dtype != np.uint32):
+    if key.ndim != (0 if _is_typed(key) else 1):
         raise ValueError(f"seed: expected one key, got keys of shape {key.shape}; use jax.vmap")
-    words = jax.random.bits(key, (2,), "uint32")
     if kind_of(z) == "jax":
-        return words
-    if isinstance(words, jax.core.Tracer):
-        raise TypeError(f"seed: a traced key draws from JAX arrays only, got scores of type {type(z).__name__}")
-    return _as_seed(z, int(words[0]) | int(words[1]) << 32)
+        return jax.random.bits(key, (2,), "uint32")
+    if isinstance(key, jax.core.Tracer):
+        raise TypeError(f"seed: expected a key whose value is known, to draw from {type(z).__name__}, got a traced key")
+    with jax.ensure_compile_time_eval():
+        words = jax.random.bits(key, (2,), "uint32")
+        return _as_seed(z, int(words[0]) | int(words[1]) << 32)
 
 
-def changed(seed: Any, bits: int) -> Any:
+def flipped(seed: Any, bits: int) -> Any:
     """Return the seed with some bits flipped."""
     if jax_of(seed) is None:
         return seed ^ bits

@@ -11,7 +11,7 @@ import numpy as np
 from softargmax.core import check
 from softargmax.core.arrays import INTEGERS, as_number, device_of, dtype_name, like, namespace, row_dtype
 from softargmax.core.scale import UNIT
-from softargmax.core.seeds import changed
+from softargmax.core.seeds import flipped
 from softargmax.core.signature import public
 from softargmax.core.types import Generator, Integers, Logits, PerRow, Seed
 from softargmax.normalize import softmax
@@ -99,7 +99,7 @@ def speculative_sample(  # noqa: PLR0913 options are keywords
     tokens = _checked(target, draft, tokens)
     xp, length = namespace(target), tokens.shape[-1]
     key, stream = source_of(tokens, tokens.ndim - 1, seed, stream, generator)
-    key = changed(key, _KEY_CHANGE)
+    key = flipped(key, _KEY_CHANGE)
     filters = {"top_k": top_k, "top_p": top_p, "min_p": min_p, "temperature": temperature}
     each = {name: _per_sequence(value, target, name) for name, value in filters.items()}
     p, q = (

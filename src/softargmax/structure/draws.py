@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-import sys
 from typing import Any
 
 from softargmax.core import check
-from softargmax.core.arrays import device_of, dtype_name, integer_dtype, namespace
+from softargmax.core.arrays import device_of, dtype_name, integer_dtype, jax_of, namespace
 from softargmax.core.seeds import SEEDS, is_key, seed_of, stream_of
 
 
@@ -26,13 +25,15 @@ def seed_number(z: Any, seed: Any, generator: Any) -> Any:
     In a graph of torch.compile, a drawn seed would be a tensor, which cannot become an int there. So calls need a seed.
     """
     checked = seed_of(z, seed, generator)
-    return int(checked) % SEEDS if seed is None else seed if is_key(seed) else operator.index(seed)
+    if seed is None:
+        return int(checked) % SEEDS
+    return seed if is_key(seed) else operator.index(seed)
 
 
 def seed_at(seed: Any, step: int) -> Any:
     """Return another seed for each step."""
     if is_key(seed):
-        return sys.modules["jax"].random.fold_in(seed, step)
+        return jax_of(seed).random.fold_in(seed, step)
     return (seed + step * 0x9E3779B97F4A7C15) % SEEDS
 
 

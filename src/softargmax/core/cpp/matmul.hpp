@@ -46,7 +46,7 @@ template <class T, int Width> struct Panels {
 // a panel is four tiles of 6 by 16, with 12 accumulators of 256 bits. They reach 98% of the peak, and tiles of 4 by 16
 // reach 91%. `multiply` takes panels of kTileRows rows, because 6 of 12 rows would bring the other 6 into the
 // first-level cache, too: with panels of 6 rows and AVX2, products of depth 512 take 3% (512 x 512) and 5% (1024 x
-// 8192) less time on the Xeon of docs/speed.md.
+// 8192) less time on an Intel Xeon, model 167.
 constexpr int kPanelRows = 12, kTileRows = kRegisterBytes == 64 ? 12 : 6, kTilePacks = kRegisterBytes == 64 ? 2 : 1;
 template <class T> constexpr int kPanelCols = 2 * Pack<T>::kLanes;
 template <class T> constexpr int kTileCols = kTilePacks * Pack<T>::kLanes;
@@ -221,7 +221,7 @@ void multiply(Panels<T, kTileRows> a, PanelsB<T> b, const Corner<T>& all, bool s
             const bool zero = zeros[i / kTileRows];
             if (zero && all.addend.data == all.c) continue;
             // Prefetches the tile of C, which is written after its sums are computed. With this prefetch, a product of
-            // 1024 x 32768 with depth 512 takes 0.99 of the time of torch's sgemm on the Xeon of docs/speed.md, and
+            // 1024 x 32768 with depth 512 takes 0.99 of the time of torch's sgemm on an Intel Xeon, model 167, and
             // 1.06 of it without the prefetch.
             for (std::int64_t r = i; r < std::min<std::int64_t>(i + kTileRows, a.count); ++r)
                 for (int k = 0; k < kTileCols<T>; k += Pack<T>::kLanes)

@@ -359,8 +359,8 @@ void write(const RowArgs& args, const Operand& x, std::int64_t first, int count,
     if (is_turned(args, x, count)) {
         T square[kSide][kSide] = {}, strip[kSide][kGroup];
         char* const memory = RowOf{args, first}.start(x);
-        // Softmax of 8192 x 4096 along axis 0 takes 38 ms with stores past the caches, and 48 ms with plain stores (the
-        // Xeon of docs/speed.md). If not all columns begin at cache lines, plain stores with a prefetch are faster.
+        // Softmax of 8192 x 4096 along axis 0 takes 38 ms with stores past the caches, and 48 ms with plain stores (an
+        // Intel Xeon, model 167). If not all columns begin at cache lines, plain stores with a prefetch are faster.
         const std::int64_t step = x.col[0] * kTypeBytes[static_cast<int>(x.type)];
         const auto start = reinterpret_cast<std::uintptr_t>(memory + begin * step);
         const bool past_caches = streaming && step % 64 == 0 && start % 64 == 0;
