@@ -196,16 +196,18 @@ an Intel Xeon (family 6, model 167) with 2 cores, others were. What we know of t
 - **top-p of level scores with AVX2.** 66,000 of the 128,256 classes are in the nucleus, in place of 26 in the line
   without "level". Its smallest score is found by histograms of masses in float64. AVX2 has half as many float64 numbers
   per instruction as AVX-512.
-- **Lines near their promise.** logsumexp and softmax of bfloat16 with AVX2, the fit of 20000 x 784, the adaptive layer
-  with AVX2 and the training step of gpt-oss are within 15 % of their promise, and fall on either side of it from run to
-  run.
-- **cross_entropy, draws and sparsemax beside busy processes.** Our calls use both cores all the time, so on one core
-  they take about twice as long. A part of torch's work runs on one thread in any case, so its calls lose less: on one
-  core they take 1.5 times as long (cross_entropy) and 1.2 times (draws). Beside busy processes, a call of a few
-  milliseconds often runs on one core, because the second thread gets the core of a busy process only at the next tick
-  of the kernel, which comes every 4 ms. So our slowdown is the larger one, although cross_entropy stays 4 times faster,
-  draws stay 17 times faster, and sparsemax 74 times. What was tried for cross_entropy: only threads of our own, threads
-  of OpenMP that never spin (`GOMP_SPINCOUNT=0`), and shorter time slices (`sched_setattr`); no gain.
+- **Lines near their promise.** Losses of bfloat16 scores, causal attention with AVX2, the adaptive layer with AVX2 and
+  the training step of gpt-oss are within 15 % of their promise, and fall on either side of it from run to run. So do
+  logsumexp and softmax of bfloat16 with AVX2 and the fit of 20000 x 784 on the Xeon.
+- **Short calls beside busy processes.** Our calls use both cores all the time, so on one core they take about twice as
+  long. A part of torch's work runs on one thread in any case, so its calls lose less: on one core, draws take 0.9 to
+  1.2 times as long. Beside busy processes, a call of a few milliseconds often runs on one core, because the second
+  thread gets the core of a busy process only at the next tick of the kernel, which comes every 4 ms. So our slowdown is
+  the larger one, although draws stay 20 times faster, and sparsemax 118 times. Beside one busy process per core,
+  softmax with `out=`, attention and decoding took 1.05, 1.03 and 1.25 times torch's time on the Zen 4, although they
+  are faster alone (1.20, 1.17 and 1.09); on the Xeon, softmax and attention stayed faster. What was tried for
+  cross_entropy: only threads of our own, threads of OpenMP that never spin (`GOMP_SPINCOUNT=0`), and shorter time
+  slices (`sched_setattr`); no gain.
 
 ## Memory of results
 
