@@ -8,10 +8,10 @@ Each case runs in its own process. The memory of a case is the peak resident mem
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from typing import Any, NamedTuple
+
+from bench.peak import measured
 
 
 class Shape(NamedTuple):
@@ -51,8 +51,7 @@ def memory() -> tuple[dict[str, Any], bool]:
     """Measure every case. Return the record, and True if all cases are within their bounds."""
     found, kept = [], True
     for name, *numbers, bound in SHAPES:
-        command = [sys.executable, "-c", MEASURE, *(str(int(number)) for number in numbers)]
-        record = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        record = measured(MEASURE, *map(int, numbers))
         verdict = "" if record["beyond"] <= bound else " MISSED"
         kept = kept and not verdict
         mib = {key: f"{value / 2**20:.0f}" for key, value in record.items()}

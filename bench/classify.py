@@ -14,7 +14,6 @@ scikit-learn's by more than a relative 1e-6.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import joblib
 import numpy as np
+from bench.peak import measured
 from bench.promises import Promise, main
 from scipy import sparse
 from sklearn.datasets import load_digits
@@ -136,8 +136,7 @@ def memory(side: str, case: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/data"
         joblib.dump(data(case), path)
-        command = [sys.executable, "-c", MEMORY, side, case, path]
-        return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        return float(measured(MEMORY, side, case, path))
 
 
 def more() -> tuple[dict[str, Any], bool]:

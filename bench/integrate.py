@@ -12,13 +12,12 @@ training step computes the loss of all tokens and all gradients. The exit code i
 from __future__ import annotations
 
 import inspect
-import json
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
+from bench.peak import measured
 from bench.promises import Promise, main
 
 from softargmax import integrate
@@ -152,8 +151,7 @@ def memory() -> tuple[dict[str, Any], bool]:
     for family in FAMILIES:
         beyond = {}
         for implementation in (OURS, *PEERS[family]):
-            command = [sys.executable, "-c", MEASURE, family, implementation, str(PROMISED)]
-            record = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            record = measured(MEASURE, family, implementation, PROMISED)
             beyond[implementation] = record["beyond"]
             name = f"{family}, training step of {PROMISED}, {implementation}"
             print(f"{name}: {record['beyond'] >> 20} MiB")

@@ -12,8 +12,6 @@ exit code is 1 if a target is missed.
 from __future__ import annotations
 
 import itertools
-import json
-import subprocess
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 import optax
+from bench.peak import measured
 from bench.promises import Promise, main
 from jax import numpy as jnp
 from optax.projections import projection_simplex
@@ -105,16 +104,8 @@ def promises() -> Iterator[Promise]:
     h, w, of = normal(rows, width), normal(CLASSES, width, scale=0.04), classes(rows, CLASSES)
     linear = jax.value_and_grad(lambda h, w: sa.linear_cross_entropy(h, w, of), (0, 1))
     plain = jax.value_and_grad(lambda h, w: of_classes(h @ w.T, of).mean(), (0, 1))
-    yield case(
-        f"jit linear cross-entropy, and backward {'x'.join(map(str, LAYER))}",
-        linear,
-        OPTAX,
-        plain,
-        1.2,
-        h,
-        w,
-        rounds=30,
-    )
+    layer = "x".join(map(str, LAYER))
+    yield case(f"jit linear cross-entropy, and backward {layer}", linear, OPTAX, plain, 1.2, h, w, rounds=30)
     q = normal(1, 2048, 8, 64)
     heads = "1x8x2048x64"
     attend = sa.jax.dot_product_attention
@@ -135,8 +126,7 @@ def memory() -> tuple[dict[str, Any], bool]:
     """Measure the memory of the last layer and the temporaries of programs. Return them, and True if they are small."""
     found = []
     for side in ("softargmax", OPTAX):
-        command = [sys.executable, "-c", MEASURE, side, *map(str, LAYER)]
-        record = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        record = measured(MEASURE, side, *LAYER)
         found.append({"name": f"jit linear cross-entropy, {side}", **record, "what": "beyond"})
         print(found[-1])
     ours, theirs = (one["beyond"] for one in found)

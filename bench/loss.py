@@ -10,13 +10,12 @@ code is 1 if a target is missed.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from bench.peak import measured
 from bench.promises import Promise, main
 from bench.small_model import trained
 from torch import Tensor
@@ -144,8 +143,7 @@ def memory() -> tuple[dict[str, Any], bool]:
     """Measure the memory of the last layer. Return the record, and True if all cases are within their bounds."""
     found, kept = [], True
     for shape, what, bound in MEMORY:
-        command = [sys.executable, "-c", MEASURE, *map(str, shape)]
-        record = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        record = measured(MEASURE, *shape)
         verdict = "" if record[what] <= bound else " MISSED"
         kept = kept and not verdict
         name = "x".join(map(str, shape))

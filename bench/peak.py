@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +18,12 @@ def peak_of(call: Callable[[], Any]) -> tuple[int, int, Any]:
     before = resident("VmRSS")
     found = call()
     return before, resident("VmHWM"), found
+
+
+def measured(program: str, *arguments: object) -> Any:
+    """Run a program in a process of its own, and return what it prints as JSON."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def resident(name: str) -> int:

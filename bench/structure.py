@@ -11,14 +11,13 @@ has 64 sequences of 512 positions and 32 tags. The exit code is 1 if a promise i
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torchcrf
+from bench.peak import measured
 from bench.promises import Promise, main
 
 import softargmax as sa
@@ -98,8 +97,7 @@ def memory() -> tuple[dict[str, Any], bool]:
     """Measure the memory of a forward and a backward pass, in a process of its own for each side."""
     found = []
     for side in ("softargmax", "torch"):
-        done = subprocess.run([sys.executable, "-c", MEASURE, side], check=True, capture_output=True, text=True)
-        record = json.loads(done.stdout)
+        record = measured(MEASURE, side)
         print(f"log_matmul {SIZE}, backward, {side}: {record['beyond'] >> 20} MiB")
         found.append({"name": f"log_matmul {SIZE}x{SIZE}x{SIZE}, backward, {side}", "scores": 4 * SIZE**3, **record})
     return {"memory": found}, found[0]["beyond"] < 64 << 20
