@@ -148,9 +148,9 @@ an Intel Xeon (family 6, model 167) with 2 cores, others were. What we know of t
 - **Products.** On the Zen 4, a product of 512 x 512 x 512 runs at 0.89 of the multiplication peak, and torch's at 0.80,
   so a ratio of 1.3 would need 1.04 of the peak. On the Xeon, with one thread and depth 512, torch's runs at 0.75 of the
   peak with AVX-512, and at 0.87 with AVX2. Ours does, too. With depth 768, torch's runs at 0.81 and 0.86 there, and
-  ours at 0.73 and 0.77. The loop of a tile alone reaches 0.89. Packing takes 8 % of the time, and writing the result 4
-  %. What was tried: rows that are packed once for all columns (3 to 10 % faster, adopted), panels of one tile with AVX2
-  (3 to 5 %, adopted), fewer and larger pieces (12 % for depth 32768 on two threads, adopted), rows packed by all
+  ours at 0.73 and 0.77. The loop of a tile alone reaches 0.89. Packing takes 8 % of the time, and writing the result
+  4 %. What was tried: rows that are packed once for all columns (3 to 10 % faster, adopted), panels of one tile with
+  AVX2 (3 to 5 %, adopted), fewer and larger pieces (12 % for depth 32768 on two threads, adopted), rows packed by all
   threads together (no gain), panels of two chunks (depth 768: 2 %, but 5 % slower for gradients), results that stay in
   the second-level cache between two chunks (no gain), and huge pages (2 %, but more memory). A last layer takes three
   products, and its ratios follow theirs.
@@ -176,10 +176,10 @@ an Intel Xeon (family 6, model 167) with 2 cores, others were. What we know of t
 - **bfloat16.** On the Xeon, with AVX2 and one thread, the first pass of a softmax takes 39 % of the time, the second
   pass 15 %, reading for both passes 15 %, rounding and writing 22 %, and the rest (maxima, Python) 9 %. What was tried:
   rounding in 32 bits (8 % faster, adopted), writing in pieces of 2 KiB between parts of the second pass (no gain with
-  AVX2, 7 % slower with AVX-512), and one test for ties and for far scores per 64 scores, in place of one per score (10
-  % faster with AVX2, adopted). In a loss, the first pass takes 70 % of the time, the conversion to float32 16 %, and
-  the maxima 9 %. The exponentials take as long as those of float32 scores: 12 floating-point operations per register,
-  of which the processor executes two per cycle.
+  AVX2, 7 % slower with AVX-512), and one test for ties and for far scores per 64 scores, in place of one per score
+  (10 % faster with AVX2, adopted). In a loss, the first pass takes 70 % of the time, the conversion to float32 16 %,
+  and the maxima 9 %. The exponentials take as long as those of float32 scores: 12 floating-point operations per
+  register, of which the processor executes two per cycle.
 - **Rows in caches, and passes that only read.** These are limited by instructions. The fold has 12 floating-point
   operations per register of scores, and about 4 others, and the second pass of a softmax 4 to 13. The processor
   executes two of them per cycle, and the fold takes 1.1 times as long as its operations would. For 4096 x 1024 were

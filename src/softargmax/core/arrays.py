@@ -70,7 +70,7 @@ def namespace(z: Any) -> Any:
 def mapped(x: Any, dim: int | None, size: int, to: int = 0) -> Any:
     """Move the mapped axis `dim` of vmap to the place `to`. If there is none, add one of this size."""
     xp = namespace(x)
-    if dim is not None:
+    if dim is not None:  # torch has no vmap rule for `moveaxis`
         axes = [axis for axis in range(x.ndim) if axis != dim % x.ndim]
         axes.insert(to % x.ndim, dim % x.ndim)
         return xp.permute_dims(x, tuple(axes))

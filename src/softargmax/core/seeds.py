@@ -62,8 +62,7 @@ def _is_typed(key: Any) -> bool:
 
 def _of_key(z: Any, key: Any) -> Any:
     """Return 64 bits that are drawn from the key: two words for a JAX array z, otherwise an integer."""
-    import jax
-
+    jax = jax_of(key)
     if key.ndim != (0 if _is_typed(key) else 1):
         raise ValueError(f"seed: expected one key, got keys of shape {key.shape}; use jax.vmap")
     if kind_of(z) == "jax":
