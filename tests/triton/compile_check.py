@@ -20,7 +20,8 @@ from tests.triton.compiled import Launch, Report, recorded, report
 
 from softargmax.core.scale import UNIT, Scale
 from softargmax.loss import triton_kernels as loss_kernels
-from softargmax.loss.arguments import CrossEntropy, LossOptions
+from softargmax.loss import triton_linear
+from softargmax.loss.arguments import CrossEntropy, Layer, LinearCrossEntropy, LossOptions
 from softargmax.normalize import operations, triton_kernels
 
 SHAPES = ((4096, 100), (4096, 1000), (4096, 4096), (4096, 16384), (64, 131072))
@@ -28,12 +29,14 @@ SHAPES = ((4096, 100), (4096, 1000), (4096, 4096), (4096, 16384), (64, 131072))
 
 def launches() -> list[Launch]:
     """The launches of every kernel, with each option at least once."""
-    with recorded(triton_kernels, loss_kernels) as found:
+    with recorded(triton_kernels, loss_kernels, triton_linear) as found:
         for shape in SHAPES:
             for dtype in (torch.float32, torch.bfloat16):
                 z = torch.empty(shape, dtype=dtype, device="meta")
                 for more in _calls_of(z):
                     more()
+        for dtype in (torch.float32, torch.bfloat16):
+            _last_layer(dtype)
     return found
 
 
@@ -59,6 +62,15 @@ def _calls_of(z: torch.Tensor) -> Iterator[Any]:
         yield lambda i=i: loss_kernels.run(i)
         yield lambda i=i: loss_kernels.run(i, seed, out, losses=False)
         yield lambda i=i: loss_kernels.run(i, seed, out)
+
+
+def _last_layer(dtype: torch.dtype) -> None:
+    h, w = (torch.empty(shape, dtype=dtype, device="meta") for shape in ((64, 256), (32000, 256)))
+    options = LossOptions(h.new_empty(64, dtype=torch.int64), None, None, None, UNIT, -100, 0.0, 0.0, 0.0)
+    i = LinearCrossEntropy(Layer(h, w, w[:, 0]), options, 0, True, 0.0, "hwb", torch.float32, torch.float32)
+    wide = {"dtype": torch.float32}
+    gradients = h.new_empty(h.shape, **wide), w.new_empty(w.shape, **wide), w.new_empty(len(w), **wide)
+    triton_linear.linear_cross_entropy(i, (h.new_empty((), **wide), *gradients))
 
 
 def _report(job: tuple[int, int]) -> Report:

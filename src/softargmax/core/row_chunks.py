@@ -44,15 +44,18 @@ def _joined(parts: Sequence[Any], axis: int, axes: tuple[int, ...], ndim: int) -
     return namespace(parts[0]).concat(parts, axis=axis - reduced)
 
 
-def cut(arguments: tuple[Any, ...]) -> bool:
-    """True if the arguments may be processed in chunks: NumPy arrays, and tensors that record no derivative."""
+def cut(arguments: tuple[Any, ...], *, on_devices: bool = False) -> bool:
+    """True if the arguments may be processed in chunks: NumPy arrays, and tensors that record no derivative.
+
+    Tensors on a device are not cut by default: small chunks would take longer than their temporaries are worth.
+    """
     kind = kind_of(arguments[0])
-    if kind != "torch":
+    if not kind.startswith("torch"):
         return kind == "numpy"
-    from softargmax.core.torch_readable import direct
+    from softargmax.core.torch_readable import direct, eager
 
     arrays = (x for one in arguments for x in (one if isinstance(one, Scale) else (one,)))
-    return all(direct(x) for x in arrays if is_torch(x))
+    return all((eager if on_devices else direct)(x) for x in arrays if is_torch(x))
 
 
 def piece(argument: Any, axis: int, start: int, stop: int) -> Any:

@@ -308,12 +308,9 @@ class TorchOperation:
         if not computed or g is None or torch.is_grad_enabled() or not wanted <= computed.keys():
             return None
         ctx.forward_gradients = None
-        if g.item() != 1.0:
-            for name in wanted:
-                computed[name].mul_(g)
         arrays = self.slots.restore(ctx.saved_tensors, ctx.numbers, ctx.likes)[2]
         return [
-            self.fitted(computed[name], of.shape, of.dtype) if need else None
+            self.fitted(_scaled(computed[name], g, of.dtype), of.shape, of.dtype) if need else None
             for name, of, need in zip(self.slots.varying, arrays, needed, strict=True)
         ]
 
@@ -377,6 +374,17 @@ class TorchOperation:
 def _function(name: str, members: dict[str, Any], **more: Any) -> Any:
     """An autograd Function with these static methods."""
     return type(name, (torch.autograd.Function,), {key: staticmethod(one) for key, one in members.items()} | more)
+
+
+def _scaled(gradient: Tensor, g: Tensor, dtype: torch.dtype) -> Tensor:
+    """The gradient times the number g, in the gradient's own memory or, on a device, at once in another dtype.
+
+    The value of g on a device is not read, because that would wait for the device.
+    """
+    if g.is_cpu and g.item() == 1.0:
+        return gradient
+    own = g.is_cpu or gradient.dtype is dtype
+    return torch.mul(gradient, g, out=gradient if own else gradient.new_empty(gradient.shape, dtype=dtype))
 
 
 def _refuse_derivative(name: str, tensor: Tensor) -> None:

@@ -15,9 +15,14 @@ ready = generated("_x", [f"return {READY.format('_x')}"], **READY_NAMES)
 """True if a kernel may read the tensor's memory and there is no derivative to record."""
 
 
+def eager(tensor: Tensor) -> bool:
+    """True if the tensor is `ready`, and no transform, mode or compiler is active."""
+    return bool(ready(tensor) and _eager()) and not torch.compiler.is_compiling()
+
+
 def direct(tensor: Tensor) -> bool:
-    """True if the tensor is `ready` and in CPU memory, and no transform, mode or compiler is active."""
-    return bool(tensor.is_cpu and ready(tensor) and _eager()) and not torch.compiler.is_compiling()
+    """True if the tensor is `eager` and in CPU memory."""
+    return tensor.is_cpu and eager(tensor)
 
 
 def as_they_are(*tensors: Tensor | None) -> bool:

@@ -144,7 +144,7 @@ def _joined(dims: Sequence[int], shape: Sequence[int], strides: Sequence[Sequenc
 class Block(NamedTuple):
     """The size of a kernel's blocks, the number of blocks and of warps, and the constants of a kernel."""
 
-    grid: tuple[int]
+    grid: tuple[int, ...]
     warps: int
     named: dict[str, Any]
 

@@ -83,7 +83,7 @@ linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
         gradient("bias", "'b' in forms", "sums"),
     ),
     definition=reference_linear.linear_cross_entropy,
-    kernels={"cpu": _native.linear_cross_entropy},
+    kernels={"cpu": _native.linear_cross_entropy, "cuda": "softargmax.loss.triton_linear:linear_cross_entropy"},
     vjp=_linear_vjp,
     always_by_rule=True,
     refuse=lambda i, row: refuse_class(
@@ -104,7 +104,10 @@ linear_cross_entropy_vjp: Operation[LinearVjp, ToLayer] = Operation(
         gradient("bias", "'b' in to", "sums"),
     ),
     definition=reference_linear.linear_cross_entropy_vjp,
-    kernels={"cpu": _native.linear_cross_entropy_vjp},
+    kernels={
+        "cpu": _native.linear_cross_entropy_vjp,
+        "cuda": "softargmax.loss.triton_linear:linear_cross_entropy_vjp",
+    },
     constant={"target", "where"},
 )
 

@@ -3,8 +3,8 @@
     dh = dz W        dW = dz^T h        db = sum dz
 
 The array library computes the matrix products, in the dtype of the inputs (float32 for half precision). The losses are
-computed by reference.py. Only NumPy arrays, and torch tensors in CPU memory that record no derivative, are split into
-parts (`cut` in core/row_chunks.py). Otherwise all rows are computed at once.
+computed by reference.py. Only NumPy arrays, and torch tensors that record no derivative, are split into parts (`cut` in
+core/row_chunks.py). Otherwise all rows are computed at once.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ memory at once. With 192 parts it has 27 to 45 %, because malloc does not reuse 
 time. Every part reads W and adds to dW. A layer with larger D is therefore split into fewer parts, but into at
 least 192.
 """
+ON_DEVICE = 1 << 26
+"""The approximate number of scores of a part on a device, which needs large products."""
 CLASSES = (1,)
 
 
@@ -197,9 +199,11 @@ def parts(layer: Layer, operands: Sequence[Any]) -> Iterator[slice]:
     """
     size, classes = layer.h.shape[0], layer.w.shape[0]
     arrays = (x for one in (layer, *operands) for x in (one if isinstance(one, tuple) else (one,)) if not _is_plain(x))
-    whole = size * classes <= SIZE or not cut(tuple(arrays))
-    fewest = max(size // PARTS, min(layer.h.shape[1] // 16, size // 192))
-    step = max(size, 1) if whole else max(1, min(SIZE // classes, fewest))
+    on_device = is_torch(layer.h) and not layer.h.is_cpu
+    most = ON_DEVICE if on_device else SIZE
+    whole = size * classes <= most or not cut(tuple(arrays), on_devices=True)
+    fewest = size if on_device else max(size // PARTS, min(layer.h.shape[1] // 16, size // 192))
+    step = max(size, 1) if whole else max(1, min(most // classes, fewest))
     return (slice(start, min(start + step, size)) for start in range(0, max(size, 1), step))
 
 

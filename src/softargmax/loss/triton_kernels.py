@@ -71,6 +71,8 @@ from softargmax.loss import operations, reference
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from softargmax.loss.arguments import LossOptions
+
 
 @triton.jit
 def smoothing_sums(x, w, hi, lo, VECTOR: tl.constexpr):
@@ -381,14 +383,23 @@ def _reduce(i: Any, rows: Tensor, count: Tensor | int | None, loss: Tensor) -> N
 
 
 def _served(i: Any, *results: Tensor) -> bool:
-    options = i.options
+    return is_served(i.options, i.z, *results)
+
+
+def is_served(options: LossOptions, *tensors: Tensor | None) -> bool:
+    """True if the kernels serve these options. The definition serves the others."""
     number = isinstance(options.beta.hi, float) and math.isfinite(options.beta.hi) and options.beta.hi != 0.0
     plain = number and options.target is not None and not options.softcap
-    return plain and served(i.z, options.weight, *results, beta=options.beta)
+    return plain and served(*tensors, options.weight, beta=options.beta)
 
 
-def run(i: Any, seed: Tensor | None = None, gradient: Tensor | None = None, losses: bool = True) -> Tensor:
-    """Compute the losses of the rows, and the gradient if there is memory for it."""
+def run(
+    i: Any, seed: Tensor | None = None, gradient: Tensor | None = None, *, losses: bool = True, fast: bool | None = None
+) -> Tensor:
+    """Compute the losses of the rows, and the gradient if there is memory for it, which may be that of the scores.
+
+    `fast` selects the exponential for half precision. By default the dtype of the scores does.
+    """
     options, (axis,), z = i.options, i.axes, i.z
     of_row = z.new_empty(row_shape(z.shape, i.axes), dtype=torch.float64)
     rows = rows_of(
@@ -406,7 +417,7 @@ def run(i: Any, seed: Tensor | None = None, gradient: Tensor | None = None, loss
         "slope_of_beta": options.beta.hi, "ignore_index": options.ignore_index, "smoothing": options.label_smoothing,
         "z_loss": options.z_loss, "MASKED": options.where is not None, "WEIGHTED": options.weight is not None,
         "SMOOTH": options.label_smoothing > 0.0, "LOSS": losses, "GRADIENT": gradient is not None,
-        "FAST": z.dtype.itemsize == 2, "VECTOR": 16 // z.dtype.itemsize,
+        "FAST": z.dtype.itemsize == 2 if fast is None else fast, "VECTOR": 16 // z.dtype.itemsize,
     }  # fmt: skip
     if rows.scores <= PART:
         tile = block(rows, ELEMENTS // 4)
