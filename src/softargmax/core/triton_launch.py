@@ -31,8 +31,10 @@ AT_ONCE = 264
 """Tasks that are read before the first write, two for each multiprocessor of an H100."""
 EACH = 16
 """The most parts per task, times bytes per score."""
-STAGES = 2
+STAGES = 3
 """Parts of a task that are loaded at once."""
+MANY = AT_ONCE
+"""From this number of long rows on, each row has a program."""
 _NUMBERS = 8
 
 
@@ -169,23 +171,26 @@ def block(rows: Rows, several: int = ELEMENTS // 2) -> Block:
 def parts_of(rows: Rows, like: Tensor, *, writes: bool) -> Block:
     """The block of a kernel that cuts rows into parts, and its memory: states, numbers of rows, and counters of tasks.
 
-    `each` is the number of parts per task, which changes no result. `ahead` rows are read before the first one is
-    written: enough tasks for all programs that can run at once. If nothing is written, that is all rows.
+    If rows are many, each program has a row. Otherwise programs take turns. `each` is the number of parts per task, and
+    `ahead` rows are read before the first one is written: enough tasks for all programs that can run at once. If
+    nothing is written, that is all rows. None of this changes a result.
     """
-    parts = cdiv(rows.scores, PART)
-    each = max(1, min(EACH // like.element_size(), parts * rows.total // AT_ONCE))
+    parts, total = cdiv(rows.scores, PART), rows.total
+    turns = total < MANY
+    each = max(1, min(EACH // like.element_size(), parts * total // AT_ONCE)) if turns else parts
     tasks = cdiv(parts, each)
-    ahead = cdiv(AT_ONCE, tasks) if writes else rows.total
-    shape = rows.total, next_power_of_2(parts)
-    tickets = like.new_zeros(1 + rows.total, dtype=torch.int32)
+    ahead = cdiv(AT_ONCE, tasks) if writes else total
+    shape = total, next_power_of_2(parts)
+    tickets = like.new_zeros(1 + total if turns else 2, dtype=torch.int32)
     named = {
         "m_parts": like.new_empty(shape, dtype=torch.float32),
         "r_parts": like.new_empty(shape, dtype=torch.float64),
-        "numbers": like.new_empty((rows.total, _NUMBERS), dtype=torch.float32),
+        "numbers": like.new_empty((total if turns else 1, _NUMBERS), dtype=torch.float32),
         "tickets": tickets, "done": tickets[1:], "parts": parts, "each": each, "tasks": tasks, "ahead": ahead,
-        "PARTS": shape[1], "SCORES": PART, "STAGES": STAGES, "WHOLE": rows.scores % PART == 0,
+        "TURNS": turns, "PARTS": shape[1], "SCORES": PART, "STAGES": STAGES, "WHOLE": rows.scores % PART == 0,
     }  # fmt: skip
-    return Block((tasks * (2 * rows.total + ahead if writes else rows.total),), PART // ELEMENTS, named)
+    programs = tasks * (2 * total + ahead if writes else total) if turns else total
+    return Block((programs,), PART // ELEMENTS, named)
 
 
 _compiled: dict[Any, Any] = {}

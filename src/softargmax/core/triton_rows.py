@@ -8,8 +8,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from softargmax.core.triton_state import INF, merge, row_sum
+from softargmax.core.triton_state import INF, merge, rest_of_any, row_sum, terms_of_any
 
+CHUNK = tl.constexpr(1024)
+"""How many scores of a rare row are looked at in one step."""
 NUMBERS = tl.constexpr(8)
 """How many numbers of each long row there is memory for."""
 UNIT, NUMBER, PER_ROW = (tl.constexpr(k) for k in range(3))
@@ -66,18 +68,45 @@ def load_scores(
 def store_block(ptr, at, values, inside, WHOLE: tl.constexpr):
     """Store a block in the dtype of the memory."""
     if WHOLE:
-        tl.store(ptr + at, values.to(ptr.dtype.element_ty))
+        tl.store(ptr + at, values.to(ptr.dtype.element_ty), eviction_policy="evict_first")
     else:
-        tl.store(ptr + at, values.to(ptr.dtype.element_ty), mask=inside)
+        tl.store(ptr + at, values.to(ptr.dtype.element_ty), mask=inside, eviction_policy="evict_first")
 
 
-# --- long rows: programs take turns at two tasks ----------------------------------------------------------------------
+@triton.jit
+def exact_rest(
+    z, z_at, z_k, where, where_at, where_k, exists, first, scores, m, sign, hi, lo,
+    BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, SCORES: tl.constexpr,
+):  # fmt: skip
+    """The sum of all terms but one of the largest, for rows of any kind, over SCORES scores from number `first` on.
+
+    Few rows are rare. So their scores are read again, in chunks, and common rows need fewer registers.
+    """
+    C: tl.constexpr = min(CHUNK, SCORES)
+    y = tl.zeros([m.shape[0], C], tl.float32 if FAST else tl.float64)
+    ties = tl.zeros([m.shape[0], C], tl.int32)
+    for at in range(0, SCORES, C):
+        inside = exists[:, None] & (tl.arange(0, C) < scores - first - at)[None, :]
+        k = (first + at + tl.arange(0, C)).to(tl.int64)[None, :]
+        w_at = where_at[:, None] + k * where_k
+        x = load_scores(z, z_at[:, None] + k * z_k, where, w_at, inside, sign, BETA, MASKED, False)
+        more, tied = terms_of_any(x, m, hi, lo, BETA > 0, FAST)
+        y += more.to(y.dtype)
+        ties += tied.to(tl.int32)
+    return rest_of_any(y, ties, m, hi, lo, BETA > 0, FAST, VECTOR)
+
+
+# --- long rows --------------------------------------------------------------------------------------------------------
 #
-# Each row is cut into parts, and a task has a few neighbouring parts of a row. A program either computes the states of
-# its parts, or writes the results of its parts. The last program that computes states of a row also merges the states,
-# in the order of the parts, and stores numbers per row. Tasks are handed out in an order in which a row is written soon
+# Each row is cut into parts. If rows are many, each program has a row: it computes the states of the parts, merges
+# them in the order of the parts, and writes results from the last part to the first, because the last parts are still
+# in the cache.
+#
+# If rows are few, programs take turns at two tasks, and a task has a few neighbouring parts of a row. A program either
+# computes the states of its parts, or writes the results of its parts. The last program that computes states of a row
+# also merges the states, and stores numbers per row. Tasks are handed out in an order in which a row is written soon
 # after it was read, so that the second read finds it in the cache. A program takes its ticket when it starts. So all
-# tasks that a task waits for have been taken by running programs, and waiting always ends.
+# tasks that a task waits for have been taken by running programs, and waiting always ends. Results have the same bits.
 
 
 @triton.jit
@@ -124,12 +153,12 @@ def store_state(m_parts, r_parts, row, part, m, r, PARTS: tl.constexpr):
 
 
 @triton.jit
-def load_state(m_parts, r_parts, row, parts, hi, lo, PARTS: tl.constexpr):
+def load_state(m_parts, r_parts, row, parts, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr, PARTS: tl.constexpr):
     """Merge the states of all parts of a row. They bypass the first cache, which may hold old numbers."""
     part = tl.arange(0, PARTS)
     m = tl.load(m_parts + row * PARTS + part, mask=part < parts, other=-INF, cache_modifier=".cg")
     r = tl.load(r_parts + row * PARTS + part, mask=part < parts, other=-1.0, cache_modifier=".cg")
-    return merge(m[None, :], r[None, :], hi, lo)
+    return merge(m[None, :], r[None, :], hi, lo, SCALED, FAST)
 
 
 @triton.jit

@@ -79,15 +79,12 @@ _E = tl.constexpr(
         )
     )
 )  # fmt: skip
-_W = tl.constexpr(
-    tuple(
-        float.fromhex(x)
-        for x in (
-            "0x1.5555555555555p-2", "0x1.9999999999d0dp-3", "0x1.2492492439dc7p-3", "0x1.c71c724b00b54p-4",
-            "0x1.745ce1e46b4ebp-4", "0x1.3b202098f5061p-4", "0x1.0f678a3d1e989p-4", "0x1.0f0befb1d6faep-4",
-        )
-    )
-)  # fmt: skip
+_L1 = tl.constexpr(float.fromhex("0xaaaaaa.0p-24"))
+_L2 = tl.constexpr(float.fromhex("0xccce13.0p-25"))
+_L3 = tl.constexpr(float.fromhex("0x91e9ee.0p-25"))
+_L4 = tl.constexpr(float.fromhex("0xf89e26.0p-26"))
+_LN2_LARGE = tl.constexpr(float.fromhex("0x1.62e3p-1"))
+_LN2_SMALL = tl.constexpr(float.fromhex("0x1.2fefa2p-17"))
 
 
 @triton.jit
@@ -109,31 +106,12 @@ def exp64(x):
 
 
 @triton.jit
-def less_one64(x):
-    """e^x - 1 for x <= 0, in float64, with a small relative error. -1 below -40."""
-    t, power = exp_term64(tl.where(x < -40.0, 0.0, x))
+def less_one(x):
+    """e^x - 1 for x <= 0 in float64, rounded to float32, with a small relative error. -1 below -40."""
+    y = tl.where(x < -40.0, 0.0, x)
+    s = y.to(tl.float32)
+    t, power = exp_term(s, (y - s.to(tl.float64)).to(tl.float32), f32(_ROUND + 127.0), True)
     return tl.where(x < -40.0, -1.0, tl.fma(t, power, power - 1.0))
-
-
-@triton.jit
-def log1p64(r):
-    """log(1 + r) for r >= -1, in float64."""
-    u = 1.0 + r
-    lost = r - (u - 1.0)
-    bits = u.to(tl.int64, bitcast=True)
-    e = (bits - 0x3FE6A09E667F3BCD) >> 52  # u = 2^e f with sqrt(1/2) <= f < sqrt(2)
-    f = (bits - (e << 52)).to(tl.float64, bitcast=True)
-    d = f - 1.0
-    s = d / (2.0 + d)
-    w = s * s
-    p = f64(_W[7])
-    for j in tl.static_range(6, -1, -1):
-        p = tl.fma(p, w, f64(_W[j]))
-    half = 0.5 * d * d
-    of_f = d - (half - s * (half + 2.0 * w * p))
-    k = e.to(tl.float64)
-    found = tl.fma(k, f64(_LN2_HI64), tl.fma(k, f64(_LN2_LO64), tl.where(e == 0, lost, 0.0)) + of_f)
-    return tl.where(u == 0.0, -INF, tl.where(u < INF, found, u))
 
 
 # --- sums in a fixed order --------------------------------------------------------------------------------------------
@@ -265,35 +243,77 @@ def terms(x, shift, magic, low, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr
 
 
 @triton.jit
-def excess(y, m, t_m, power_m, VECTOR: tl.constexpr, KIND: tl.constexpr):
-    """Return r of each row of a block, and l times the term of m, from its terms y and the term of m.
+def largest_of(t_m, power_m):
+    """The largest term of each row, as `terms` rounds it, in float64."""
+    return tl.fma(t_m, power_m, power_m).to(tl.float64)
 
-    The maxima are counted and left out of the sum, because a small r would lose its digits in l = 1 + r. A term that
-    equals the term of m counts as a maximum, which changes r by less than a rounding of l.
+
+@triton.jit
+def is_rare(rest, power_m, FAST: tl.constexpr):
+    """True for rows in which the sum of all terms but the largest lost digits, and for rows with NaN and limits.
+
+    Few rows are rare. So a block adds up terms once, and `exact_rest` looks at rare rows again.
     """
-    largest = power_m.to(tl.float64) * (1.0 + t_m.to(tl.float64))
+    return ~(rest >= power_m.to(tl.float64) * (0.5 if FAST else 2.0**-20))
+
+
+@triton.jit
+def terms_of_any(x, m, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr):
+    """The terms of rows of any kind, 0 for the maxima, and True for the maxima.
+
+    A term that equals the term of m counts as a maximum, which changes the sum by less than a rounding of l.
+    """
+    m_x, h_x, l_x = without_limits(m, hi, lo)
+    shift, magic, low, t_m, power_m = frame(m_x, h_x, l_x, SCALED, FAST)
+    y = terms(marked(x, m, hi), shift, magic, low, h_x, l_x, SCALED, FAST)
     tied = y == tl.fma(t_m, power_m, power_m)[:, None]
-    rest = row_sum(tl.where(tied, 0.0, y), VECTOR, KIND).to(tl.float64)
-    ties = tl.sum(tied.to(tl.int32), axis=1).to(tl.float64)
-    r = tl.where((m == -INF) & (rest == rest), -1.0, (ties - 1.0) + rest / largest)
-    return r, tl.fma(ties, largest, rest)
+    return tl.where(tied, 0.0, y), tied
+
+
+@triton.jit
+def rest_of_any(y, ties, m, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr):
+    """The sum of all terms but one of the largest, from blocks of sums of `terms_of_any`."""
+    m_x, h_x, l_x = without_limits(m, hi, lo)
+    _shift, _magic, _low, t_m, power_m = frame(m_x, h_x, l_x, SCALED, FAST)
+    others = (tl.sum(ties.to(tl.int32), axis=1) - 1).to(tl.float64)
+    largest = power_m.to(tl.float64) * (1.0 + t_m.to(tl.float64))
+    return tl.fma(others, largest, row_sum(y, VECTOR, y.dtype).to(tl.float64))
+
+
+@triton.jit
+def ratio(rest, m, t_m, power_m):
+    """r = rest / largest term, and -1 for an empty support. It has more digits than float32, and takes no division."""
+    u = 1.0 + t_m.to(tl.float64)
+    v = (1.0 / u.to(tl.float32)).to(tl.float64)
+    v = tl.fma(v, tl.fma(-u, v, 1.0), v)
+    inverse = ((254 << 23) - power_m.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
+    return tl.where((m == -INF) & (rest == rest), -1.0, (rest * v) * inverse.to(tl.float64))
+
+
+@triton.jit
+def ratio_of_any(rest, m, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr):
+    """r of rows of any kind."""
+    m_x, h_x, l_x = without_limits(m, hi, lo)
+    _shift, _magic, _low, t_m, power_m = frame(m_x, h_x, l_x, SCALED, FAST)
+    return ratio(rest, m, t_m, power_m)
 
 
 @triton.jit
 def fold(x, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr):
-    """The state (m, r) of each row of a block of scores."""
+    """Return the maximum of each row of a block, the sum of all terms but one of the largest, and True if it is rare."""
     m = top_of(x)
-    m_x, h_x, l_x = without_limits(m, hi, lo)
-    shift, magic, low, t_m, power_m = frame(m_x, h_x, l_x, SCALED, FAST)
-    y = terms(marked(x, m, hi), shift, magic, low, h_x, l_x, SCALED, FAST)
-    r, _total = excess(y, m, t_m, power_m, VECTOR, tl.float32 if FAST else tl.float64)
-    return m, r
+    shift, magic, low, t_m, power_m = frame(m, hi, lo, SCALED, FAST)
+    y = terms(x, shift, magic, low, hi, lo, SCALED, FAST)
+    total = row_sum(y, VECTOR, tl.float32 if FAST else tl.float64).to(tl.float64)
+    rest = total - largest_of(t_m, power_m)
+    return m, rest, is_rare(rest, power_m, FAST)
 
 
 @triton.jit
-def merge(m_parts, r_parts, hi, lo):
-    """Merge states (rows, n) of the parts of each row into one state (m, r). n is a power of two."""
+def merge(m_parts, rests, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr):
+    """Merge the parts (rows, n) of each row, as `fold` returns them, into one state (m, r). n is a power of two."""
     m = top_of(m_parts)
+    r_parts = ratio_of_any(rests, m_parts, hi[:, None], lo[:, None], SCALED, FAST)
     x = (hi.to(tl.float64) + lo.to(tl.float64))[:, None] * (m_parts.to(tl.float64) - m.to(tl.float64)[:, None])
     weight = tl.where((m_parts == -INF) | (m == INF)[:, None], 0.0, exp64(x))
     tied = m_parts == m[:, None]
@@ -308,7 +328,7 @@ def merge(m_parts, r_parts, hi, lo):
 def inverse_of(total, m):
     """1 / total as a + b, and 0 for rows with an empty support. Float32 arithmetic takes a third of the time."""
     t = total.to(tl.float32)
-    a = tl.div_rn(1.0 + 0.0 * t, t)
+    a = 1.0 / t
     b = a * tl.fma(-a, (total - t.to(tl.float64)).to(tl.float32), tl.fma(-a, t, 1.0 + 0.0 * t))
     empty = (m == -INF) & (total == total)
     return tl.where(empty, 0.0, a), tl.where(empty, 0.0, b)
@@ -331,9 +351,28 @@ def probabilities_of(x, m, a, b, hi, lo, SCALED: tl.constexpr, FAST: tl.constexp
 
 
 @triton.jit
+def log1p(r):
+    """log(1 + r), rounded to float32, for r >= -1 in float64. The polynomial is that of the C library FreeBSD's."""
+    u = (1.0 + r).to(tl.float32)
+    lost = ((1.0 - u.to(tl.float64)) + r).to(tl.float32)  # 1 + r = u + lost
+    bits = u.to(tl.int32, bitcast=True)
+    e = (bits - 0x3F3504F3) >> 23  # u = 2^e f with sqrt(1/2) <= f < sqrt(2)
+    d = (bits - (e << 23)).to(tl.float32, bitcast=True) - 1.0
+    s = d / (2.0 + d)
+    z = s * s
+    w = z * z
+    p = tl.fma(z, tl.fma(w, f32(_L3), f32(_L1)), w * tl.fma(w, f32(_L4), f32(_L2)))
+    half = 0.5 * d * d
+    k = e.to(tl.float32)
+    low = tl.fma(k, f32(_LN2_SMALL), lost / u)
+    found = tl.fma(k, f32(_LN2_LARGE), d - (half - tl.fma(s, half + p, low)))
+    return tl.where(u == 0.0, -INF, tl.where(u < INF, found, u))
+
+
+@triton.jit
 def log_of(r):
     """log(1 + r), rounded to float32, and 0 for an empty support."""
-    return tl.where(r == -1.0, 0.0, log1p64(r)).to(tl.float32)
+    return tl.where(r == -1.0, 0.0, log1p(r))
 
 
 @triton.jit
@@ -360,22 +399,26 @@ def strange_rows(result, x, nothing, limit, is_nan):
 
 
 @triton.jit
-def lse_of(m, r, hi, lo):
+def lse_of(m, r, hi, lo, SCALED: tl.constexpr):
     """|beta| m + log(1 + r), in float64. An infinite m stays infinite at beta = 0, and m = 0 stays 0 at beta = inf."""
-    fixed = (tl.abs(m) == INF) | (m == 0.0)
-    y = tl.where(fixed, 0.0, m).to(tl.float64)
-    scaled = tl.where(fixed, m.to(tl.float64), tl.fma(hi.to(tl.float64), y, lo.to(tl.float64) * y))
-    return scaled + log1p64(r)
+    scaled = m.to(tl.float64)
+    if SCALED:
+        fixed = (tl.abs(m) == INF) | (m == 0.0)
+        y = tl.where(fixed, 0.0, m).to(tl.float64)
+        scaled = tl.where(fixed, scaled, tl.fma(hi.to(tl.float64), y, lo.to(tl.float64) * y))
+    return scaled + log1p(r).to(tl.float64)
 
 
 @triton.jit
-def smooth_maximum(m, r, hi, lo):
+def smooth_maximum(m, r, hi, lo, SCALED: tl.constexpr):
     """m + log(1 + r) / |beta|, in float64."""
-    log_l = log1p64(r)
-    beta = hi.to(tl.float64) + lo.to(tl.float64)
-    limit = tl.where(beta == 0.0, tl.where(log_l > 0.0, INF, 0.0), 0.0) + 0.0 * r
-    plain = (beta > 0.0) & (beta < INF)
-    return m.to(tl.float64) + tl.where(plain, log_l / tl.where(plain, beta, 1.0), limit)
+    log_l = log1p(r).to(tl.float64)
+    if SCALED:
+        beta = hi.to(tl.float64) + lo.to(tl.float64)
+        limit = tl.where(beta == 0.0, tl.where(log_l > 0.0, INF, 0.0), 0.0) + 0.0 * r
+        plain = (beta > 0.0) & (beta < INF)
+        log_l = tl.where(plain, log_l / tl.where(plain, beta, 1.0), limit)
+    return m.to(tl.float64) + log_l
 
 
 @triton.jit

@@ -31,6 +31,8 @@ from softargmax.core.triton_launch import (
     served,
 )
 from softargmax.core.triton_rows import (
+    CHUNK,
+    exact_rest,
     is_last,
     load_beta,
     load_number,
@@ -48,23 +50,25 @@ from softargmax.core.triton_rows import (
 from softargmax.core.triton_state import (
     INF,
     any_of,
-    excess,
     fold,
     frame,
     inverse_of,
     is_limit,
-    less_one64,
-    log1p64,
+    is_rare,
+    largest_of,
+    less_one,
+    log1p,
     lse_of,
     marked,
     probabilities,
     probabilities_of,
+    ratio,
+    ratio_of_any,
     row_sum,
     scale_of,
     strange_rows,
     terms,
     top_of,
-    without_limits,
 )
 from softargmax.loss import operations, reference
 
@@ -87,14 +91,17 @@ def smoothing_sums(x, w, hi, lo, VECTOR: tl.constexpr):
 
 
 @triton.jit
-def loss_of(m, r, hi, lo, x_t, w_t, n, weights, weighted, finite, smoothing, z_loss, SMOOTH: tl.constexpr):
+def loss_of(
+    m, r, hi, lo, x_t, w_t, n, weights, weighted, finite, smoothing, z_loss, SMOOTH: tl.constexpr, SCALED: tl.constexpr
+):
     """The loss of each row, and three factors of its gradient, in float64.
 
     The gradient is p_k `of_p` - w_k `of_w` for the classes k != t, and `at_t` for k = t.
     """
-    lse, log_l = lse_of(m, r, hi, lo), log1p64(r)
-    beta = hi.to(tl.float64) + lo.to(tl.float64)
-    distance = tl.where(x_t == m, 0.0, beta * (x_t.to(tl.float64) - m.to(tl.float64)))
+    lse, log_l = lse_of(m, r, hi, lo, SCALED), log1p(r).to(tl.float64)
+    distance = tl.where(x_t == m, 0.0, x_t.to(tl.float64) - m.to(tl.float64))
+    if SCALED:
+        distance = distance * (hi.to(tl.float64) + lo.to(tl.float64))
     minus_log_p = tl.where(x_t == -INF, INF + 0.0 * r, log_l - distance)
     w = w_t.to(tl.float64) * (1.0 - smoothing)
     loss = tl.where(w == 0.0, 0.0 * r, w * minus_log_p)
@@ -109,20 +116,35 @@ def loss_of(m, r, hi, lo, x_t, w_t, n, weights, weighted, finite, smoothing, z_l
     loss = tl.where((m == -INF) & (r == r), INF, loss)
     constant = tl.abs(lse) == INF
     of_z = tl.where(constant | (z_loss == 0.0), 0.0, 2.0 * z_loss * lse)
-    less_one = less_one64(-minus_log_p)  # p_t - 1
+    less = less_one(-minus_log_p).to(tl.float64)  # p_t - 1
     m_t = w + of_each * w_t.to(tl.float64)
-    at_t = (1.0 + less_one) * (total - m_t + of_z) + m_t * less_one
+    at_t = (1.0 + less) * (total - m_t + of_z) + m_t * less
     keep = tl.where(constant, 0.0, 1.0)
     return loss, (total + of_z) * keep, of_each * keep, tl.where(constant | (x_t == -INF), 0.0, at_t)
 
 
 @triton.jit
-def slopes(p, x, w, k, target, of_p, of_w, at_t, SMOOTH: tl.constexpr):
-    """The gradient of a block of scores, 0 outside the support."""
+def slopes(p, x, w, of_p, of_w, SMOOTH: tl.constexpr):
+    """The gradient of a block of scores but those of targets. It is 0 outside the support."""
     slope = p * of_p[:, None]
     if SMOOTH:
         slope = tl.where(x == -INF, 0.0, tl.fma(-w, of_w[:, None], slope))
-    return tl.where(k[None, :] == target[:, None], at_t[:, None], slope)
+    return slope
+
+
+@triton.jit
+def finished(results, ignored, wrong):
+    """Set the results of ignored rows to 0, and those of rows whose class is out of range to NaN."""
+    return tl.where(ignored, 0.0, tl.where(wrong, float("nan"), results))
+
+
+@triton.jit
+def factors_of(factor, of_p, of_w, at_t, x_t, ignored, wrong):
+    """The factors of the gradient in float32, times the incoming gradient."""
+    of_p = finished(of_p * factor, ignored, wrong).to(tl.float32)
+    of_w = finished(of_w * factor, ignored, wrong).to(tl.float32)
+    at_t = finished(tl.where(x_t == -INF, 0.0, at_t * factor), ignored, wrong).to(tl.float32)
+    return of_p, of_w, at_t
 
 
 @triton.jit
@@ -131,15 +153,6 @@ def load_target(target, at, exists, scores, ignore_index):
     t = tl.load(target + at, mask=exists, other=0)
     ignored = t == ignore_index
     return t, ignored, ~ignored & ((t < 0) | (t >= scores))
-
-
-@triton.jit
-def load_counted(
-    z, at, where, where_at, inside, ignored, sign, BETA: tl.constexpr, MASKED: tl.constexpr, WHOLE: tl.constexpr
-):
-    """Load a block of scores. Those of ignored rows count as 0, even if they are NaN."""
-    x = load_scores(z, at, where, where_at, inside, sign, BETA, MASKED, WHOLE)
-    return tl.where(ignored[:, None] & inside, 0.0, x)
 
 
 @triton.jit
@@ -158,12 +171,6 @@ def load_of_target(
 
 
 @triton.jit
-def finished(results, ignored, wrong):
-    """Set the results of ignored rows to 0, and those of rows whose class is out of range to NaN."""
-    return tl.where(ignored, 0.0, tl.where(wrong, float("nan"), results))
-
-
-@triton.jit
 def load_weights(weight, at, inside, WEIGHTED: tl.constexpr):
     """The weights of a block of scores, or 1."""
     if WEIGHTED:
@@ -171,6 +178,27 @@ def load_weights(weight, at, inside, WEIGHTED: tl.constexpr):
     else:
         w = tl.full([1, 1], 1.0, tl.float32)
     return w
+
+
+@triton.jit
+def write_any(
+    z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k, chosen, first, last,
+    m, a, b, of_p, of_w, ignored, wrong, sign, h, l,
+    BETA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, FAST: tl.constexpr,
+    SCORES: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of scores `first` to `last` of the chosen rows, which may be of any kind, in chunks."""
+    C: tl.constexpr = min(CHUNK, SCORES)
+    for at in range(first, last, C):
+        inside = chosen[:, None] & (tl.arange(0, C) < last - at)[None, :]
+        k = (at + tl.arange(0, C)).to(tl.int64)[None, :]
+        w_at = where_at[:, None] + k * where_k
+        x = marked(load_scores(z, z_at[:, None] + k * z_k, where, w_at, inside, sign, BETA, MASKED, False), m, h)
+        w = load_weights(weight, weight_at[:, None] + k * weight_k, inside, WEIGHTED & SMOOTH)
+        p = probabilities_of(x, m, a, b, h, l, BETA > 0, FAST)
+        g = strange_rows(slopes(p, x, w, of_p, of_w, SMOOTH), x, 0.0, is_limit(m, h), a != a)
+        g = finished(g, ignored[:, None], wrong[:, None])
+        store_block(gradient, to[:, None] + k * gradient_k, g, inside, False)
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -185,10 +213,10 @@ def loss_rows(
 ):  # fmt: skip
     """Rows that fit into registers."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    k = tl.arange(0, SCORES).to(tl.int64)
-    scores = scores // ALIGN * ALIGN
+    at_k = tl.arange(0, SCORES)
+    k = at_k.to(tl.int64)
     exists = row < count
-    inside = exists[:, None] & (k < scores)[None, :]
+    inside = exists[:, None] & (at_k < scores // ALIGN * ALIGN)[None, :]
     t, ignored, wrong = load_target(target, offsets(row, inner, target_o, target_i, FLAT), exists, scores, ignore_index)
     safe = tl.where(ignored | wrong, 0, t)
     sign, h, l = load_beta(hi, lo, row, exists, beta_hi, beta_lo, BETA)
@@ -196,7 +224,7 @@ def loss_rows(
     weight_at = offsets(row, inner, weight_o, weight_i, FLAT)
     block_at = z_at[:, None] + k[None, :] * z_k
     w_at = where_at[:, None] + k[None, :] * where_k
-    x = load_counted(z, block_at, where, w_at, inside, ignored, sign, BETA, MASKED, WHOLE)
+    x = load_scores(z, block_at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
     x_t, w_t = load_of_target(
         z, z_at + safe * z_k, where, where_at + safe * where_k, weight, weight_at + safe * weight_k,
         exists, ignored, sign, MASKED, WEIGHTED,
@@ -206,31 +234,90 @@ def loss_rows(
     if SMOOTH:
         n, weights, weighted, finite = smoothing_sums(x, w, h, l, VECTOR)
     m = top_of(x)
-    limit = is_limit(m, h)
-    m_x, h_x, l_x = without_limits(m, h, l)
-    x = marked(x, m, h)
-    shift, magic, low, t_m, power_m = frame(m_x, h_x, l_x, BETA > 0, FAST)
-    y = terms(x, shift, magic, low, h_x, l_x, BETA > 0, FAST)
-    r, total = excess(y, m, t_m, power_m, VECTOR, tl.float32 if FAST else tl.float64)
-    of_row, of_p, of_w, at_t = loss_of(m, r, h, l, x_t, w_t, n, weights, weighted, finite, smoothing, z_loss, SMOOTH)
+    shift, magic, low, t_m, power_m = frame(m, h, l, BETA > 0, FAST)
+    y = terms(x, shift, magic, low, h, l, BETA > 0, FAST)
+    total = row_sum(y, VECTOR, tl.float32 if FAST else tl.float64).to(tl.float64)
+    rest = total - largest_of(t_m, power_m)
+    r = ratio(rest, m, t_m, power_m)
+    rare = is_rare(rest, power_m, FAST)
+    if any_of(rare):
+        rest = exact_rest(
+            z, z_at, z_k, where, where_at, where_k, exists, 0, scores, m, sign, h, l,
+            BETA, MASKED, FAST, VECTOR, SCORES,
+        )  # fmt: skip
+        r = tl.where(rare, ratio_of_any(rest, m, h, l, BETA > 0, FAST), r)
+    of_row, of_p, of_w, at_t = loss_of(
+        m, r, h, l, x_t, w_t, n, weights, weighted, finite, smoothing, z_loss, SMOOTH, BETA > 0
+    )
     if LOSS:
         tl.store(loss + offsets(row, inner, loss_o, loss_i, FLAT), finished(of_row, ignored, wrong), mask=exists)
     if GRADIENT:
         factor = tl.load(seed + offsets(row, inner, seed_o, seed_i, FLAT), mask=exists, other=0.0) * slope_of_beta
-        factor = finished(factor, ignored, wrong)
-        of_p, of_w, at_t = (
-            (of_p * factor).to(tl.float32),
-            (of_w * factor).to(tl.float32),
-            (at_t * factor).to(tl.float32),
-        )
+        of_p, of_w, at_t = factors_of(factor, of_p, of_w, at_t, x_t, ignored, wrong)
         a, b = inverse_of(total, m)
-        g = slopes(probabilities(y, a, b, FAST), x, w, k, safe, of_p, of_w, at_t, SMOOTH)
-        if any_of(limit | wrong | ~(tl.abs(of_p) < INF) | (total != total)):
-            x = load_counted(z, block_at, where, w_at, inside, ignored, sign, BETA, MASKED, WHOLE)
-            g = strange_rows(g, marked(x, m, h), 0.0, limit, total != total)
-            g = finished(g, ignored[:, None], wrong[:, None])
-        at = offsets(row, inner, gradient_o, gradient_i, FLAT, ALIGN)[:, None] + k[None, :] * gradient_k
-        store_block(gradient, at, g, inside, WHOLE)
+        g = slopes(probabilities(y, a, b, FAST), x, w, of_p, of_w, SMOOTH)
+        strange = ~(tl.abs(of_p) < INF) | (total != total)
+        to = offsets(row, inner, gradient_o, gradient_i, FLAT, ALIGN)
+        if any_of(strange):
+            a, b = scale_of(m, r, h, l, BETA > 0, FAST)
+            write_any(
+                z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k,
+                strange & exists, 0, scores, m, a, b, of_p, of_w, ignored, wrong, sign, h, l,
+                BETA, MASKED, WEIGHTED, SMOOTH, FAST, SCORES,
+            )  # fmt: skip
+            store_block(gradient, to[:, None] + k[None, :] * gradient_k, g, inside & ~strange[:, None], False)
+        else:
+            store_block(gradient, to[:, None] + k[None, :] * gradient_k, g, inside, WHOLE)
+        tl.debug_barrier()  # other threads have stored numbers at the targets
+        tl.store(gradient + to + safe * gradient_k, at_t.to(gradient.dtype.element_ty), mask=exists)
+
+
+@triton.jit
+def fold_part(
+    z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, m_parts, r_parts, sums, row, count, part,
+    scores, sign, h, l,
+    BETA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, FAST: tl.constexpr,
+    VECTOR: tl.constexpr, WHOLE: tl.constexpr, PARTS: tl.constexpr, SCORES: tl.constexpr,
+):  # fmt: skip
+    """Compute the state of a part of a row, and its sums for smoothing."""
+    k = (part * tl.full([], SCORES, tl.int64) + tl.arange(0, SCORES).to(tl.int64))[None, :]
+    inside = tl.arange(0, SCORES)[None, :] < scores - part * SCORES
+    at, w_at = z_at[:, None] + k * z_k, where_at[:, None] + k * where_k
+    x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
+    if SMOOTH:
+        w = load_weights(weight, weight_at[:, None] + k * weight_k, inside, WEIGHTED)
+        n, weights, weighted, finite = smoothing_sums(x, w, h, l, VECTOR)
+        at_part = row * PARTS + part + tl.zeros([1], tl.int64)
+        tl.store(sums + at_part, n)
+        tl.store(sums + count.to(tl.int64) * PARTS + at_part, weights)
+        tl.store(sums + 2 * count.to(tl.int64) * PARTS + at_part, weighted)
+        tl.store(sums + 3 * count.to(tl.int64) * PARTS + at_part, finite)
+    m, rest, rare = fold(x, h, l, BETA > 0, FAST, VECTOR)
+    if any_of(rare):
+        rest = exact_rest(
+            z, z_at, z_k, where, where_at, where_k, m == m, part * SCORES, scores, m, sign, h, l,
+            BETA, MASKED, FAST, VECTOR, SCORES,
+        )  # fmt: skip
+    store_state(m_parts, r_parts, row, part, m, rest, PARTS)
+
+
+@triton.jit
+def write_part(
+    z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k, part,
+    scores, sign, m, a, b, of_p, of_w, ignored, wrong, h, l,
+    BETA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, FAST: tl.constexpr,
+    WHOLE: tl.constexpr, SCORES: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of a part of a common row."""
+    k = (part * tl.full([], SCORES, tl.int64) + tl.arange(0, SCORES).to(tl.int64))[None, :]
+    inside = tl.arange(0, SCORES)[None, :] < scores - part * SCORES
+    at, w_at = z_at[:, None] + k * z_k, where_at[:, None] + k * where_k
+    w = load_weights(weight, weight_at[:, None] + k * weight_k, inside, WEIGHTED & SMOOTH)
+    x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
+    shift, magic, low, _t, _power = frame(m, h, l, BETA > 0, FAST)
+    p = probabilities(terms(x, shift, magic, low, h, l, BETA > 0, FAST), a, b, FAST)
+    g = slopes(p, x, w, of_p, of_w, SMOOTH)
+    store_block(gradient, to[:, None] + k * gradient_k, g, inside, WHOLE)
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -241,10 +328,14 @@ def loss_parts(
     seed_o, seed_i, loss_o, loss_i, gradient_o, gradient_i, gradient_k,
     BETA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, LOSS: tl.constexpr,
     GRADIENT: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr,
-    ALIGN: tl.constexpr, PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
+    ALIGN: tl.constexpr, TURNS: tl.constexpr, PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Rows in parts. Without a gradient, no task writes."""
-    row, task, writes = next_task(tickets, tasks, ahead)
+    """Rows in parts. Without a gradient, nothing is written but losses."""
+    if TURNS:
+        row, task, writes = next_task(tickets, tasks, ahead)
+        reads = ~writes
+    else:
+        row, task, writes, reads = tl.program_id(0).to(tl.int64), 0, True, True
     if row < count:
         one = row + tl.zeros([1], tl.int64)
         first, last = task * each, tl.minimum((task + 1) * each, parts)
@@ -257,44 +348,29 @@ def loss_parts(
         z_at, where_at = offsets(one, inner, z_o, z_i, FLAT, ALIGN), offsets(one, inner, where_o, where_i, FLAT)
         weight_at = offsets(one, inner, weight_o, weight_i, FLAT)
         scores = scores // ALIGN * ALIGN
-        if writes:
-            wait_for(done, row, tasks)
-            m, of_p = load_number(numbers, row, 0), load_number(numbers, row, 3)
-            of_w, at_t = load_number(numbers, row, 4), load_number(numbers, row, 5)
-            a, b = load_number(numbers, row, 1), load_number(numbers, row, 2)
-            limit = is_limit(m, h)
-            to = offsets(one, inner, gradient_o, gradient_i, FLAT, ALIGN)
-            for part in tl.range(first, last, num_stages=STAGES):
-                k = (part * SCORES + tl.arange(0, SCORES)).to(tl.int64)
-                inside = (k < scores)[None, :]
-                at, w_at = z_at[:, None] + k[None, :] * z_k, where_at[:, None] + k[None, :] * where_k
-                x = marked(load_counted(z, at, where, w_at, inside, ignored, sign, BETA, MASKED, WHOLE), m, h)
-                w = load_weights(weight, weight_at[:, None] + k[None, :] * weight_k, inside, WEIGHTED & SMOOTH)
-                p = probabilities_of(x, m, a, b, h, l, BETA > 0, FAST)
-                g = slopes(p, x, w, k, safe, of_p, of_w, at_t, SMOOTH)
-                if any_of(limit | wrong | ~(tl.abs(of_p) < INF) | (a != a)):
-                    x = load_counted(z, at, where, w_at, inside, ignored, sign, BETA, MASKED, WHOLE)
-                    g = strange_rows(g, marked(x, m, h), 0.0, limit, a != a)
-                    g = finished(g, ignored[:, None], wrong[:, None])
-                store_block(gradient, to[:, None] + k[None, :] * gradient_k, g, inside, WHOLE)
-        else:
-            for part in tl.range(first, last, num_stages=STAGES):
-                k = (part * SCORES + tl.arange(0, SCORES)).to(tl.int64)[None, :]
-                inside = k < scores
-                at, w_at = z_at[:, None] + k * z_k, where_at[:, None] + k * where_k
-                x = load_counted(z, at, where, w_at, inside, ignored, sign, BETA, MASKED, WHOLE)
-                m, r = fold(x, h, l, BETA > 0, FAST, VECTOR)
-                store_state(m_parts, r_parts, row, part, m, r, PARTS)
-                if SMOOTH:
-                    w = load_weights(weight, weight_at[:, None] + k * weight_k, inside, WEIGHTED)
-                    n, weights, weighted, finite = smoothing_sums(x, w, h, l, VECTOR)
-                    at_part = row * PARTS + part + tl.zeros([1], tl.int64)
-                    tl.store(sums + at_part, n)
-                    tl.store(sums + count.to(tl.int64) * PARTS + at_part, weights)
-                    tl.store(sums + 2 * count.to(tl.int64) * PARTS + at_part, weighted)
-                    tl.store(sums + 3 * count.to(tl.int64) * PARTS + at_part, finite)
-            if is_last(done, row, tasks):
-                m, r = load_state(m_parts, r_parts, row, parts, h, l, PARTS)
+        full = tl.minimum(last, scores // SCORES)  # the end of the parts that have all scores
+        m, a, b, of_p, of_w, at_t = h, h, h, h, h, h
+        if reads:
+            for part in tl.range(first, full, num_stages=STAGES):
+                fold_part(
+                    z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, m_parts, r_parts, sums, row,
+                    count, part, scores, sign, h, l,
+                    BETA, MASKED, WEIGHTED, SMOOTH, FAST, VECTOR, True, PARTS, SCORES,
+                )  # fmt: skip
+            if not WHOLE:
+                if full < last:
+                    fold_part(
+                        z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, m_parts, r_parts, sums,
+                        row, count, full, scores, sign, h, l,
+                        BETA, MASKED, WEIGHTED, SMOOTH, FAST, VECTOR, False, PARTS, SCORES,
+                    )  # fmt: skip
+            if TURNS:
+                merges = is_last(done, row, tasks)
+            else:
+                tl.debug_barrier()
+                merges = True
+            if merges:
+                m, r = load_state(m_parts, r_parts, row, parts, h, l, BETA > 0, FAST, PARTS)
                 n, weights, weighted, finite = r, r, r, r
                 if SMOOTH:
                     n = load_sum(sums, row, parts, PARTS)
@@ -305,22 +381,54 @@ def loss_parts(
                     z, z_at + safe * z_k, where, where_at + safe * where_k, weight, weight_at + safe * weight_k,
                     exists, ignored, sign, MASKED, WEIGHTED,
                 )  # fmt: skip
-                of_row, of_p, of_w, at_t = loss_of(
-                    m, r, h, l, x_t, w_t, n, weights, weighted, finite, smoothing, z_loss, SMOOTH
+                of_row, of_p64, of_w64, at_t64 = loss_of(
+                    m, r, h, l, x_t, w_t, n, weights, weighted, finite, smoothing, z_loss, SMOOTH, BETA > 0
                 )
                 if LOSS:
                     tl.store(loss + offsets(one, inner, loss_o, loss_i, FLAT), finished(of_row, ignored, wrong))
                 if GRADIENT:
                     factor = tl.load(seed + offsets(one, inner, seed_o, seed_i, FLAT)) * slope_of_beta
-                    factor = finished(factor, ignored, wrong)
+                    of_p, of_w, at_t = factors_of(factor, of_p64, of_w64, at_t64, x_t, ignored, wrong)
                     a, b = scale_of(m, r, h, l, BETA > 0, FAST)
-                    store_number(numbers, row, 0, m)
-                    store_number(numbers, row, 1, a)
-                    store_number(numbers, row, 2, b)
-                    store_number(numbers, row, 3, of_p * factor)
-                    store_number(numbers, row, 4, of_w * factor)
-                    store_number(numbers, row, 5, at_t * factor)
-                    release(done, row)
+                    if TURNS:
+                        store_number(numbers, row, 0, m)
+                        store_number(numbers, row, 1, a)
+                        store_number(numbers, row, 2, b)
+                        store_number(numbers, row, 3, of_p)
+                        store_number(numbers, row, 4, of_w)
+                        store_number(numbers, row, 5, at_t)
+                        release(done, row)
+        if writes and GRADIENT:
+            if TURNS:
+                wait_for(done, row, tasks)
+                m, a, b = load_number(numbers, row, 0), load_number(numbers, row, 1), load_number(numbers, row, 2)
+                of_p, of_w = load_number(numbers, row, 3), load_number(numbers, row, 4)
+                at_t = load_number(numbers, row, 5)
+            to = offsets(one, inner, gradient_o, gradient_i, FLAT, ALIGN)
+            if any_of(is_limit(m, h) | ~(tl.abs(of_p) < INF) | (a != a)):
+                write_any(
+                    z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k,
+                    m == m, first * SCORES, tl.minimum(last * SCORES, scores),
+                    m, a, b, of_p, of_w, ignored, wrong, sign, h, l,
+                    BETA, MASKED, WEIGHTED, SMOOTH, FAST, SCORES,
+                )  # fmt: skip
+            else:
+                if not WHOLE:
+                    if full < last:
+                        write_part(
+                            z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to,
+                            gradient_k, full, scores, sign, m, a, b, of_p, of_w, ignored, wrong, h, l,
+                            BETA, MASKED, WEIGHTED, SMOOTH, FAST, False, SCORES,
+                        )  # fmt: skip
+                for part in tl.range(first, full, num_stages=STAGES):
+                    write_part(
+                        z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k,
+                        first + full - 1 - part, scores, sign, m, a, b, of_p, of_w, ignored, wrong, h, l,
+                        BETA, MASKED, WEIGHTED, SMOOTH, FAST, True, SCORES,
+                    )  # fmt: skip
+            here = (safe // SCORES >= first) & (safe // SCORES < last)
+            tl.debug_barrier()  # other threads have stored numbers at the target
+            tl.store(gradient + to + safe * gradient_k, at_t.to(gradient.dtype.element_ty), mask=here)
 
 
 # --- the kernels of the operations ------------------------------------------------------------------------------------

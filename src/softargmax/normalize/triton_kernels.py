@@ -24,6 +24,8 @@ from softargmax.core.triton_launch import (
     served,
 )
 from softargmax.core.triton_rows import (
+    CHUNK,
+    exact_rest,
     is_last,
     load_beta,
     load_number,
@@ -41,18 +43,21 @@ from softargmax.core.triton_rows import (
 from softargmax.core.triton_state import (
     INF,
     any_of,
-    excess,
     exp_block,
     fold,
     frame,
     inverse_of,
     is_limit,
+    is_rare,
+    largest_of,
     log_of,
     log_probabilities,
     lse_of,
     marked,
     probabilities,
     probabilities_of,
+    ratio,
+    ratio_of_any,
     row_sum,
     scale_of,
     smooth_maximum,
@@ -72,6 +77,28 @@ SOFTMAX, LOG_SOFTMAX, LOGSUMEXP = (tl.constexpr(k) for k in range(3))
 # --- softmax, log_softmax, logsumexp ----------------------------------------------------------------------------------
 
 
+@triton.jit
+def write_any(
+    z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, chosen, first, last, m, a, b, log_l, sign, h, l,
+    WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, SCORES: tl.constexpr,
+):  # fmt: skip
+    """Write the results of scores `first` to `last` of the chosen rows, which may be of any kind, in chunks."""
+    C: tl.constexpr = min(CHUNK, SCORES)
+    m_x, h_x, l_x = without_limits(m, h, l)
+    nothing = 0.0 if WHAT == SOFTMAX else -INF
+    for at in range(first, last, C):
+        inside = chosen[:, None] & (tl.arange(0, C) < last - at)[None, :]
+        k = (at + tl.arange(0, C)).to(tl.int64)[None, :]
+        w_at = where_at[:, None] + k * where_k
+        x = marked(load_scores(z, z_at[:, None] + k * z_k, where, w_at, inside, sign, BETA, MASKED, False), m, h)
+        if WHAT == SOFTMAX:
+            result = probabilities_of(x, m, a, b, h, l, BETA > 0, FAST)
+        else:
+            result = log_probabilities(x, m_x, log_l, h_x, l_x, BETA > 0)
+        result = strange_rows(result, x, nothing, is_limit(m, h), log_l != log_l)
+        store_block(out, out_at[:, None] + k * out_k, result, inside, False)
+
+
 @triton.jit(do_not_specialize=RUNTIME)
 def whole_rows(
     z, where, hi, lo, out, lse,
@@ -83,41 +110,99 @@ def whole_rows(
 ):  # fmt: skip
     """Rows that fit into registers."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    k = tl.arange(0, SCORES).to(tl.int64)
-    scores = scores // ALIGN * ALIGN
+    at_k = tl.arange(0, SCORES)
+    k = at_k.to(tl.int64)
     exists = row < count
-    inside = exists[:, None] & (k < scores)[None, :]
+    inside = exists[:, None] & (at_k < scores // ALIGN * ALIGN)[None, :]
     sign, h, l = load_beta(hi, lo, offsets(row, inner, beta_o, beta_i, FLAT), exists, beta_hi, beta_lo, BETA)
-    at = offsets(row, inner, z_o, z_i, FLAT, ALIGN)[:, None] + k[None, :] * z_k
-    where_at = offsets(row, inner, where_o, where_i, FLAT)[:, None] + k[None, :] * where_k
-    x = load_scores(z, at, where, where_at, inside, sign, BETA, MASKED, WHOLE)
+    z_at, where_at = offsets(row, inner, z_o, z_i, FLAT, ALIGN), offsets(row, inner, where_o, where_i, FLAT)
+    at, w_at = z_at[:, None] + k[None, :] * z_k, where_at[:, None] + k[None, :] * where_k
+    x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
     m = top_of(x)
-    limit = is_limit(m, h)
-    m_x, h_x, l_x = without_limits(m, h, l)
-    x = marked(x, m, h)
-    shift, magic, low, t_m, power_m = frame(m_x, h_x, l_x, BETA > 0, FAST)
-    y = terms(x, shift, magic, low, h_x, l_x, BETA > 0, FAST)
-    if not FAST or LSE or WHAT != SOFTMAX:
-        r, total = excess(y, m, t_m, power_m, VECTOR, tl.float32 if FAST else tl.float64)
-    if FAST and WHAT == SOFTMAX:
-        total = row_sum(y, VECTOR, tl.float32).to(tl.float64)
+    shift, magic, low, t_m, power_m = frame(m, h, l, BETA > 0, FAST)
+    y = terms(x, shift, magic, low, h, l, BETA > 0, FAST)
+    total = row_sum(y, VECTOR, tl.float32 if FAST else tl.float64).to(tl.float64)
+    r = total
+    if LSE or WHAT != SOFTMAX:
+        rest = total - largest_of(t_m, power_m)
+        r = ratio(rest, m, t_m, power_m)
+        rare = is_rare(rest, power_m, FAST)
+        if any_of(rare):
+            rest = exact_rest(
+                z, z_at, z_k, where, where_at, where_k, exists, 0, scores, m, sign, h, l,
+                BETA, MASKED, FAST, VECTOR, SCORES,
+            )  # fmt: skip
+            r = tl.where(rare, ratio_of_any(rest, m, h, l, BETA > 0, FAST), r)
     if WHAT == LOGSUMEXP:
         out_at = offsets(row, inner, out_o, out_i, FLAT)
-        tl.store(out + out_at, (smooth_maximum(m, r, h, l) * sign).to(out.dtype.element_ty), mask=exists)
+        tl.store(out + out_at, (smooth_maximum(m, r, h, l, BETA > 0) * sign).to(out.dtype.element_ty), mask=exists)
     else:
         if WHAT == SOFTMAX:
             a, b = inverse_of(total, m)
             result = probabilities(y, a, b, FAST)
         else:
-            result = log_probabilities(x, m_x, log_of(r), h_x, l_x, BETA > 0)
-        if any_of(limit | (total != total)):
-            x = marked(load_scores(z, at, where, where_at, inside, sign, BETA, MASKED, WHOLE), m, h)
-            result = strange_rows(result, x, 0.0 if WHAT == SOFTMAX else -INF, limit, total != total)
-        out_at = offsets(row, inner, out_o, out_i, FLAT, ALIGN)[:, None] + k[None, :] * out_k
-        store_block(out, out_at, result, inside, WHOLE)
+            result = log_probabilities(x, m, log_of(r), h, l, BETA > 0)
+        strange = total != total
+        out_at = offsets(row, inner, out_o, out_i, FLAT, ALIGN)
+        block_at = out_at[:, None] + k[None, :] * out_k
+        if any_of(strange):
+            if WHAT == SOFTMAX and not LSE:
+                rest = exact_rest(
+                    z, z_at, z_k, where, where_at, where_k, exists, 0, scores, m, sign, h, l,
+                    BETA, MASKED, FAST, VECTOR, SCORES,
+                )  # fmt: skip
+                r = ratio_of_any(rest, m, h, l, BETA > 0, FAST)
+            a, b = scale_of(m, r, h, l, BETA > 0, FAST)
+            write_any(
+                z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, strange & exists, 0, scores,
+                m, a, b, log_of(r), sign, h, l, WHAT, BETA, MASKED, FAST, SCORES,
+            )  # fmt: skip
+            store_block(out, block_at, result, inside & ~strange[:, None], False)
+        else:
+            store_block(out, block_at, result, inside, WHOLE)
     if LSE:
         at_lse = offsets(row, inner, lse_o, lse_i, FLAT)
-        tl.store(lse + at_lse, lse_of(m, r, h, l).to(lse.dtype.element_ty), mask=exists)
+        tl.store(lse + at_lse, lse_of(m, r, h, l, BETA > 0).to(lse.dtype.element_ty), mask=exists)
+
+
+@triton.jit
+def fold_part(
+    z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, part, scores, sign, h, l,
+    BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, WHOLE: tl.constexpr,
+    PARTS: tl.constexpr, SCORES: tl.constexpr,
+):  # fmt: skip
+    """Compute the state of a part of a row."""
+    k = (part * tl.full([], SCORES, tl.int64) + tl.arange(0, SCORES).to(tl.int64))[None, :]
+    inside = tl.arange(0, SCORES)[None, :] < scores - part * SCORES
+    at, w_at = z_at[:, None] + k * z_k, where_at[:, None] + k * where_k
+    m, rest, rare = fold(
+        load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE), h, l, BETA > 0, FAST, VECTOR
+    )
+    if any_of(rare):
+        rest = exact_rest(
+            z, z_at, z_k, where, where_at, where_k, m == m, part * SCORES, scores, m, sign, h, l,
+            BETA, MASKED, FAST, VECTOR, SCORES,
+        )  # fmt: skip
+    store_state(m_parts, r_parts, row, part, m, rest, PARTS)
+
+
+@triton.jit
+def write_part(
+    z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, part, scores, sign, m, a, b, log_l, h, l,
+    WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, WHOLE: tl.constexpr,
+    SCORES: tl.constexpr,
+):  # fmt: skip
+    """Write the results of a part of a common row."""
+    k = (part * tl.full([], SCORES, tl.int64) + tl.arange(0, SCORES).to(tl.int64))[None, :]
+    inside = tl.arange(0, SCORES)[None, :] < scores - part * SCORES
+    at, w_at = z_at[:, None] + k * z_k, where_at[:, None] + k * where_k
+    x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
+    if WHAT == SOFTMAX:
+        shift, magic, low, _t, _power = frame(m, h, l, BETA > 0, FAST)
+        result = probabilities(terms(x, shift, magic, low, h, l, BETA > 0, FAST), a, b, FAST)
+    else:
+        result = log_probabilities(x, m, log_l, h, l, BETA > 0)
+    store_block(out, out_at[:, None] + k * out_k, result, inside, WHOLE)
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -127,58 +212,79 @@ def long_rows(
     z_o, z_i, z_k, where_o, where_i, where_k, beta_o, beta_i, out_o, out_i, out_k, lse_o, lse_i,
     WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, LSE: tl.constexpr, FAST: tl.constexpr,
     VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr, ALIGN: tl.constexpr,
-    PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
+    TURNS: tl.constexpr, PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Rows in parts."""
-    row, task, writes = next_task(tickets, tasks, ahead)
+    if TURNS:
+        row, task, writes = next_task(tickets, tasks, ahead)
+        reads = ~writes
+    else:
+        row, task, writes, reads = tl.program_id(0).to(tl.int64), 0, True, True
     if row < count:
         one = row + tl.zeros([1], tl.int64)
         first, last = task * each, tl.minimum((task + 1) * each, parts)
+        scores = scores // ALIGN * ALIGN
+        full = tl.minimum(last, scores // SCORES)  # the end of the parts that have all scores
         sign, h, l = load_beta(hi, lo, offsets(one, inner, beta_o, beta_i, FLAT), one >= 0, beta_hi, beta_lo, BETA)
         z_at, out_at = offsets(one, inner, z_o, z_i, FLAT, ALIGN), offsets(one, inner, out_o, out_i, FLAT, ALIGN)
         where_at = offsets(one, inner, where_o, where_i, FLAT)
-        scores = scores // ALIGN * ALIGN
-        if writes:
-            wait_for(done, row, tasks)
-            m, log_l = load_number(numbers, row, 0), load_number(numbers, row, 3)
-            a, b = load_number(numbers, row, 1), load_number(numbers, row, 2)
-            limit, is_nan = is_limit(m, h), log_l != log_l
-            for part in tl.range(first, last, num_stages=STAGES):
-                k = (part * SCORES + tl.arange(0, SCORES)).to(tl.int64)[None, :]
-                inside = k < scores
-                at, w_at = z_at[:, None] + k * z_k, where_at[:, None] + k * where_k
-                x = marked(load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE), m, h)
-                if WHAT == SOFTMAX:
-                    result = probabilities_of(x, m, a, b, h, l, BETA > 0, FAST)
-                else:
-                    m_x, h_x, l_x = without_limits(m, h, l)
-                    result = log_probabilities(x, m_x, log_l, h_x, l_x, BETA > 0)
-                if any_of(limit | is_nan):
-                    x = marked(load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE), m, h)
-                    result = strange_rows(result, x, 0.0 if WHAT == SOFTMAX else -INF, limit, is_nan)
-                store_block(out, out_at[:, None] + k * out_k, result, inside, WHOLE)
-        else:
-            for part in tl.range(first, last, num_stages=STAGES):
-                k = (part * SCORES + tl.arange(0, SCORES)).to(tl.int64)[None, :]
-                at, w_at = z_at[:, None] + k * z_k, where_at[:, None] + k * where_k
-                x = load_scores(z, at, where, w_at, k < scores, sign, BETA, MASKED, WHOLE)
-                m, r = fold(x, h, l, BETA > 0, FAST, VECTOR)
-                store_state(m_parts, r_parts, row, part, m, r, PARTS)
-            if is_last(done, row, tasks):
-                m, r = load_state(m_parts, r_parts, row, parts, h, l, PARTS)
+        m, a, b, log_l = h, h, h, h
+        if reads:
+            for part in tl.range(first, full, num_stages=STAGES):
+                fold_part(
+                    z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, part, scores, sign, h, l,
+                    BETA, MASKED, FAST, VECTOR, True, PARTS, SCORES,
+                )  # fmt: skip
+            if not WHOLE:
+                if full < last:
+                    fold_part(
+                        z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, full, scores, sign, h, l,
+                        BETA, MASKED, FAST, VECTOR, False, PARTS, SCORES,
+                    )  # fmt: skip
+            if TURNS:
+                merges = is_last(done, row, tasks)
+            else:
+                tl.debug_barrier()
+                merges = True
+            if merges:
+                m, r = load_state(m_parts, r_parts, row, parts, h, l, BETA > 0, FAST, PARTS)
                 if WHAT == LOGSUMEXP:
-                    found = (smooth_maximum(m, r, h, l) * sign).to(out.dtype.element_ty)
+                    found = (smooth_maximum(m, r, h, l, BETA > 0) * sign).to(out.dtype.element_ty)
                     tl.store(out + offsets(one, inner, out_o, out_i, FLAT), found)
                 else:
                     a, b = scale_of(m, r, h, l, BETA > 0, FAST)
-                    store_number(numbers, row, 0, m)
-                    store_number(numbers, row, 1, a)
-                    store_number(numbers, row, 2, b)
-                    store_number(numbers, row, 3, log_of(r))
+                    log_l = log_of(r)
+                    if TURNS:
+                        store_number(numbers, row, 0, m)
+                        store_number(numbers, row, 1, a)
+                        store_number(numbers, row, 2, b)
+                        store_number(numbers, row, 3, log_l)
+                        release(done, row)
                     if LSE:
-                        found = lse_of(m, r, h, l).to(lse.dtype.element_ty)
+                        found = lse_of(m, r, h, l, BETA > 0).to(lse.dtype.element_ty)
                         tl.store(lse + offsets(one, inner, lse_o, lse_i, FLAT), found)
-                    release(done, row)
+        if writes and WHAT != LOGSUMEXP:
+            if TURNS:
+                wait_for(done, row, tasks)
+                m, log_l = load_number(numbers, row, 0), load_number(numbers, row, 3)
+                a, b = load_number(numbers, row, 1), load_number(numbers, row, 2)
+            if any_of(is_limit(m, h) | (log_l != log_l)):
+                write_any(
+                    z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, m == m, first * SCORES,
+                    tl.minimum(last * SCORES, scores), m, a, b, log_l, sign, h, l, WHAT, BETA, MASKED, FAST, SCORES,
+                )  # fmt: skip
+            else:
+                if not WHOLE:
+                    if full < last:
+                        write_part(
+                            z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, full, scores, sign,
+                            m, a, b, log_l, h, l, WHAT, BETA, MASKED, FAST, False, SCORES,
+                        )  # fmt: skip
+                for part in tl.range(first, full, num_stages=STAGES):
+                    write_part(
+                        z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, first + full - 1 - part, scores,
+                        sign, m, a, b, log_l, h, l, WHAT, BETA, MASKED, FAST, True, SCORES,
+                    )  # fmt: skip
 
 
 def softmax(i: Any, r: Any) -> None:
@@ -280,46 +386,90 @@ def whole_rows_vjp(
     store_block(out, out_at, found, inside, WHOLE)
 
 
+@triton.jit
+def part_vjp(
+    y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, part, scores, of_lse, total, beta,
+    WHAT: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, WRITES: tl.constexpr, WHOLE: tl.constexpr,
+    PARTS: tl.constexpr, SCORES: tl.constexpr,
+):  # fmt: skip
+    """Compute the sum of a part of a row, or write its gradient."""
+    k = (part * tl.full([], SCORES, tl.int64) + tl.arange(0, SCORES).to(tl.int64))[None, :]
+    inside = tl.arange(0, SCORES)[None, :] < scores - part * SCORES
+    if WHOLE:
+        of_y, of_g = tl.load(y + y_at[:, None] + k * y_k), tl.load(g + g_at[:, None] + k * g_k)
+    else:
+        nothing = -INF if WHAT == LOG_SOFTMAX else 0.0
+        of_y = tl.load(y + y_at[:, None] + k * y_k, mask=inside, other=nothing)
+        of_g = tl.load(g + g_at[:, None] + k * g_k, mask=inside, other=0.0)
+    KIND: tl.constexpr = tl.float32 if FAST else tl.float64
+    support, p, of_g, summands = slopes(of_y.to(tl.float32), of_g.to(tl.float32), of_lse, WHAT, KIND)
+    if WRITES:
+        found = gradient(support, p, of_g, total, beta, WHAT)
+        store_block(out, out_at[:, None] + k * out_k, found, inside, WHOLE)
+    else:
+        of_part = row_sum(summands, VECTOR, KIND).to(tl.float64)
+        tl.store(r_parts + row * PARTS + part + tl.zeros([1], tl.int64), of_part)
+
+
 @triton.jit(do_not_specialize=RUNTIME)
 def long_rows_vjp(
     y, lse, g, out, r_parts, tickets, done, count, inner, scores, parts, each, tasks, ahead, beta,
     y_o, y_i, y_k, lse_o, lse_i, g_o, g_i, g_k, out_o, out_i, out_k,
     WHAT: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr,
     ALIGN: tl.constexpr,
-    PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
+    TURNS: tl.constexpr, PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of rows in parts."""
-    row, task, writes = next_task(tickets, tasks, ahead)
+    if TURNS:
+        row, task, writes = next_task(tickets, tasks, ahead)
+        reads = ~writes
+    else:
+        row, task, writes, reads = tl.program_id(0).to(tl.int64), 0, True, True
     if row < count:
         one = row + tl.zeros([1], tl.int64)
         first, last = task * each, tl.minimum((task + 1) * each, parts)
         scores = scores // ALIGN * ALIGN
-        nothing = -INF if WHAT == LOG_SOFTMAX else 0.0
+        full = tl.minimum(last, scores // SCORES)
         y_at, g_at = offsets(one, inner, y_o, y_i, FLAT, ALIGN), offsets(one, inner, g_o, g_i, FLAT, ALIGN)
         out_at = offsets(one, inner, out_o, out_i, FLAT, ALIGN)
         of_lse = tl.load(lse + offsets(one, inner, lse_o, lse_i, FLAT)).to(tl.float32)
         total = tl.zeros([1], tl.float64)
-        if writes:
-            wait_for(done, row, tasks)
-            total = tl.load(r_parts + row * PARTS + tl.zeros([1], tl.int64), cache_modifier=".cg")
-        for part in tl.range(first, last, num_stages=STAGES):
-            k = (part * SCORES + tl.arange(0, SCORES)).to(tl.int64)[None, :]
-            inside = k < scores
-            of_y = tl.load(y + y_at[:, None] + k * y_k, mask=inside, other=nothing).to(tl.float32)
-            of_g = tl.load(g + g_at[:, None] + k * g_k, mask=inside, other=0.0).to(tl.float32)
-            support, p, of_g, summands = slopes(of_y, of_g, of_lse, WHAT, tl.float32 if FAST else tl.float64)
-            if writes:
-                of_scores = gradient(support, p, of_g, total, beta, WHAT)
-                store_block(out, out_at[:, None] + k * out_k, of_scores, inside, WHOLE)
+        if reads:
+            for part in tl.range(first, full, num_stages=STAGES):
+                part_vjp(
+                    y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, part, scores, of_lse, total, beta,
+                    WHAT, FAST, VECTOR, False, True, PARTS, SCORES,
+                )  # fmt: skip
+            if not WHOLE:
+                if full < last:
+                    part_vjp(
+                        y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, full, scores, of_lse, total,
+                        beta, WHAT, FAST, VECTOR, False, False, PARTS, SCORES,
+                    )  # fmt: skip
+            if TURNS:
+                if is_last(done, row, tasks):
+                    of_row = load_sum(r_parts, row, parts, PARTS)
+                    tl.debug_barrier()
+                    tl.store(r_parts + row * PARTS + tl.zeros([1], tl.int64), of_row)
+                    release(done, row)
             else:
-                of_part = row_sum(summands, VECTOR, tl.float32 if FAST else tl.float64).to(tl.float64)
-                tl.store(r_parts + row * PARTS + part + tl.zeros([1], tl.int64), of_part)
-        if not writes:
-            if is_last(done, row, tasks):
-                of_row = load_sum(r_parts, row, parts, PARTS)
                 tl.debug_barrier()
-                tl.store(r_parts + row * PARTS + tl.zeros([1], tl.int64), of_row)
-                release(done, row)
+                total = load_sum(r_parts, row, parts, PARTS)
+        if writes:
+            if TURNS:
+                wait_for(done, row, tasks)
+                total = tl.load(r_parts + row * PARTS + tl.zeros([1], tl.int64), cache_modifier=".cg")
+            if not WHOLE:
+                if full < last:
+                    part_vjp(
+                        y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, full, scores, of_lse, total,
+                        beta, WHAT, FAST, VECTOR, True, False, PARTS, SCORES,
+                    )  # fmt: skip
+            for part in tl.range(first, full, num_stages=STAGES):
+                part_vjp(
+                    y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, first + full - 1 - part, scores,
+                    of_lse, total, beta, WHAT, FAST, VECTOR, True, True, PARTS, SCORES,
+                )  # fmt: skip
 
 
 def softmax_vjp(i: Any, r: Any) -> None:
