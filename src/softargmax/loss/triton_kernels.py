@@ -22,12 +22,12 @@ from softargmax.core.triton_launch import (
     PART,
     RUNTIME,
     Block,
+    Rows,
     beta_of,
     block,
     define,
-    launch,
+    launch_rows,
     parts_of,
-    rows_of,
     served,
 )
 from softargmax.core.triton_rows import (
@@ -510,33 +510,40 @@ def run(
     """
     options, (axis,), z = i.options, i.axes, i.z
     of_row = z.new_empty(row_shape(z.shape, i.axes), dtype=torch.float64)
-    rows = rows_of(
-        i.axes, ("loss", "gradient"), z=z, where=options.where, weight=options.weight,
-        target=options.target.reshape(of_row.shape).unsqueeze(axis), seed=seed, loss=of_row.unsqueeze(axis),
-        gradient=gradient,
-    )  # fmt: skip
-    named = (
-        rows.named(
-            "where", "weight", "seed", "gradient", "hi", "lo", aligned=("z",) if gradient is None else ("z", "gradient")
-        )
-        | beta_of(options.beta)[1]
-    )
-    named |= {
-        "slope_of_beta": options.beta.hi, "ignore_index": options.ignore_index, "smoothing": options.label_smoothing,
-        "z_loss": options.z_loss, "MASKED": options.where is not None, "WEIGHTED": options.weight is not None,
-        "SMOOTH": options.label_smoothing > 0.0, "LOSS": losses, "GRADIENT": gradient is not None,
-        "FAST": z.dtype.itemsize == 2 if fast is None else fast, "VECTOR": 16 // z.dtype.itemsize,
+    tensors = {
+        "z": z, "where": options.where, "weight": options.weight,
+        "target": options.target.reshape(of_row.shape).unsqueeze(axis), "seed": seed, "loss": of_row.unsqueeze(axis),
+        "gradient": gradient,
     }  # fmt: skip
+    beta = beta_of(options.beta)[1]
+    numbers = {"beta_hi": beta["beta_hi"], "beta_lo": beta["beta_lo"], "slope_of_beta": options.beta.hi}
+    launch_rows(
+        _choose, i.axes, ("loss", "gradient"), tensors,
+        numbers | {"smoothing": options.label_smoothing, "z_loss": options.z_loss},
+        ignore_index=options.ignore_index, beta=beta["BETA"], smooth=options.label_smoothing > 0.0, losses=losses,
+        fast=z.dtype.itemsize == 2 if fast is None else fast,
+    )  # fmt: skip
+    return of_row
+
+
+def _choose(
+    rows: Rows, *, ignore_index: int, beta: int, smooth: bool, losses: bool, fast: bool
+) -> tuple[Any, Block, dict[str, Any]]:
+    """The kernel for some rows, its block and its arguments."""
+    given = rows.tensors
+    named = rows.named(
+        "where", "weight", "seed", "gradient", "hi", "lo", aligned=[x for x in ("z", "gradient") if x in given]
+    )
+    named |= {"ignore_index": ignore_index, "BETA": beta, "SMOOTH": smooth, "LOSS": losses, "FAST": fast}
+    named |= {"MASKED": "where" in given, "WEIGHTED": "weight" in given, "GRADIENT": "gradient" in given}
+    named["VECTOR"] = 16 // given["z"].dtype.itemsize
     if rows.scores <= PART:
         tile = block(rows, ELEMENTS // 4)
-        launch(loss_rows, _wider(tile, named["SMOOTH"] and tile.named["ROWS"] == 1), **named)
-    else:
-        tile = parts_of(rows, z, writes=gradient is not None)
-        states = tile.named["r_parts"]
-        sums = states.new_empty((4, *states.shape)) if named["SMOOTH"] else states
-        launch(loss_parts, _wider(tile, named["MASKED"] or named["BETA"] > 0), sums=sums, **named)
-    rows.finish()
-    return of_row
+        return loss_rows, _wider(tile, smooth and tile.named["ROWS"] == 1), named
+    tile = parts_of(rows, given["z"], writes="gradient" in given)
+    states = tile.named["r_parts"]
+    named["sums"] = states.new_empty((4, *states.shape)) if smooth else states
+    return loss_parts, _wider(tile, "where" in given or beta > 0), named
 
 
 def _wider(tile: Block, needed: bool) -> Block:

@@ -15,12 +15,13 @@ from softargmax.core.operation import slope
 from softargmax.core.triton_launch import (
     REGISTERS,
     RUNTIME,
+    Block,
+    Rows,
     beta_of,
     block,
     define,
-    launch,
+    launch_rows,
     parts_of,
-    rows_of,
     served,
 )
 from softargmax.core.triton_rows import (
@@ -311,18 +312,22 @@ def _normalize(operation: Any, what: tl.constexpr, i: Any, r: Any) -> None:
         return
     out, lse = (*r, None)[:2]  # logsumexp has one result
     per_row, beta = beta_of(i.beta)
-    rows = rows_of(i.axes, ("out", "lse"), z=i.z, where=i.where, **per_row, out=out, lse=lse)
-    named = (
-        rows.named("where", "hi", "lo", "lse", aligned=("z",) if what.value == LOGSUMEXP.value else ("z", "out")) | beta
-    )
-    named["beta_o"], named["beta_i"] = named["hi_o"], named["hi_i"]
-    named |= {"WHAT": what.value, "MASKED": i.where is not None, "LSE": lse is not None}
-    named |= {"FAST": i.z.dtype.itemsize == out.dtype.itemsize == 2, "VECTOR": 16 // i.z.dtype.itemsize}
+    launch_rows(
+        _choose, i.axes, ("out", "lse"), {"z": i.z, "where": i.where, **per_row, "out": out, "lse": lse},
+        {name: beta[name] for name in ("beta_hi", "beta_lo")}, what=what.value, beta=beta["BETA"],
+        fast=i.z.dtype.itemsize == out.dtype.itemsize == 2,
+    )  # fmt: skip
+
+
+def _choose(rows: Rows, *, what: int, beta: int, fast: bool) -> tuple[Any, Block, dict[str, Any]]:
+    """The kernel for some rows, its block and its arguments."""
+    given, reduces = rows.tensors, what == LOGSUMEXP.value
+    named = rows.named("where", "hi", "lo", "lse", aligned=("z",) if reduces else ("z", "out"))
+    named |= {"beta_o": named["hi_o"], "beta_i": named["hi_i"], "WHAT": what, "BETA": beta, "FAST": fast}
+    named |= {"MASKED": "where" in given, "LSE": "lse" in given, "VECTOR": 16 // given["z"].dtype.itemsize}
     if rows.scores <= REGISTERS:
-        launch(whole_rows, block(rows), **named)
-    else:
-        launch(long_rows, parts_of(rows, i.z, writes=what.value != LOGSUMEXP.value), **named)
-    rows.finish()
+        return whole_rows, block(rows), named
+    return long_rows, parts_of(rows, given["z"], writes=not reduces), named
 
 
 # --- derivatives ------------------------------------------------------------------------------------------------------
@@ -486,11 +491,17 @@ def _vjp(operation: Any, what: tl.constexpr, i: Any, y: Tensor, out: Tensor) -> 
     if not served(y, i.lse, i.g, out):
         define(operation, i, (out,))
         return
-    rows = rows_of(i.axes, ("out",), y=y, lse=i.lse, g=i.g, out=out)
-    named = rows.named(aligned=("y", "g", "out")) | {"beta": float(slope(i.beta)), "WHAT": what.value}
-    named |= {"FAST": out.dtype.itemsize == 2, "VECTOR": 16 // y.dtype.itemsize}
+    launch_rows(
+        _choose_vjp, i.axes, ("out",), {"y": y, "lse": i.lse, "g": i.g, "out": out}, {"beta": float(slope(i.beta))},
+        what=what.value,
+    )  # fmt: skip
+
+
+def _choose_vjp(rows: Rows, *, what: int) -> tuple[Any, Block, dict[str, Any]]:
+    """The kernel for the gradients of some rows, its block and its arguments."""
+    y, out = rows.tensors["y"], rows.tensors["out"]
+    named = rows.named(aligned=("y", "g", "out")) | {"WHAT": what, "FAST": out.dtype.itemsize == 2}
+    named["VECTOR"] = 16 // y.dtype.itemsize
     if rows.scores <= REGISTERS:
-        launch(whole_rows_vjp, block(rows), **named)
-    else:
-        launch(long_rows_vjp, parts_of(rows, y, writes=True), **named)
-    rows.finish()
+        return whole_rows_vjp, block(rows), named
+    return long_rows_vjp, parts_of(rows, y, writes=True), named
