@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import softargmax
+from softargmax.core import dispatch
 from softargmax.core.arrays import as_array, kind_of
+from softargmax.loss.linear_operations import linear_cross_entropy
 from softargmax.normalize.operations import softmax
 
 Z = np.arange(3.0)
@@ -65,6 +67,16 @@ def test_triton_serves_cuda_tensors_only() -> None:
     for z in (Z, torch.ones(3)):
         with softargmax.using("triton"), pytest.raises(RuntimeError, match=r"'triton' was requested.*'native' or"):
             softargmax.softmax(z)
+
+
+def test_kernels_that_never_ran_on_a_gpu_serve_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "has_triton", lambda: True)
+    assert softmax.has_kernel("cuda")
+    assert not linear_cross_entropy.has_kernel("cuda")
+    with softargmax.using("triton"):
+        assert linear_cross_entropy.has_kernel("cuda")
+    assert linear_cross_entropy.has_kernel("cpu")
+    assert not softmax.has_kernel("mps")
 
 
 def test_an_unknown_name_raises() -> None:

@@ -6,7 +6,7 @@ These tests need a GPU (`tools/gpu_run.sh`). All others in this folder run witho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -18,6 +18,13 @@ if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
 N, K, D = 6, 50, 16
+
+
+@pytest.fixture(params=["automatic", "triton"], autouse=True)
+def implementation(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Calls run kernels that have run on a GPU before, or all kernels."""
+    with nullcontext() if request.param == "automatic" else sa.using("triton"):
+        yield
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -120,7 +127,8 @@ def prepared(arguments: tuple[Any, ...], move: Callable[[Any], Any]) -> list[Any
 def both(name: str, calls: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The results and gradients on the CPU, and those on the GPU, of a call that may not wait."""
     function, arguments, options = calls[name]
-    cpu = run(function, prepared(arguments, lambda x: x), options)
+    with sa.using("native"):
+        cpu = run(function, prepared(arguments, lambda x: x), options)
     given, options = prepared(arguments, moved), {key: moved(x) for key, x in options.items()}
     run(function, given, options)  # compiles kernels and fills caches, which may wait
     with without_waiting():

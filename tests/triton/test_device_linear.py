@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -17,6 +17,13 @@ if not torch.cuda.is_available():
 N, D, K = 3000, 256, 20011
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 IGNORED, MASKED = 5, 11
+
+
+@pytest.fixture(autouse=True)
+def triton() -> Iterator[None]:
+    """All calls run the kernels."""
+    with sa.using("triton"):
+        yield
 
 
 def layer(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

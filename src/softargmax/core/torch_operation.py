@@ -142,7 +142,7 @@ class TorchOperation:
         device = "cuda" if name == "triton" else array.device.type
         if name is not None:
             dispatch.check_serves(name, kind_of(array))
-        return device in self.operation.kernels and (device != "cuda" or dispatch.has_triton())
+        return bool(self.operation.has_kernel(device))
 
     def launcher(self, device: str) -> Any:
         """The function (arguments, first, out) -> results of a device's kernel, which is imported at the first call.
@@ -150,9 +150,9 @@ class TorchOperation:
         Under `using("triton")`, tensors in CPU memory are served by Triton's interpreter.
         """
         device = "cuda" if dispatch.requested() == "triton" else device
+        if not self.operation.has_kernel(device):
+            return self.operation.define
         if device not in self.launch:
-            if device == "cuda" and not dispatch.has_triton():
-                return self.operation.define
             self.launch[device] = self.operation.launcher(self.operation.kernel(device), DEVICE)
         return self.launch[device]
 
