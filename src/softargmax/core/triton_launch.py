@@ -33,6 +33,8 @@ EACH = 16
 """The most parts per task, times bytes per score."""
 STAGES = 3
 """Parts of a task that are loaded at once."""
+LONG_WARPS = PART // ELEMENTS
+"""Warps of a block of a long row. Their number changes no result."""
 MANY = AT_ONCE
 """From this number of long rows on, each row has a program."""
 _NUMBERS = 8
@@ -190,7 +192,7 @@ def parts_of(rows: Rows, like: Tensor, *, writes: bool) -> Block:
         "TURNS": turns, "PARTS": shape[1], "SCORES": PART, "STAGES": STAGES, "WHOLE": rows.scores % PART == 0,
     }  # fmt: skip
     programs = tasks * (2 * total + ahead if writes else total) if turns else total
-    return Block((programs,), PART // ELEMENTS, named)
+    return Block((programs,), LONG_WARPS, named)
 
 
 _compiled: dict[Any, Any] = {}
