@@ -18,7 +18,6 @@ import triton.language as tl
 
 from softargmax.core.arrays import row_shape
 from softargmax.core.triton_launch import (
-    ELEMENTS,
     PART,
     RUNTIME,
     Block,
@@ -35,13 +34,16 @@ from softargmax.core.triton_rows import (
     exact_rest,
     is_last,
     load_beta,
+    load_block,
     load_number,
     load_scores,
     load_state,
     load_sum,
     next_task,
     offsets,
+    per_row,
     release,
+    score_numbers,
     store_block,
     store_number,
     store_state,
@@ -169,10 +171,10 @@ def load_of_target(
 
 
 @triton.jit
-def load_weights(weight, at, inside, WEIGHTED: tl.constexpr):
+def load_weights(weight, at, inside, WEIGHTED: tl.constexpr, PIECES: tl.constexpr = 1):
     """The weights of a block of scores, or 1."""
     if WEIGHTED:
-        w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+        w = load_block(weight, at, inside, 0.0, PIECES, False).to(tl.float32)
     else:
         w = tl.full([1, 1], 1.0, tl.float32)
     return w
@@ -184,19 +186,22 @@ def write_any(
     m, a, b, of_p, of_w, ignored, wrong, sign, h, l,
     BETA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, FAST: tl.constexpr,
     SCORES: tl.constexpr,
+    PIECES: tl.constexpr = 1,
 ):  # fmt: skip
     """Write the gradient of scores `first` to `last` of the chosen rows, which may be of any kind, in chunks."""
-    C: tl.constexpr = min(CHUNK, SCORES)
+    C: tl.constexpr = SCORES if SCORES <= 128 else SCORES // 4 if SCORES <= 4 * CHUNK else CHUNK
+    N: tl.constexpr = PIECES * C // SCORES if PIECES > 1 else 1
     for at in range(first, last, C):
-        inside = chosen[:, None] & (tl.arange(0, C) < last - at)[None, :]
-        k = (at + tl.arange(0, C)).to(tl.int64)[None, :]
-        w_at = where_at[:, None] + k * where_k
-        x = marked(load_scores(z, z_at[:, None] + k * z_k, where, w_at, inside, sign, BETA, MASKED, False), m, h)
-        w = load_weights(weight, weight_at[:, None] + k * weight_k, inside, WEIGHTED & SMOOTH)
+        number = score_numbers(C, N)
+        inside = per_row(chosen, N) & (number < last - at)
+        k = at + number.to(tl.int64)
+        z_block, where_block = per_row(z_at, N) + k * z_k, per_row(where_at, N) + k * where_k
+        x = marked(load_scores(z, z_block, where, where_block, inside, sign, BETA, MASKED, False, N), m, h)
+        w = load_weights(weight, per_row(weight_at, N) + k * weight_k, inside, WEIGHTED & SMOOTH, N)
         p = probabilities_of(x, m, a, b, h, l, BETA > 0, FAST)
         g = strange_rows(slopes(p, x, w, of_p, of_w, SMOOTH), x, 0.0, is_limit(m, h), a != a)
         g = finished(g, ignored[:, None], wrong[:, None])
-        store_block(gradient, to[:, None] + k * gradient_k, g, inside, False)
+        store_block(gradient, per_row(to, N) + k * gradient_k, g, inside, False, N)
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -207,27 +212,26 @@ def loss_rows(
     seed_o, seed_i, loss_o, loss_i, gradient_o, gradient_i, gradient_k,
     BETA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, LOSS: tl.constexpr,
     GRADIENT: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr,
-    ALIGN: tl.constexpr, ROWS: tl.constexpr, SCORES: tl.constexpr,
+    ALIGN: tl.constexpr, ROWS: tl.constexpr, SCORES: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """Rows that fit into registers."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    at_k = tl.arange(0, SCORES)
-    k = at_k.to(tl.int64)
+    k = score_numbers(SCORES, PIECES)
     exists = row < count
-    inside = exists[:, None] & (at_k < scores // ALIGN * ALIGN)[None, :]
+    inside = per_row(exists, PIECES) & (k < scores // ALIGN * ALIGN)
+    k = k.to(tl.int64)
     t, ignored, wrong = load_target(target, offsets(row, inner, target_o, target_i, FLAT), exists, scores, ignore_index)
     safe = tl.where(ignored | wrong, 0, t)
     sign, h, l = load_beta(hi, lo, row, exists, beta_hi, beta_lo, BETA)
     z_at, where_at = offsets(row, inner, z_o, z_i, FLAT, ALIGN), offsets(row, inner, where_o, where_i, FLAT)
     weight_at = offsets(row, inner, weight_o, weight_i, FLAT)
-    block_at = z_at[:, None] + k[None, :] * z_k
-    w_at = where_at[:, None] + k[None, :] * where_k
-    x = load_scores(z, block_at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
+    block_at, w_at = per_row(z_at, PIECES) + k * z_k, per_row(where_at, PIECES) + k * where_k
+    x = load_scores(z, block_at, where, w_at, inside, sign, BETA, MASKED, WHOLE, PIECES)
     x_t, w_t = load_of_target(
         z, z_at + safe * z_k, where, where_at + safe * where_k, weight, weight_at + safe * weight_k,
         exists, ignored, sign, MASKED, WEIGHTED,
     )  # fmt: skip
-    w = load_weights(weight, weight_at[:, None] + k[None, :] * weight_k, inside, WEIGHTED & SMOOTH)
+    w = load_weights(weight, per_row(weight_at, PIECES) + k * weight_k, inside, WEIGHTED & SMOOTH, PIECES)
     n, weights, weighted, finite = w_t, w_t, w_t, w_t
     if SMOOTH:
         n, weights, weighted, finite = smoothing_sums(x, w, h, l, VECTOR)
@@ -241,7 +245,7 @@ def loss_rows(
     if any_of(rare):
         rest = exact_rest(
             z, z_at, z_k, where, where_at, where_k, exists, 0, scores, m, sign, h, l,
-            BETA, MASKED, FAST, VECTOR, SCORES,
+            BETA, MASKED, FAST, VECTOR, SCORES, PIECES,
         )  # fmt: skip
         r = tl.where(rare, ratio_of_any(rest, m, h, l, BETA > 0, FAST), r)
     of_row, of_p, of_w, at_t = loss_of(
@@ -256,16 +260,17 @@ def loss_rows(
         g = slopes(probabilities(y, a, b, FAST), x, w, of_p, of_w, SMOOTH)
         strange = ~(tl.abs(of_p) < INF) | (total != total)
         to = offsets(row, inner, gradient_o, gradient_i, FLAT, ALIGN)
+        block_to = per_row(to, PIECES) + k * gradient_k
         if any_of(strange):
             a, b = scale_of(m, r, h, l, BETA > 0, FAST)
             write_any(
                 z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k,
                 strange & exists, 0, scores, m, a, b, of_p, of_w, ignored, wrong, sign, h, l,
-                BETA, MASKED, WEIGHTED, SMOOTH, FAST, SCORES,
+                BETA, MASKED, WEIGHTED, SMOOTH, FAST, SCORES, PIECES,
             )  # fmt: skip
-            store_block(gradient, to[:, None] + k[None, :] * gradient_k, g, inside & ~strange[:, None], False)
+            store_block(gradient, block_to, g, inside & per_row(~strange, PIECES), False, PIECES)
         else:
-            store_block(gradient, to[:, None] + k[None, :] * gradient_k, g, inside, WHOLE)
+            store_block(gradient, block_to, g, inside, WHOLE, PIECES)
         tl.debug_barrier()  # other threads have stored numbers at the targets
         tl.store(gradient + to + safe * gradient_k, at_t.to(gradient.dtype.element_ty), mask=exists)
 
@@ -517,8 +522,8 @@ def run(i: Any, seed: Tensor | None = None, gradient: Tensor | None = None, loss
         "FAST": z.dtype.itemsize == 2, "VECTOR": 16 // z.dtype.itemsize,
     }  # fmt: skip
     if rows.scores <= PART:
-        tile = block(rows, ELEMENTS // 4)
-        launch(loss_rows, _wider(tile, named["SMOOTH"] and tile.named["ROWS"] == 1), **named)
+        tile = block(rows)
+        launch(loss_rows, _wider(tile, named["SMOOTH"]), **named)
     else:
         tile = parts_of(rows, z, writes=gradient is not None)
         states = tile.named["r_parts"]

@@ -28,13 +28,16 @@ from softargmax.core.triton_rows import (
     exact_rest,
     is_last,
     load_beta,
+    load_block,
     load_number,
     load_scores,
     load_state,
     load_sum,
     next_task,
     offsets,
+    per_row,
     release,
+    score_numbers,
     store_block,
     store_number,
     store_state,
@@ -81,22 +84,25 @@ SOFTMAX, LOG_SOFTMAX, LOGSUMEXP = (tl.constexpr(k) for k in range(3))
 def write_any(
     z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, chosen, first, last, m, a, b, log_l, sign, h, l,
     WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, SCORES: tl.constexpr,
+    PIECES: tl.constexpr = 1,
 ):  # fmt: skip
     """Write the results of scores `first` to `last` of the chosen rows, which may be of any kind, in chunks."""
-    C: tl.constexpr = min(CHUNK, SCORES)
+    C: tl.constexpr = SCORES if SCORES <= 128 else SCORES // 4 if SCORES <= 4 * CHUNK else CHUNK
+    N: tl.constexpr = PIECES * C // SCORES if PIECES > 1 else 1
     m_x, h_x, l_x = without_limits(m, h, l)
     nothing = 0.0 if WHAT == SOFTMAX else -INF
     for at in range(first, last, C):
-        inside = chosen[:, None] & (tl.arange(0, C) < last - at)[None, :]
-        k = (at + tl.arange(0, C)).to(tl.int64)[None, :]
-        w_at = where_at[:, None] + k * where_k
-        x = marked(load_scores(z, z_at[:, None] + k * z_k, where, w_at, inside, sign, BETA, MASKED, False), m, h)
+        number = score_numbers(C, N)
+        inside = per_row(chosen, N) & (number < last - at)
+        k = at + number.to(tl.int64)
+        z_block, where_block = per_row(z_at, N) + k * z_k, per_row(where_at, N) + k * where_k
+        x = marked(load_scores(z, z_block, where, where_block, inside, sign, BETA, MASKED, False, N), m, h)
         if WHAT == SOFTMAX:
             result = probabilities_of(x, m, a, b, h, l, BETA > 0, FAST)
         else:
             result = log_probabilities(x, m_x, log_l, h_x, l_x, BETA > 0)
         result = strange_rows(result, x, nothing, is_limit(m, h), log_l != log_l)
-        store_block(out, out_at[:, None] + k * out_k, result, inside, False)
+        store_block(out, per_row(out_at, N) + k * out_k, result, inside, False, N)
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -106,18 +112,18 @@ def whole_rows(
     z_o, z_i, z_k, where_o, where_i, where_k, beta_o, beta_i, out_o, out_i, out_k, lse_o, lse_i,
     WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, LSE: tl.constexpr, FAST: tl.constexpr,
     VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr, ALIGN: tl.constexpr,
-    ROWS: tl.constexpr, SCORES: tl.constexpr,
+    ROWS: tl.constexpr, SCORES: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """Rows that fit into registers."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    at_k = tl.arange(0, SCORES)
-    k = at_k.to(tl.int64)
+    k = score_numbers(SCORES, PIECES)
     exists = row < count
-    inside = exists[:, None] & (at_k < scores // ALIGN * ALIGN)[None, :]
+    inside = per_row(exists, PIECES) & (k < scores // ALIGN * ALIGN)
     sign, h, l = load_beta(hi, lo, offsets(row, inner, beta_o, beta_i, FLAT), exists, beta_hi, beta_lo, BETA)
     z_at, where_at = offsets(row, inner, z_o, z_i, FLAT, ALIGN), offsets(row, inner, where_o, where_i, FLAT)
-    at, w_at = z_at[:, None] + k[None, :] * z_k, where_at[:, None] + k[None, :] * where_k
-    x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
+    k = k.to(tl.int64)
+    at, w_at = per_row(z_at, PIECES) + k * z_k, per_row(where_at, PIECES) + k * where_k
+    x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE, PIECES)
     m = top_of(x)
     shift, magic, low, t_m, power_m = frame(m, h, l, BETA > 0, FAST)
     y = terms(x, shift, magic, low, h, l, BETA > 0, FAST)
@@ -130,7 +136,7 @@ def whole_rows(
         if any_of(rare):
             rest = exact_rest(
                 z, z_at, z_k, where, where_at, where_k, exists, 0, scores, m, sign, h, l,
-                BETA, MASKED, FAST, VECTOR, SCORES,
+                BETA, MASKED, FAST, VECTOR, SCORES, PIECES,
             )  # fmt: skip
             r = tl.where(rare, ratio_of_any(rest, m, h, l, BETA > 0, FAST), r)
     if WHAT == LOGSUMEXP:
@@ -144,22 +150,22 @@ def whole_rows(
             result = log_probabilities(x, m, log_of(r), h, l, BETA > 0)
         strange = total != total
         out_at = offsets(row, inner, out_o, out_i, FLAT, ALIGN)
-        block_at = out_at[:, None] + k[None, :] * out_k
+        block_at = per_row(out_at, PIECES) + k * out_k
         if any_of(strange):
             if WHAT == SOFTMAX and not LSE:
                 rest = exact_rest(
                     z, z_at, z_k, where, where_at, where_k, exists, 0, scores, m, sign, h, l,
-                    BETA, MASKED, FAST, VECTOR, SCORES,
+                    BETA, MASKED, FAST, VECTOR, SCORES, PIECES,
                 )  # fmt: skip
                 r = ratio_of_any(rest, m, h, l, BETA > 0, FAST)
             a, b = scale_of(m, r, h, l, BETA > 0, FAST)
             write_any(
                 z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, strange & exists, 0, scores,
-                m, a, b, log_of(r), sign, h, l, WHAT, BETA, MASKED, FAST, SCORES,
+                m, a, b, log_of(r), sign, h, l, WHAT, BETA, MASKED, FAST, SCORES, PIECES,
             )  # fmt: skip
-            store_block(out, block_at, result, inside & ~strange[:, None], False)
+            store_block(out, block_at, result, inside & per_row(~strange, PIECES), False, PIECES)
         else:
-            store_block(out, block_at, result, inside, WHOLE)
+            store_block(out, block_at, result, inside, WHOLE, PIECES)
     if LSE:
         at_lse = offsets(row, inner, lse_o, lse_i, FLAT)
         tl.store(lse + at_lse, lse_of(m, r, h, l, BETA > 0).to(lse.dtype.element_ty), mask=exists)
@@ -362,28 +368,24 @@ def whole_rows_vjp(
     y_o, y_i, y_k, lse_o, lse_i, g_o, g_i, g_k, out_o, out_i, out_k,
     WHAT: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr,
     ALIGN: tl.constexpr,
-    ROWS: tl.constexpr, SCORES: tl.constexpr,
+    ROWS: tl.constexpr, SCORES: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of rows that fit into registers."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    k = tl.arange(0, SCORES).to(tl.int64)
-    scores = scores // ALIGN * ALIGN
+    k = score_numbers(SCORES, PIECES)
     exists = row < count
-    inside = exists[:, None] & (k < scores)[None, :]
-    nothing = -INF if WHAT == LOG_SOFTMAX else 0.0
-    of_y = tl.load(
-        y + offsets(row, inner, y_o, y_i, FLAT, ALIGN)[:, None] + k[None, :] * y_k, mask=inside, other=nothing
-    )
-    of_g = tl.load(g + offsets(row, inner, g_o, g_i, FLAT, ALIGN)[:, None] + k[None, :] * g_k, mask=inside, other=0.0)
+    inside = per_row(exists, PIECES) & (k < scores // ALIGN * ALIGN)
+    k = k.to(tl.int64)
+    y_at = per_row(offsets(row, inner, y_o, y_i, FLAT, ALIGN), PIECES) + k * y_k
+    g_at = per_row(offsets(row, inner, g_o, g_i, FLAT, ALIGN), PIECES) + k * g_k
+    of_y = load_block(y, y_at, inside, -INF if WHAT == LOG_SOFTMAX else 0.0, PIECES, WHOLE).to(tl.float32)
+    of_g = load_block(g, g_at, inside, 0.0, PIECES, WHOLE).to(tl.float32)
     of_lse = tl.load(lse + offsets(row, inner, lse_o, lse_i, FLAT), mask=exists, other=0.0).to(tl.float32)
-    support, p, of_g, summands = slopes(
-        of_y.to(tl.float32), of_g.to(tl.float32), of_lse, WHAT, tl.float32 if FAST else tl.float64
-    )
-    found = gradient(
-        support, p, of_g, row_sum(summands, VECTOR, tl.float32 if FAST else tl.float64).to(tl.float64), beta, WHAT
-    )
-    out_at = offsets(row, inner, out_o, out_i, FLAT, ALIGN)[:, None] + k[None, :] * out_k
-    store_block(out, out_at, found, inside, WHOLE)
+    KIND: tl.constexpr = tl.float32 if FAST else tl.float64
+    support, p, of_g, summands = slopes(of_y, of_g, of_lse, WHAT, KIND)
+    found = gradient(support, p, of_g, row_sum(summands, VECTOR, KIND).to(tl.float64), beta, WHAT)
+    out_at = per_row(offsets(row, inner, out_o, out_i, FLAT, ALIGN), PIECES) + k * out_k
+    store_block(out, out_at, found, inside, WHOLE, PIECES)
 
 
 @triton.jit
