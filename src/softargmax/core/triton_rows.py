@@ -45,8 +45,8 @@ def load_beta(hi_ptr, lo_ptr, at, inside, beta_hi, beta_lo, BETA: tl.constexpr):
     return sign, hi * sign, lo * sign
 
 
-# Blocks of short rows are loaded and stored as (pieces, rows, scores of a piece). For this shape, Triton chooses a layout
-# in which a thread has scores of one row. So it computes the numbers of one row only.
+# Blocks of short rows are loaded and stored as (pieces, rows, scores of a piece). For this shape, Triton chooses a
+# layout in which a thread has scores of one row. So it computes the numbers of one row only.
 
 
 @triton.jit
@@ -128,7 +128,7 @@ def exact_rest(
 
     Few rows are rare. So their scores are read again, in chunks, and common rows need fewer registers.
     """
-    C: tl.constexpr = SCORES if SCORES <= 128 else SCORES // 4 if SCORES <= 4 * CHUNK else CHUNK
+    C: tl.constexpr = SCORES if SCORES <= 16 else SCORES // 4 if SCORES <= 4 * CHUNK else CHUNK
     N: tl.constexpr = PIECES * C // SCORES if PIECES > 1 else 1
     y = tl.zeros([m.shape[0], C], tl.float32 if FAST else tl.float64)
     ties = tl.zeros([m.shape[0], C], tl.int32)

@@ -301,7 +301,7 @@ def ratio_of_any(rest, m, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr):
 
 @triton.jit
 def fold(x, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr):
-    """Return the maximum of each row of a block, the sum of all terms but one of the largest, and True if it is rare."""
+    """Return the maximum of each row, the sum of all terms but one of the largest, and True for rare rows."""
     m = top_of(x)
     shift, magic, low, t_m, power_m = frame(m, hi, lo, SCALED, FAST)
     y = terms(x, shift, magic, low, hi, lo, SCALED, FAST)

@@ -58,9 +58,6 @@ from softargmax.core.triton_state import (
     is_limit,
     is_rare,
     largest_of,
-    less_one,
-    log1p,
-    lse_of,
     marked,
     probabilities,
     probabilities_of,
@@ -73,78 +70,10 @@ from softargmax.core.triton_state import (
     top_of,
 )
 from softargmax.loss import operations, reference
+from softargmax.loss.triton_formulas import factors_of, finished, loss_of, slopes, smoothing_sums
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@triton.jit
-def smoothing_sums(x, w, hi, lo, VECTOR: tl.constexpr):
-    """Return the number of scores in the support, and the sums of w, of w x and of w over finite scores, in float64."""
-    inside = (x > -INF) | (x != x)
-    weight = tl.where(inside, w, 0.0).to(tl.float64)
-    is_finite = tl.where(x < INF, 1.0, 0.0).to(tl.float64)
-    of_x = tl.where(inside, x, 0.0).to(tl.float64) * (hi.to(tl.float64) + lo.to(tl.float64))[:, None]
-    n = tl.sum(inside.to(tl.int32), axis=1).to(tl.float64)
-    weighted = row_sum(weight * of_x, VECTOR, tl.float64)
-    return n, row_sum(weight, VECTOR, tl.float64), weighted, row_sum(weight * is_finite, VECTOR, tl.float64)
-
-
-@triton.jit
-def loss_of(
-    m, r, hi, lo, x_t, w_t, n, weights, weighted, finite, smoothing, z_loss, SMOOTH: tl.constexpr, SCALED: tl.constexpr
-):
-    """The loss of each row, and three factors of its gradient, in float64.
-
-    The gradient is p_k `of_p` - w_k `of_w` for the classes k != t, and `at_t` for k = t.
-    """
-    lse, log_l = lse_of(m, r, hi, lo, SCALED), log1p(r).to(tl.float64)
-    distance = tl.where(x_t == m, 0.0, x_t.to(tl.float64) - m.to(tl.float64))
-    if SCALED:
-        distance = distance * (hi.to(tl.float64) + lo.to(tl.float64))
-    minus_log_p = tl.where(x_t == -INF, INF + 0.0 * r, log_l - distance)
-    w = w_t.to(tl.float64) * (1.0 - smoothing)
-    loss = tl.where(w == 0.0, 0.0 * r, w * minus_log_p)
-    of_each = w * 0.0
-    total = w
-    if SMOOTH:
-        of_each = smoothing / tl.where(n == 0.0, 1.0, n)
-        total = w + of_each * weights
-        smoothed = tl.where(m == INF, tl.where(finite > 0.0, INF, weights * log_l), weights * lse - weighted)
-        loss += tl.where(weights == 0.0, 0.0 * r, of_each * smoothed)
-    loss += tl.where(z_loss == 0.0, 0.0, z_loss * lse * lse)
-    loss = tl.where((m == -INF) & (r == r), INF, loss)
-    constant = tl.abs(lse) == INF
-    of_z = tl.where(constant | (z_loss == 0.0), 0.0, 2.0 * z_loss * lse)
-    less = less_one(-minus_log_p).to(tl.float64)  # p_t - 1
-    m_t = w + of_each * w_t.to(tl.float64)
-    at_t = (1.0 + less) * (total - m_t + of_z) + m_t * less
-    keep = tl.where(constant, 0.0, 1.0)
-    return loss, (total + of_z) * keep, of_each * keep, tl.where(constant | (x_t == -INF), 0.0, at_t)
-
-
-@triton.jit
-def slopes(p, x, w, of_p, of_w, SMOOTH: tl.constexpr):
-    """The gradient of a block of scores but those of targets. It is 0 outside the support."""
-    slope = p * of_p[:, None]
-    if SMOOTH:
-        slope = tl.where(x == -INF, 0.0, tl.fma(-w, of_w[:, None], slope))
-    return slope
-
-
-@triton.jit
-def finished(results, ignored, wrong):
-    """Set the results of ignored rows to 0, and those of rows whose class is out of range to NaN."""
-    return tl.where(ignored, 0.0, tl.where(wrong, float("nan"), results))
-
-
-@triton.jit
-def factors_of(factor, of_p, of_w, at_t, x_t, ignored, wrong):
-    """The factors of the gradient in float32, times the incoming gradient."""
-    of_p = finished(of_p * factor, ignored, wrong).to(tl.float32)
-    of_w = finished(of_w * factor, ignored, wrong).to(tl.float32)
-    at_t = finished(tl.where(x_t == -INF, 0.0, at_t * factor), ignored, wrong).to(tl.float32)
-    return of_p, of_w, at_t
 
 
 @triton.jit
@@ -189,7 +118,7 @@ def write_any(
     PIECES: tl.constexpr = 1,
 ):  # fmt: skip
     """Write the gradient of scores `first` to `last` of the chosen rows, which may be of any kind, in chunks."""
-    C: tl.constexpr = SCORES if SCORES <= 128 else SCORES // 4 if SCORES <= 4 * CHUNK else CHUNK
+    C: tl.constexpr = SCORES if SCORES <= 16 else SCORES // 4 if SCORES <= 4 * CHUNK else CHUNK
     N: tl.constexpr = PIECES * C // SCORES if PIECES > 1 else 1
     for at in range(first, last, C):
         number = score_numbers(C, N)
@@ -323,6 +252,60 @@ def write_part(
     store_block(gradient, to[:, None] + k * gradient_k, g, inside, WHOLE)
 
 
+@triton.jit
+def fold_parts(
+    z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, m_parts, r_parts, sums, row, count, first,
+    full, last, scores, sign, h, l,
+    BETA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, FAST: tl.constexpr,
+    VECTOR: tl.constexpr, WHOLE: tl.constexpr, PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Compute the states of parts `first` to `last` of a row. Those before `full` have all scores."""
+    for part in tl.range(first, full, num_stages=STAGES):
+        fold_part(
+            z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, m_parts, r_parts, sums, row,
+            count, part, scores, sign, h, l,
+            BETA, MASKED, WEIGHTED, SMOOTH, FAST, VECTOR, True, PARTS, SCORES,
+        )  # fmt: skip
+    if not WHOLE:
+        if full < last:
+            fold_part(
+                z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, m_parts, r_parts, sums,
+                row, count, full, scores, sign, h, l,
+                BETA, MASKED, WEIGHTED, SMOOTH, FAST, VECTOR, False, PARTS, SCORES,
+            )  # fmt: skip
+
+
+@triton.jit
+def write_parts(
+    z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k, first, full, last,
+    scores, sign, m, a, b, of_p, of_w, ignored, wrong, h, l,
+    BETA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, FAST: tl.constexpr,
+    WHOLE: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of parts `first` to `last` of a row, from the last to the first."""
+    if any_of(is_limit(m, h) | ~(tl.abs(of_p) < INF) | (a != a)):
+        write_any(
+            z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k,
+            m == m, first * SCORES, tl.minimum(last * SCORES, scores),
+            m, a, b, of_p, of_w, ignored, wrong, sign, h, l,
+            BETA, MASKED, WEIGHTED, SMOOTH, FAST, SCORES,
+        )  # fmt: skip
+    else:
+        if not WHOLE:
+            if full < last:
+                write_part(
+                    z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to,
+                    gradient_k, full, scores, sign, m, a, b, of_p, of_w, ignored, wrong, h, l,
+                    BETA, MASKED, WEIGHTED, SMOOTH, FAST, False, SCORES,
+                )  # fmt: skip
+        for part in tl.range(first, full, num_stages=STAGES):
+            write_part(
+                z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k,
+                first + full - 1 - part, scores, sign, m, a, b, of_p, of_w, ignored, wrong, h, l,
+                BETA, MASKED, WEIGHTED, SMOOTH, FAST, True, SCORES,
+            )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=RUNTIME)
 def loss_parts(
     z, where, weight, target, hi, lo, seed, loss, gradient, m_parts, r_parts, numbers, sums, tickets, done,
@@ -354,19 +337,11 @@ def loss_parts(
         full = tl.minimum(last, scores // SCORES)  # the end of the parts that have all scores
         m, a, b, of_p, of_w, at_t = h, h, h, h, h, h
         if reads:
-            for part in tl.range(first, full, num_stages=STAGES):
-                fold_part(
-                    z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, m_parts, r_parts, sums, row,
-                    count, part, scores, sign, h, l,
-                    BETA, MASKED, WEIGHTED, SMOOTH, FAST, VECTOR, True, PARTS, SCORES,
-                )  # fmt: skip
-            if not WHOLE:
-                if full < last:
-                    fold_part(
-                        z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, m_parts, r_parts, sums,
-                        row, count, full, scores, sign, h, l,
-                        BETA, MASKED, WEIGHTED, SMOOTH, FAST, VECTOR, False, PARTS, SCORES,
-                    )  # fmt: skip
+            fold_parts(
+                z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, m_parts, r_parts, sums, row,
+                count, first, full, last, scores, sign, h, l,
+                BETA, MASKED, WEIGHTED, SMOOTH, FAST, VECTOR, WHOLE, PARTS, SCORES, STAGES,
+            )  # fmt: skip
             if TURNS:
                 merges = is_last(done, row, tasks)
             else:
@@ -408,27 +383,11 @@ def loss_parts(
                 of_p, of_w = load_number(numbers, row, 3), load_number(numbers, row, 4)
                 at_t = load_number(numbers, row, 5)
             to = offsets(one, inner, gradient_o, gradient_i, FLAT, ALIGN)
-            if any_of(is_limit(m, h) | ~(tl.abs(of_p) < INF) | (a != a)):
-                write_any(
-                    z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k,
-                    m == m, first * SCORES, tl.minimum(last * SCORES, scores),
-                    m, a, b, of_p, of_w, ignored, wrong, sign, h, l,
-                    BETA, MASKED, WEIGHTED, SMOOTH, FAST, SCORES,
-                )  # fmt: skip
-            else:
-                if not WHOLE:
-                    if full < last:
-                        write_part(
-                            z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to,
-                            gradient_k, full, scores, sign, m, a, b, of_p, of_w, ignored, wrong, h, l,
-                            BETA, MASKED, WEIGHTED, SMOOTH, FAST, False, SCORES,
-                        )  # fmt: skip
-                for part in tl.range(first, full, num_stages=STAGES):
-                    write_part(
-                        z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k,
-                        first + full - 1 - part, scores, sign, m, a, b, of_p, of_w, ignored, wrong, h, l,
-                        BETA, MASKED, WEIGHTED, SMOOTH, FAST, True, SCORES,
-                    )  # fmt: skip
+            write_parts(
+                z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k,
+                first, full, last, scores, sign, m, a, b, of_p, of_w, ignored, wrong, h, l,
+                BETA, MASKED, WEIGHTED, SMOOTH, FAST, WHOLE, SCORES, STAGES,
+            )  # fmt: skip
             here = (safe // SCORES >= first) & (safe // SCORES < last)
             tl.debug_barrier()  # other threads have stored numbers at the target
             tl.store(gradient + to + safe * gradient_k, at_t.to(gradient.dtype.element_ty), mask=here)

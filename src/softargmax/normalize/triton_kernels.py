@@ -46,7 +46,6 @@ from softargmax.core.triton_rows import (
 from softargmax.core.triton_state import (
     INF,
     any_of,
-    exp_block,
     fold,
     frame,
     inverse_of,
@@ -70,11 +69,12 @@ from softargmax.core.triton_state import (
     without_limits,
 )
 from softargmax.normalize import operations
+from softargmax.normalize.triton_derivatives import LOG_SOFTMAX, SOFTMAX, gradient, parts_vjp, slopes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SOFTMAX, LOG_SOFTMAX, LOGSUMEXP = (tl.constexpr(k) for k in range(3))
+LOGSUMEXP = tl.constexpr(2)
 
 
 # --- softmax, log_softmax, logsumexp ----------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def write_any(
     PIECES: tl.constexpr = 1,
 ):  # fmt: skip
     """Write the results of scores `first` to `last` of the chosen rows, which may be of any kind, in chunks."""
-    C: tl.constexpr = SCORES if SCORES <= 128 else SCORES // 4 if SCORES <= 4 * CHUNK else CHUNK
+    C: tl.constexpr = SCORES if SCORES <= 16 else SCORES // 4 if SCORES <= 4 * CHUNK else CHUNK
     N: tl.constexpr = PIECES * C // SCORES if PIECES > 1 else 1
     m_x, h_x, l_x = without_limits(m, h, l)
     nothing = 0.0 if WHAT == SOFTMAX else -INF
@@ -211,6 +211,52 @@ def write_part(
     store_block(out, out_at[:, None] + k * out_k, result, inside, WHOLE)
 
 
+@triton.jit
+def fold_parts(
+    z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, first, full, last, scores, sign, h, l,
+    BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, WHOLE: tl.constexpr,
+    PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Compute the states of parts `first` to `last` of a row. Those before `full` have all scores."""
+    for part in tl.range(first, full, num_stages=STAGES):
+        fold_part(
+            z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, part, scores, sign, h, l,
+            BETA, MASKED, FAST, VECTOR, True, PARTS, SCORES,
+        )  # fmt: skip
+    if not WHOLE:
+        if full < last:
+            fold_part(
+                z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, full, scores, sign, h, l,
+                BETA, MASKED, FAST, VECTOR, False, PARTS, SCORES,
+            )  # fmt: skip
+
+
+@triton.jit
+def write_parts(
+    z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, first, full, last, scores, sign, m, a, b, log_l, h, l,
+    WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, WHOLE: tl.constexpr,
+    SCORES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Write the results of parts `first` to `last` of a row, from the last to the first."""
+    if any_of(is_limit(m, h) | (log_l != log_l)):
+        write_any(
+            z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, m == m, first * SCORES,
+            tl.minimum(last * SCORES, scores), m, a, b, log_l, sign, h, l, WHAT, BETA, MASKED, FAST, SCORES,
+        )  # fmt: skip
+    else:
+        if not WHOLE:
+            if full < last:
+                write_part(
+                    z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, full, scores, sign,
+                    m, a, b, log_l, h, l, WHAT, BETA, MASKED, FAST, False, SCORES,
+                )  # fmt: skip
+        for part in tl.range(first, full, num_stages=STAGES):
+            write_part(
+                z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, first + full - 1 - part, scores,
+                sign, m, a, b, log_l, h, l, WHAT, BETA, MASKED, FAST, True, SCORES,
+            )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=RUNTIME)
 def long_rows(
     z, where, hi, lo, out, lse, m_parts, r_parts, numbers, tickets, done,
@@ -236,17 +282,10 @@ def long_rows(
         where_at = offsets(one, inner, where_o, where_i, FLAT)
         m, a, b, log_l = h, h, h, h
         if reads:
-            for part in tl.range(first, full, num_stages=STAGES):
-                fold_part(
-                    z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, part, scores, sign, h, l,
-                    BETA, MASKED, FAST, VECTOR, True, PARTS, SCORES,
-                )  # fmt: skip
-            if not WHOLE:
-                if full < last:
-                    fold_part(
-                        z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, full, scores, sign, h, l,
-                        BETA, MASKED, FAST, VECTOR, False, PARTS, SCORES,
-                    )  # fmt: skip
+            fold_parts(
+                z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, first, full, last, scores, sign, h, l,
+                BETA, MASKED, FAST, VECTOR, WHOLE, PARTS, SCORES, STAGES,
+            )  # fmt: skip
             if TURNS:
                 merges = is_last(done, row, tasks)
             else:
@@ -274,23 +313,10 @@ def long_rows(
                 wait_for(done, row, tasks)
                 m, log_l = load_number(numbers, row, 0), load_number(numbers, row, 3)
                 a, b = load_number(numbers, row, 1), load_number(numbers, row, 2)
-            if any_of(is_limit(m, h) | (log_l != log_l)):
-                write_any(
-                    z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, m == m, first * SCORES,
-                    tl.minimum(last * SCORES, scores), m, a, b, log_l, sign, h, l, WHAT, BETA, MASKED, FAST, SCORES,
-                )  # fmt: skip
-            else:
-                if not WHOLE:
-                    if full < last:
-                        write_part(
-                            z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, full, scores, sign,
-                            m, a, b, log_l, h, l, WHAT, BETA, MASKED, FAST, False, SCORES,
-                        )  # fmt: skip
-                for part in tl.range(first, full, num_stages=STAGES):
-                    write_part(
-                        z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, first + full - 1 - part, scores,
-                        sign, m, a, b, log_l, h, l, WHAT, BETA, MASKED, FAST, True, SCORES,
-                    )  # fmt: skip
+            write_parts(
+                z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, first, full, last, scores, sign,
+                m, a, b, log_l, h, l, WHAT, BETA, MASKED, FAST, WHOLE, SCORES, STAGES,
+            )  # fmt: skip
 
 
 def softmax(i: Any, r: Any) -> None:
@@ -334,34 +360,6 @@ def _normalize(operation: Any, what: tl.constexpr, i: Any, r: Any) -> None:
 # --- derivatives ------------------------------------------------------------------------------------------------------
 
 
-@triton.jit
-def slopes(y, g, lse, WHAT: tl.constexpr, KIND: tl.constexpr):
-    """Return the support, p, g, and the terms of the sum in each row's gradient. They are 0 outside the support."""
-    if WHAT == LOG_SOFTMAX:
-        inside = (y != -INF) & (lse != INF)[:, None]
-        p = tl.where(inside, exp_block(tl.where(inside, y, 0.0)), 0.0)
-    else:
-        inside = (y != 0.0) & (lse != INF)[:, None]
-        p = tl.where(inside, y, 0.0)
-    g = tl.where(inside, g, 0.0)
-    summands = g.to(KIND)
-    if WHAT == SOFTMAX:
-        summands = p.to(KIND) * summands
-    return inside, p, g, summands
-
-
-@triton.jit
-def gradient(inside, p, g, total, beta, WHAT: tl.constexpr):
-    """beta p (g - <p, g>), or beta (g - p <1, g>). `total` is the sum of the row, in float64."""
-    a = total.to(tl.float32)
-    b = (total - a.to(tl.float64)).to(tl.float32)
-    if WHAT == SOFTMAX:
-        slope = p * ((g - a[:, None]) - b[:, None])
-    else:
-        slope = tl.fma(-p, b[:, None], tl.fma(-p, a[:, None], g))
-    return tl.where(inside, slope * beta, 0.0)
-
-
 @triton.jit(do_not_specialize=RUNTIME)
 def whole_rows_vjp(
     y, lse, g, out, count, inner, scores, beta,
@@ -388,31 +386,6 @@ def whole_rows_vjp(
     store_block(out, out_at, found, inside, WHOLE, PIECES)
 
 
-@triton.jit
-def part_vjp(
-    y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, part, scores, of_lse, total, beta,
-    WHAT: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, WRITES: tl.constexpr, WHOLE: tl.constexpr,
-    PARTS: tl.constexpr, SCORES: tl.constexpr,
-):  # fmt: skip
-    """Compute the sum of a part of a row, or write its gradient."""
-    k = (part * tl.full([], SCORES, tl.int64) + tl.arange(0, SCORES).to(tl.int64))[None, :]
-    inside = tl.arange(0, SCORES)[None, :] < scores - part * SCORES
-    if WHOLE:
-        of_y, of_g = tl.load(y + y_at[:, None] + k * y_k), tl.load(g + g_at[:, None] + k * g_k)
-    else:
-        nothing = -INF if WHAT == LOG_SOFTMAX else 0.0
-        of_y = tl.load(y + y_at[:, None] + k * y_k, mask=inside, other=nothing)
-        of_g = tl.load(g + g_at[:, None] + k * g_k, mask=inside, other=0.0)
-    KIND: tl.constexpr = tl.float32 if FAST else tl.float64
-    support, p, of_g, summands = slopes(of_y.to(tl.float32), of_g.to(tl.float32), of_lse, WHAT, KIND)
-    if WRITES:
-        found = gradient(support, p, of_g, total, beta, WHAT)
-        store_block(out, out_at[:, None] + k * out_k, found, inside, WHOLE)
-    else:
-        of_part = row_sum(summands, VECTOR, KIND).to(tl.float64)
-        tl.store(r_parts + row * PARTS + part + tl.zeros([1], tl.int64), of_part)
-
-
 @triton.jit(do_not_specialize=RUNTIME)
 def long_rows_vjp(
     y, lse, g, out, r_parts, tickets, done, count, inner, scores, parts, each, tasks, ahead, beta,
@@ -437,17 +410,10 @@ def long_rows_vjp(
         of_lse = tl.load(lse + offsets(one, inner, lse_o, lse_i, FLAT)).to(tl.float32)
         total = tl.zeros([1], tl.float64)
         if reads:
-            for part in tl.range(first, full, num_stages=STAGES):
-                part_vjp(
-                    y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, part, scores, of_lse, total, beta,
-                    WHAT, FAST, VECTOR, False, True, PARTS, SCORES,
-                )  # fmt: skip
-            if not WHOLE:
-                if full < last:
-                    part_vjp(
-                        y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, full, scores, of_lse, total,
-                        beta, WHAT, FAST, VECTOR, False, False, PARTS, SCORES,
-                    )  # fmt: skip
+            parts_vjp(
+                y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, first, full, last, scores, of_lse, total,
+                beta, WHAT, FAST, VECTOR, False, WHOLE, PARTS, SCORES, STAGES,
+            )  # fmt: skip
             if TURNS:
                 if is_last(done, row, tasks):
                     of_row = load_sum(r_parts, row, parts, PARTS)
@@ -461,17 +427,10 @@ def long_rows_vjp(
             if TURNS:
                 wait_for(done, row, tasks)
                 total = tl.load(r_parts + row * PARTS + tl.zeros([1], tl.int64), cache_modifier=".cg")
-            if not WHOLE:
-                if full < last:
-                    part_vjp(
-                        y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, full, scores, of_lse, total,
-                        beta, WHAT, FAST, VECTOR, True, False, PARTS, SCORES,
-                    )  # fmt: skip
-            for part in tl.range(first, full, num_stages=STAGES):
-                part_vjp(
-                    y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, first + full - 1 - part, scores,
-                    of_lse, total, beta, WHAT, FAST, VECTOR, True, True, PARTS, SCORES,
-                )  # fmt: skip
+            parts_vjp(
+                y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, first, full, last, scores, of_lse, total,
+                beta, WHAT, FAST, VECTOR, True, WHOLE, PARTS, SCORES, STAGES,
+            )  # fmt: skip
 
 
 def softmax_vjp(i: Any, r: Any) -> None:
