@@ -129,7 +129,7 @@ def exact_rest(
     Few rows are rare. So their scores are read again, in chunks, and common rows need fewer registers.
     """
     C: tl.constexpr = SCORES if SCORES <= 16 else SCORES // 4 if SCORES <= 4 * CHUNK else CHUNK
-    N: tl.constexpr = PIECES * C // SCORES if PIECES > 1 else 1
+    N: tl.constexpr = PIECES * C // SCORES if PIECES * C > SCORES else 1
     y = tl.zeros([m.shape[0], C], tl.float32 if FAST else tl.float64)
     ties = tl.zeros([m.shape[0], C], tl.int32)
     for at in range(0, SCORES, C):

@@ -119,7 +119,7 @@ def write_any(
 ):  # fmt: skip
     """Write the gradient of scores `first` to `last` of the chosen rows, which may be of any kind, in chunks."""
     C: tl.constexpr = SCORES if SCORES <= 16 else SCORES // 4 if SCORES <= 4 * CHUNK else CHUNK
-    N: tl.constexpr = PIECES * C // SCORES if PIECES > 1 else 1
+    N: tl.constexpr = PIECES * C // SCORES if PIECES * C > SCORES else 1
     for at in range(first, last, C):
         number = score_numbers(C, N)
         inside = per_row(chosen, N) & (number < last - at)
