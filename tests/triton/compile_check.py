@@ -25,7 +25,7 @@ from softargmax.loss import triton_linear
 from softargmax.loss.arguments import CrossEntropy, Layer, LinearCrossEntropy, LossOptions
 from softargmax.normalize import operations, triton_kernels
 
-SHAPES = ((4096, 100), (4096, 1000), (4096, 4096), (4096, 16384), (64, 131072))
+SHAPES = ((4096, 100), (4096, 1000), (4096, 4096), (4096, 16384), (64, 131072), (512, 100000))
 
 
 def launches() -> list[Launch]:

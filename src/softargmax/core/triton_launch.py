@@ -24,14 +24,17 @@ PART = 1 << 13
 STRIDED = 1 << 9
 """The longest row that is read with a stride. Blocks of 16 such rows fit into registers."""
 _WARPS = 16
+_SHORT_WARPS = 4
 RUNTIME = ("count", "parts", "each", "tasks", "ahead", "ignore_index")
 """Numbers for which Triton compiles no kernels of their own."""
 AT_ONCE = 264
 """Tasks that are read before the first write, two for each multiprocessor of an H100."""
 EACH = 16
 """The most parts per task, times bytes per score."""
-STAGES = 3
+STAGES = 2
 """Parts of a task that are loaded at once."""
+LONG_WARPS = PART // ELEMENTS
+"""Warps of a block of a long row. Their number changes no result."""
 MANY = AT_ONCE
 """From this number of long rows on, each row has a program."""
 _NUMBERS = 8
@@ -160,20 +163,29 @@ class Block(NamedTuple):
     named: dict[str, Any]
 
 
-def block(rows: Rows, several: int = ELEMENTS // 2) -> Block:
+def block(rows: Rows) -> Block:
     """The block of a kernel that holds whole rows in registers.
 
-    A thread has 32 scores of one row. If a block has several rows, whose numbers per row need registers too, a warp has
-    `several` scores. If the scores of a row are not next to each other in memory, a block has at least 8 rows, so that
-    memory is read in pieces of at least 32 bytes.
+    A thread has 16 or 32 scores of one row. So a row of at most 1,024 scores has some lanes of a warp, and a block has
+    four warps. If the scores of a row are not next to each other in memory, a block has at least 8 rows, so that memory
+    is read in pieces of at least 32 bytes.
     """
     scores = next_power_of_2(rows.scores)
     name, own = next(iter(rows.strides.items()))
-    least = 32 // rows.tensors[name].element_size() if own[2] != 1 and own[1] == 1 else 1
-    count = min(max(several // scores, least), next_power_of_2(rows.total))
-    warps = max(count * scores // (ELEMENTS if count == 1 else several), 1)
+    size = rows.tensors[name].element_size()
+    lanes = max(1, scores // 16) if scores <= 128 else min(scores // 32, 32)  # the order of sums: triton_state.row_sum
+    count, pieces = 1, 1
+    if own[2] != 1 and own[1] == 1:
+        count = min(max(ELEMENTS // 2 // scores, 32 // size), next_power_of_2(rows.total))
+        warps = max(count * scores // (ELEMENTS if count == 1 else ELEMENTS // 2), 1)
+    elif scores <= ELEMENTS:
+        count = min(_SHORT_WARPS * 32 // lanes, next_power_of_2(rows.total))
+        warps = max(1, count * lanes // 32)
+        pieces = max(1, scores // (lanes * (16 // size))) if count > 1 else 1
+    else:
+        warps = min(scores // ELEMENTS, _WARPS)
     whole = rows.scores == scores and rows.total % count == 0
-    named = {"ROWS": count, "SCORES": scores, "WHOLE": whole}
+    named = {"ROWS": count, "SCORES": scores, "WHOLE": whole, "PIECES": pieces}
     return Block((cdiv(rows.total, count),), min(warps, _WARPS), named)
 
 
@@ -199,7 +211,7 @@ def parts_of(rows: Rows, like: Tensor, *, writes: bool) -> Block:
         "TURNS": turns, "PARTS": shape[1], "SCORES": PART, "STAGES": STAGES, "WHOLE": rows.scores % PART == 0,
     }  # fmt: skip
     programs = tasks * (2 * total + ahead if writes else total) if turns else total
-    return Block((programs,), PART // ELEMENTS, named)
+    return Block((programs,), LONG_WARPS, named)
 
 
 _compiled: dict[Any, Any] = {}

@@ -45,51 +45,99 @@ def load_beta(hi_ptr, lo_ptr, at, inside, beta_hi, beta_lo, BETA: tl.constexpr):
     return sign, hi * sign, lo * sign
 
 
+# Blocks of short rows are loaded and stored as (pieces, rows, scores of a piece). For this shape, Triton chooses a
+# layout in which a thread has scores of one row. So it computes the numbers of one row only.
+
+
+@triton.jit
+def score_numbers(SCORES: tl.constexpr, PIECES: tl.constexpr):
+    """The numbers of the scores of a row, in the shape of a block."""
+    if PIECES == 1:
+        k = tl.arange(0, SCORES)[None, :]
+    else:
+        k = tl.arange(0, PIECES)[:, None, None] * (SCORES // PIECES) + tl.arange(0, SCORES // PIECES)[None, None, :]
+    return k
+
+
+@triton.jit
+def per_row(numbers, PIECES: tl.constexpr):
+    """A number per row, in the shape of a block."""
+    return numbers[:, None] if PIECES == 1 else numbers[None, :, None]
+
+
+@triton.jit
+def flat(x, PIECES: tl.constexpr):
+    """A block as (rows, scores)."""
+    if PIECES > 1:
+        x = tl.reshape(tl.permute(x, (1, 0, 2)), [x.shape[1], x.shape[0] * x.shape[2]])
+    return x
+
+
+@triton.jit
+def in_pieces(x, PIECES: tl.constexpr):
+    """A block (rows, scores) in the shape in which it is stored."""
+    if PIECES > 1:
+        x = tl.permute(tl.reshape(x, [x.shape[0], PIECES, x.shape[1] // PIECES]), (1, 0, 2))
+    return x
+
+
+@triton.jit
+def load_block(ptr, at, inside, other, PIECES: tl.constexpr, WHOLE: tl.constexpr):
+    """Load a block of numbers as (rows, scores)."""
+    if WHOLE:
+        x = tl.load(ptr + at)
+    else:
+        x = tl.load(ptr + at, mask=inside, other=other)
+    return flat(x, PIECES)
+
+
 @triton.jit
 def load_scores(
-    z_ptr, at, where_ptr, where_at, inside, sign, BETA: tl.constexpr, MASKED: tl.constexpr, WHOLE: tl.constexpr
-):
+    z_ptr, at, where_ptr, where_at, inside, sign, BETA: tl.constexpr, MASKED: tl.constexpr, WHOLE: tl.constexpr,
+    PIECES: tl.constexpr = 1,
+):  # fmt: skip
     """Load a block of scores times the sign of beta. Scores outside the support are -inf.
 
     WHOLE tells that `inside` is true everywhere.
     """
-    if WHOLE:
-        x = tl.load(z_ptr + at).to(tl.float32)
-    else:
-        x = tl.load(z_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    x = load_block(z_ptr, at, inside, 0.0, PIECES, WHOLE).to(tl.float32)
     if BETA != UNIT:
         x = x * sign[:, None]
     if MASKED:
         inside = inside & (tl.load(where_ptr + where_at, mask=inside, other=0) != 0)
-    return x if WHOLE and not MASKED else tl.where(inside, x, -INF)
+    return x if WHOLE and not MASKED else tl.where(flat(inside, PIECES), x, -INF)
 
 
 @triton.jit
-def store_block(ptr, at, values, inside, WHOLE: tl.constexpr):
+def store_block(ptr, at, values, inside, WHOLE: tl.constexpr, PIECES: tl.constexpr = 1):
     """Store a block in the dtype of the memory."""
+    values = in_pieces(values, PIECES).to(ptr.dtype.element_ty)
     if WHOLE:
-        tl.store(ptr + at, values.to(ptr.dtype.element_ty), eviction_policy="evict_first")
+        tl.store(ptr + at, values, eviction_policy="evict_first")
     else:
-        tl.store(ptr + at, values.to(ptr.dtype.element_ty), mask=inside, eviction_policy="evict_first")
+        tl.store(ptr + at, values, mask=inside, eviction_policy="evict_first")
 
 
 @triton.jit
 def exact_rest(
     z, z_at, z_k, where, where_at, where_k, exists, first, scores, m, sign, hi, lo,
     BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, SCORES: tl.constexpr,
+    PIECES: tl.constexpr = 1,
 ):  # fmt: skip
     """The sum of all terms but one of the largest, for rows of any kind, over SCORES scores from number `first` on.
 
     Few rows are rare. So their scores are read again, in chunks, and common rows need fewer registers.
     """
-    C: tl.constexpr = min(CHUNK, SCORES)
+    C: tl.constexpr = SCORES if SCORES <= 16 else SCORES // 4 if SCORES <= 4 * CHUNK else CHUNK
+    N: tl.constexpr = PIECES * C // SCORES if PIECES * C > SCORES else 1
     y = tl.zeros([m.shape[0], C], tl.float32 if FAST else tl.float64)
     ties = tl.zeros([m.shape[0], C], tl.int32)
     for at in range(0, SCORES, C):
-        inside = exists[:, None] & (tl.arange(0, C) < scores - first - at)[None, :]
-        k = (first + at + tl.arange(0, C)).to(tl.int64)[None, :]
-        w_at = where_at[:, None] + k * where_k
-        x = load_scores(z, z_at[:, None] + k * z_k, where, w_at, inside, sign, BETA, MASKED, False)
+        number = score_numbers(C, N)
+        inside = per_row(exists, N) & (number < scores - first - at)
+        k = first + at + number.to(tl.int64)
+        z_block, where_block = per_row(z_at, N) + k * z_k, per_row(where_at, N) + k * where_k
+        x = load_scores(z, z_block, where, where_block, inside, sign, BETA, MASKED, False, N)
         more, tied = terms_of_any(x, m, hi, lo, BETA > 0, FAST)
         y += more.to(y.dtype)
         ties += tied.to(tl.int32)

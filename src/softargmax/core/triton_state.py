@@ -139,12 +139,13 @@ def _from_bottom(x, LEFT: tl.constexpr):
 def row_sum(x, VECTOR: tl.constexpr, KIND: tl.constexpr):
     """The sum of each row of a block (rows, n), in the dtype KIND. n is a power of two.
 
-    The tree is fixed, and each of its sums has two terms. The order suits the layout that Triton chooses: first the
+    The tree is fixed, and each of its sums has two terms. The order suits the layouts of triton_launch.block: first the
     VECTOR neighbours that a thread loads at once, then the other numbers of a thread, then lanes, then warps.
     """
     N: tl.constexpr = x.shape[1]
+    LEFT: tl.constexpr = N // 32 if N > 1024 else (32 if N == 1024 else 16 if N == 512 else 8 if N > 64 else N // 16)
     x = _from_bottom(x.to(KIND), N // VECTOR if N > VECTOR else 1)
-    x = _from_top(x, N // 32 if N > 1024 else 32)
+    x = _from_top(x, LEFT if LEFT > 0 else 1)
     x = _from_bottom(x, x.shape[1] // 32 if x.shape[1] > 32 else 1)
     return tl.reshape(_from_bottom(x, 1), [x.shape[0]])
 
@@ -300,7 +301,7 @@ def ratio_of_any(rest, m, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr):
 
 @triton.jit
 def fold(x, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr):
-    """Return the maximum of each row of a block, the sum of all terms but one of the largest, and True if it is rare."""
+    """Return the maximum of each row, the sum of all terms but one of the largest, and True for rare rows."""
     m = top_of(x)
     shift, magic, low, t_m, power_m = frame(m, hi, lo, SCALED, FAST)
     y = terms(x, shift, magic, low, hi, lo, SCALED, FAST)

@@ -18,7 +18,6 @@ import triton.language as tl
 
 from softargmax.core.arrays import row_shape
 from softargmax.core.triton_launch import (
-    ELEMENTS,
     PART,
     RUNTIME,
     Block,
@@ -35,13 +34,16 @@ from softargmax.core.triton_rows import (
     exact_rest,
     is_last,
     load_beta,
+    load_block,
     load_number,
     load_scores,
     load_state,
     load_sum,
     next_task,
     offsets,
+    per_row,
     release,
+    score_numbers,
     store_block,
     store_number,
     store_state,
@@ -56,9 +58,6 @@ from softargmax.core.triton_state import (
     is_limit,
     is_rare,
     largest_of,
-    less_one,
-    log1p,
-    lse_of,
     marked,
     probabilities,
     probabilities_of,
@@ -71,80 +70,12 @@ from softargmax.core.triton_state import (
     top_of,
 )
 from softargmax.loss import operations, reference
+from softargmax.loss.triton_formulas import factors_of, finished, loss_of, slopes, smoothing_sums
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from softargmax.loss.arguments import LossOptions
-
-
-@triton.jit
-def smoothing_sums(x, w, hi, lo, VECTOR: tl.constexpr):
-    """Return the number of scores in the support, and the sums of w, of w x and of w over finite scores, in float64."""
-    inside = (x > -INF) | (x != x)
-    weight = tl.where(inside, w, 0.0).to(tl.float64)
-    is_finite = tl.where(x < INF, 1.0, 0.0).to(tl.float64)
-    of_x = tl.where(inside, x, 0.0).to(tl.float64) * (hi.to(tl.float64) + lo.to(tl.float64))[:, None]
-    n = tl.sum(inside.to(tl.int32), axis=1).to(tl.float64)
-    weighted = row_sum(weight * of_x, VECTOR, tl.float64)
-    return n, row_sum(weight, VECTOR, tl.float64), weighted, row_sum(weight * is_finite, VECTOR, tl.float64)
-
-
-@triton.jit
-def loss_of(
-    m, r, hi, lo, x_t, w_t, n, weights, weighted, finite, smoothing, z_loss, SMOOTH: tl.constexpr, SCALED: tl.constexpr
-):
-    """The loss of each row, and three factors of its gradient, in float64.
-
-    The gradient is p_k `of_p` - w_k `of_w` for the classes k != t, and `at_t` for k = t.
-    """
-    lse, log_l = lse_of(m, r, hi, lo, SCALED), log1p(r).to(tl.float64)
-    distance = tl.where(x_t == m, 0.0, x_t.to(tl.float64) - m.to(tl.float64))
-    if SCALED:
-        distance = distance * (hi.to(tl.float64) + lo.to(tl.float64))
-    minus_log_p = tl.where(x_t == -INF, INF + 0.0 * r, log_l - distance)
-    w = w_t.to(tl.float64) * (1.0 - smoothing)
-    loss = tl.where(w == 0.0, 0.0 * r, w * minus_log_p)
-    of_each = w * 0.0
-    total = w
-    if SMOOTH:
-        of_each = smoothing / tl.where(n == 0.0, 1.0, n)
-        total = w + of_each * weights
-        smoothed = tl.where(m == INF, tl.where(finite > 0.0, INF, weights * log_l), weights * lse - weighted)
-        loss += tl.where(weights == 0.0, 0.0 * r, of_each * smoothed)
-    loss += tl.where(z_loss == 0.0, 0.0, z_loss * lse * lse)
-    loss = tl.where((m == -INF) & (r == r), INF, loss)
-    constant = tl.abs(lse) == INF
-    of_z = tl.where(constant | (z_loss == 0.0), 0.0, 2.0 * z_loss * lse)
-    less = less_one(-minus_log_p).to(tl.float64)  # p_t - 1
-    m_t = w + of_each * w_t.to(tl.float64)
-    at_t = (1.0 + less) * (total - m_t + of_z) + m_t * less
-    keep = tl.where(constant, 0.0, 1.0)
-    return loss, (total + of_z) * keep, of_each * keep, tl.where(constant | (x_t == -INF), 0.0, at_t)
-
-
-@triton.jit
-def slopes(p, x, w, of_p, of_w, SMOOTH: tl.constexpr):
-    """The gradient of a block of scores but those of targets. It is 0 outside the support."""
-    slope = p * of_p[:, None]
-    if SMOOTH:
-        slope = tl.where(x == -INF, 0.0, tl.fma(-w, of_w[:, None], slope))
-    return slope
-
-
-@triton.jit
-def finished(results, ignored, wrong):
-    """Set the results of ignored rows to 0, and those of rows whose class is out of range to NaN."""
-    return tl.where(ignored, 0.0, tl.where(wrong, float("nan"), results))
-
-
-@triton.jit
-def factors_of(factor, of_p, of_w, at_t, x_t, ignored, wrong):
-    """The factors of the gradient in float32, times the incoming gradient."""
-    of_p = finished(of_p * factor, ignored, wrong).to(tl.float32)
-    of_w = finished(of_w * factor, ignored, wrong).to(tl.float32)
-    at_t = finished(tl.where(x_t == -INF, 0.0, at_t * factor), ignored, wrong).to(tl.float32)
-    return of_p, of_w, at_t
 
 
 @triton.jit
@@ -171,10 +102,10 @@ def load_of_target(
 
 
 @triton.jit
-def load_weights(weight, at, inside, WEIGHTED: tl.constexpr):
+def load_weights(weight, at, inside, WEIGHTED: tl.constexpr, PIECES: tl.constexpr = 1):
     """The weights of a block of scores, or 1."""
     if WEIGHTED:
-        w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+        w = load_block(weight, at, inside, 0.0, PIECES, False).to(tl.float32)
     else:
         w = tl.full([1, 1], 1.0, tl.float32)
     return w
@@ -186,19 +117,22 @@ def write_any(
     m, a, b, of_p, of_w, ignored, wrong, sign, h, l,
     BETA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, FAST: tl.constexpr,
     SCORES: tl.constexpr,
+    PIECES: tl.constexpr = 1,
 ):  # fmt: skip
     """Write the gradient of scores `first` to `last` of the chosen rows, which may be of any kind, in chunks."""
-    C: tl.constexpr = min(CHUNK, SCORES)
+    C: tl.constexpr = SCORES if SCORES <= 16 else SCORES // 4 if SCORES <= 4 * CHUNK else CHUNK
+    N: tl.constexpr = PIECES * C // SCORES if PIECES * C > SCORES else 1
     for at in range(first, last, C):
-        inside = chosen[:, None] & (tl.arange(0, C) < last - at)[None, :]
-        k = (at + tl.arange(0, C)).to(tl.int64)[None, :]
-        w_at = where_at[:, None] + k * where_k
-        x = marked(load_scores(z, z_at[:, None] + k * z_k, where, w_at, inside, sign, BETA, MASKED, False), m, h)
-        w = load_weights(weight, weight_at[:, None] + k * weight_k, inside, WEIGHTED & SMOOTH)
+        number = score_numbers(C, N)
+        inside = per_row(chosen, N) & (number < last - at)
+        k = at + number.to(tl.int64)
+        z_block, where_block = per_row(z_at, N) + k * z_k, per_row(where_at, N) + k * where_k
+        x = marked(load_scores(z, z_block, where, where_block, inside, sign, BETA, MASKED, False, N), m, h)
+        w = load_weights(weight, per_row(weight_at, N) + k * weight_k, inside, WEIGHTED & SMOOTH, N)
         p = probabilities_of(x, m, a, b, h, l, BETA > 0, FAST)
         g = strange_rows(slopes(p, x, w, of_p, of_w, SMOOTH), x, 0.0, is_limit(m, h), a != a)
         g = finished(g, ignored[:, None], wrong[:, None])
-        store_block(gradient, to[:, None] + k * gradient_k, g, inside, False)
+        store_block(gradient, per_row(to, N) + k * gradient_k, g, inside, False, N)
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -209,27 +143,26 @@ def loss_rows(
     seed_o, seed_i, loss_o, loss_i, gradient_o, gradient_i, gradient_k,
     BETA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, LOSS: tl.constexpr,
     GRADIENT: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr,
-    ALIGN: tl.constexpr, ROWS: tl.constexpr, SCORES: tl.constexpr,
+    ALIGN: tl.constexpr, ROWS: tl.constexpr, SCORES: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """Rows that fit into registers."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    at_k = tl.arange(0, SCORES)
-    k = at_k.to(tl.int64)
+    k = score_numbers(SCORES, PIECES)
     exists = row < count
-    inside = exists[:, None] & (at_k < scores // ALIGN * ALIGN)[None, :]
+    inside = per_row(exists, PIECES) & (k < scores // ALIGN * ALIGN)
+    k = k.to(tl.int64)
     t, ignored, wrong = load_target(target, offsets(row, inner, target_o, target_i, FLAT), exists, scores, ignore_index)
     safe = tl.where(ignored | wrong, 0, t)
     sign, h, l = load_beta(hi, lo, row, exists, beta_hi, beta_lo, BETA)
     z_at, where_at = offsets(row, inner, z_o, z_i, FLAT, ALIGN), offsets(row, inner, where_o, where_i, FLAT)
     weight_at = offsets(row, inner, weight_o, weight_i, FLAT)
-    block_at = z_at[:, None] + k[None, :] * z_k
-    w_at = where_at[:, None] + k[None, :] * where_k
-    x = load_scores(z, block_at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
+    block_at, w_at = per_row(z_at, PIECES) + k * z_k, per_row(where_at, PIECES) + k * where_k
+    x = load_scores(z, block_at, where, w_at, inside, sign, BETA, MASKED, WHOLE, PIECES)
     x_t, w_t = load_of_target(
         z, z_at + safe * z_k, where, where_at + safe * where_k, weight, weight_at + safe * weight_k,
         exists, ignored, sign, MASKED, WEIGHTED,
     )  # fmt: skip
-    w = load_weights(weight, weight_at[:, None] + k[None, :] * weight_k, inside, WEIGHTED & SMOOTH)
+    w = load_weights(weight, per_row(weight_at, PIECES) + k * weight_k, inside, WEIGHTED & SMOOTH, PIECES)
     n, weights, weighted, finite = w_t, w_t, w_t, w_t
     if SMOOTH:
         n, weights, weighted, finite = smoothing_sums(x, w, h, l, VECTOR)
@@ -243,7 +176,7 @@ def loss_rows(
     if any_of(rare):
         rest = exact_rest(
             z, z_at, z_k, where, where_at, where_k, exists, 0, scores, m, sign, h, l,
-            BETA, MASKED, FAST, VECTOR, SCORES,
+            BETA, MASKED, FAST, VECTOR, SCORES, PIECES,
         )  # fmt: skip
         r = tl.where(rare, ratio_of_any(rest, m, h, l, BETA > 0, FAST), r)
     of_row, of_p, of_w, at_t = loss_of(
@@ -258,16 +191,17 @@ def loss_rows(
         g = slopes(probabilities(y, a, b, FAST), x, w, of_p, of_w, SMOOTH)
         strange = ~(tl.abs(of_p) < INF) | (total != total)
         to = offsets(row, inner, gradient_o, gradient_i, FLAT, ALIGN)
+        block_to = per_row(to, PIECES) + k * gradient_k
         if any_of(strange):
             a, b = scale_of(m, r, h, l, BETA > 0, FAST)
             write_any(
                 z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k,
                 strange & exists, 0, scores, m, a, b, of_p, of_w, ignored, wrong, sign, h, l,
-                BETA, MASKED, WEIGHTED, SMOOTH, FAST, SCORES,
+                BETA, MASKED, WEIGHTED, SMOOTH, FAST, SCORES, PIECES,
             )  # fmt: skip
-            store_block(gradient, to[:, None] + k[None, :] * gradient_k, g, inside & ~strange[:, None], False)
+            store_block(gradient, block_to, g, inside & per_row(~strange, PIECES), False, PIECES)
         else:
-            store_block(gradient, to[:, None] + k[None, :] * gradient_k, g, inside, WHOLE)
+            store_block(gradient, block_to, g, inside, WHOLE, PIECES)
         tl.debug_barrier()  # other threads have stored numbers at the targets
         tl.store(gradient + to + safe * gradient_k, at_t.to(gradient.dtype.element_ty), mask=exists)
 
@@ -320,6 +254,60 @@ def write_part(
     store_block(gradient, to[:, None] + k * gradient_k, g, inside, WHOLE)
 
 
+@triton.jit
+def fold_parts(
+    z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, m_parts, r_parts, sums, row, count, first,
+    full, last, scores, sign, h, l,
+    BETA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, FAST: tl.constexpr,
+    VECTOR: tl.constexpr, WHOLE: tl.constexpr, PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Compute the states of parts `first` to `last` of a row. Those before `full` have all scores."""
+    for part in tl.range(first, full, num_stages=STAGES):
+        fold_part(
+            z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, m_parts, r_parts, sums, row,
+            count, part, scores, sign, h, l,
+            BETA, MASKED, WEIGHTED, SMOOTH, FAST, VECTOR, True, PARTS, SCORES,
+        )  # fmt: skip
+    if not WHOLE:
+        if full < last:
+            fold_part(
+                z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, m_parts, r_parts, sums,
+                row, count, full, scores, sign, h, l,
+                BETA, MASKED, WEIGHTED, SMOOTH, FAST, VECTOR, False, PARTS, SCORES,
+            )  # fmt: skip
+
+
+@triton.jit
+def write_parts(
+    z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k, first, full, last,
+    scores, sign, m, a, b, of_p, of_w, ignored, wrong, h, l,
+    BETA: tl.constexpr, MASKED: tl.constexpr, WEIGHTED: tl.constexpr, SMOOTH: tl.constexpr, FAST: tl.constexpr,
+    WHOLE: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of parts `first` to `last` of a row, from the last to the first."""
+    if any_of(is_limit(m, h) | ~(tl.abs(of_p) < INF) | (a != a)):
+        write_any(
+            z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k,
+            m == m, first * SCORES, tl.minimum(last * SCORES, scores),
+            m, a, b, of_p, of_w, ignored, wrong, sign, h, l,
+            BETA, MASKED, WEIGHTED, SMOOTH, FAST, SCORES,
+        )  # fmt: skip
+    else:
+        if not WHOLE:
+            if full < last:
+                write_part(
+                    z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to,
+                    gradient_k, full, scores, sign, m, a, b, of_p, of_w, ignored, wrong, h, l,
+                    BETA, MASKED, WEIGHTED, SMOOTH, FAST, False, SCORES,
+                )  # fmt: skip
+        for part in tl.range(first, full, num_stages=STAGES):
+            write_part(
+                z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k,
+                first + full - 1 - part, scores, sign, m, a, b, of_p, of_w, ignored, wrong, h, l,
+                BETA, MASKED, WEIGHTED, SMOOTH, FAST, True, SCORES,
+            )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=RUNTIME)
 def loss_parts(
     z, where, weight, target, hi, lo, seed, loss, gradient, m_parts, r_parts, numbers, sums, tickets, done,
@@ -351,19 +339,11 @@ def loss_parts(
         full = tl.minimum(last, scores // SCORES)  # the end of the parts that have all scores
         m, a, b, of_p, of_w, at_t = h, h, h, h, h, h
         if reads:
-            for part in tl.range(first, full, num_stages=STAGES):
-                fold_part(
-                    z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, m_parts, r_parts, sums, row,
-                    count, part, scores, sign, h, l,
-                    BETA, MASKED, WEIGHTED, SMOOTH, FAST, VECTOR, True, PARTS, SCORES,
-                )  # fmt: skip
-            if not WHOLE:
-                if full < last:
-                    fold_part(
-                        z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, m_parts, r_parts, sums,
-                        row, count, full, scores, sign, h, l,
-                        BETA, MASKED, WEIGHTED, SMOOTH, FAST, VECTOR, False, PARTS, SCORES,
-                    )  # fmt: skip
+            fold_parts(
+                z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, m_parts, r_parts, sums, row,
+                count, first, full, last, scores, sign, h, l,
+                BETA, MASKED, WEIGHTED, SMOOTH, FAST, VECTOR, WHOLE, PARTS, SCORES, STAGES,
+            )  # fmt: skip
             if TURNS:
                 merges = is_last(done, row, tasks)
             else:
@@ -405,27 +385,11 @@ def loss_parts(
                 of_p, of_w = load_number(numbers, row, 3), load_number(numbers, row, 4)
                 at_t = load_number(numbers, row, 5)
             to = offsets(one, inner, gradient_o, gradient_i, FLAT, ALIGN)
-            if any_of(is_limit(m, h) | ~(tl.abs(of_p) < INF) | (a != a)):
-                write_any(
-                    z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k,
-                    m == m, first * SCORES, tl.minimum(last * SCORES, scores),
-                    m, a, b, of_p, of_w, ignored, wrong, sign, h, l,
-                    BETA, MASKED, WEIGHTED, SMOOTH, FAST, SCORES,
-                )  # fmt: skip
-            else:
-                if not WHOLE:
-                    if full < last:
-                        write_part(
-                            z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to,
-                            gradient_k, full, scores, sign, m, a, b, of_p, of_w, ignored, wrong, h, l,
-                            BETA, MASKED, WEIGHTED, SMOOTH, FAST, False, SCORES,
-                        )  # fmt: skip
-                for part in tl.range(first, full, num_stages=STAGES):
-                    write_part(
-                        z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k,
-                        first + full - 1 - part, scores, sign, m, a, b, of_p, of_w, ignored, wrong, h, l,
-                        BETA, MASKED, WEIGHTED, SMOOTH, FAST, True, SCORES,
-                    )  # fmt: skip
+            write_parts(
+                z, z_at, z_k, where, where_at, where_k, weight, weight_at, weight_k, gradient, to, gradient_k,
+                first, full, last, scores, sign, m, a, b, of_p, of_w, ignored, wrong, h, l,
+                BETA, MASKED, WEIGHTED, SMOOTH, FAST, WHOLE, SCORES, STAGES,
+            )  # fmt: skip
             here = (safe // SCORES >= first) & (safe // SCORES < last)
             tl.debug_barrier()  # other threads have stored numbers at the target
             tl.store(gradient + to + safe * gradient_k, at_t.to(gradient.dtype.element_ty), mask=here)
@@ -538,8 +502,7 @@ def _choose(
     named |= {"MASKED": "where" in given, "WEIGHTED": "weight" in given, "GRADIENT": "gradient" in given}
     named["VECTOR"] = 16 // given["z"].dtype.itemsize
     if rows.scores <= PART:
-        tile = block(rows, ELEMENTS // 4)
-        return loss_rows, _wider(tile, smooth and tile.named["ROWS"] == 1), named
+        return loss_rows, _wider(block(rows), smooth), named
     tile = parts_of(rows, given["z"], writes="gradient" in given)
     states = tile.named["r_parts"]
     named["sums"] = states.new_empty((4, *states.shape)) if smooth else states

@@ -29,13 +29,16 @@ from softargmax.core.triton_rows import (
     exact_rest,
     is_last,
     load_beta,
+    load_block,
     load_number,
     load_scores,
     load_state,
     load_sum,
     next_task,
     offsets,
+    per_row,
     release,
+    score_numbers,
     store_block,
     store_number,
     store_state,
@@ -44,7 +47,6 @@ from softargmax.core.triton_rows import (
 from softargmax.core.triton_state import (
     INF,
     any_of,
-    exp_block,
     fold,
     frame,
     inverse_of,
@@ -68,11 +70,12 @@ from softargmax.core.triton_state import (
     without_limits,
 )
 from softargmax.normalize import operations
+from softargmax.normalize.triton_derivatives import LOG_SOFTMAX, SOFTMAX, gradient, parts_vjp, slopes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SOFTMAX, LOG_SOFTMAX, LOGSUMEXP = (tl.constexpr(k) for k in range(3))
+LOGSUMEXP = tl.constexpr(2)
 
 
 # --- softmax, log_softmax, logsumexp ----------------------------------------------------------------------------------
@@ -82,22 +85,25 @@ SOFTMAX, LOG_SOFTMAX, LOGSUMEXP = (tl.constexpr(k) for k in range(3))
 def write_any(
     z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, chosen, first, last, m, a, b, log_l, sign, h, l,
     WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, SCORES: tl.constexpr,
+    PIECES: tl.constexpr = 1,
 ):  # fmt: skip
     """Write the results of scores `first` to `last` of the chosen rows, which may be of any kind, in chunks."""
-    C: tl.constexpr = min(CHUNK, SCORES)
+    C: tl.constexpr = SCORES if SCORES <= 16 else SCORES // 4 if SCORES <= 4 * CHUNK else CHUNK
+    N: tl.constexpr = PIECES * C // SCORES if PIECES * C > SCORES else 1
     m_x, h_x, l_x = without_limits(m, h, l)
     nothing = 0.0 if WHAT == SOFTMAX else -INF
     for at in range(first, last, C):
-        inside = chosen[:, None] & (tl.arange(0, C) < last - at)[None, :]
-        k = (at + tl.arange(0, C)).to(tl.int64)[None, :]
-        w_at = where_at[:, None] + k * where_k
-        x = marked(load_scores(z, z_at[:, None] + k * z_k, where, w_at, inside, sign, BETA, MASKED, False), m, h)
+        number = score_numbers(C, N)
+        inside = per_row(chosen, N) & (number < last - at)
+        k = at + number.to(tl.int64)
+        z_block, where_block = per_row(z_at, N) + k * z_k, per_row(where_at, N) + k * where_k
+        x = marked(load_scores(z, z_block, where, where_block, inside, sign, BETA, MASKED, False, N), m, h)
         if WHAT == SOFTMAX:
             result = probabilities_of(x, m, a, b, h, l, BETA > 0, FAST)
         else:
             result = log_probabilities(x, m_x, log_l, h_x, l_x, BETA > 0)
         result = strange_rows(result, x, nothing, is_limit(m, h), log_l != log_l)
-        store_block(out, out_at[:, None] + k * out_k, result, inside, False)
+        store_block(out, per_row(out_at, N) + k * out_k, result, inside, False, N)
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -107,18 +113,18 @@ def whole_rows(
     z_o, z_i, z_k, where_o, where_i, where_k, beta_o, beta_i, out_o, out_i, out_k, lse_o, lse_i,
     WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, LSE: tl.constexpr, FAST: tl.constexpr,
     VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr, ALIGN: tl.constexpr,
-    ROWS: tl.constexpr, SCORES: tl.constexpr,
+    ROWS: tl.constexpr, SCORES: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """Rows that fit into registers."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    at_k = tl.arange(0, SCORES)
-    k = at_k.to(tl.int64)
+    k = score_numbers(SCORES, PIECES)
     exists = row < count
-    inside = exists[:, None] & (at_k < scores // ALIGN * ALIGN)[None, :]
+    inside = per_row(exists, PIECES) & (k < scores // ALIGN * ALIGN)
     sign, h, l = load_beta(hi, lo, offsets(row, inner, beta_o, beta_i, FLAT), exists, beta_hi, beta_lo, BETA)
     z_at, where_at = offsets(row, inner, z_o, z_i, FLAT, ALIGN), offsets(row, inner, where_o, where_i, FLAT)
-    at, w_at = z_at[:, None] + k[None, :] * z_k, where_at[:, None] + k[None, :] * where_k
-    x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
+    k = k.to(tl.int64)
+    at, w_at = per_row(z_at, PIECES) + k * z_k, per_row(where_at, PIECES) + k * where_k
+    x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE, PIECES)
     m = top_of(x)
     shift, magic, low, t_m, power_m = frame(m, h, l, BETA > 0, FAST)
     y = terms(x, shift, magic, low, h, l, BETA > 0, FAST)
@@ -131,7 +137,7 @@ def whole_rows(
         if any_of(rare):
             rest = exact_rest(
                 z, z_at, z_k, where, where_at, where_k, exists, 0, scores, m, sign, h, l,
-                BETA, MASKED, FAST, VECTOR, SCORES,
+                BETA, MASKED, FAST, VECTOR, SCORES, PIECES,
             )  # fmt: skip
             r = tl.where(rare, ratio_of_any(rest, m, h, l, BETA > 0, FAST), r)
     if WHAT == LOGSUMEXP:
@@ -145,22 +151,22 @@ def whole_rows(
             result = log_probabilities(x, m, log_of(r), h, l, BETA > 0)
         strange = total != total
         out_at = offsets(row, inner, out_o, out_i, FLAT, ALIGN)
-        block_at = out_at[:, None] + k[None, :] * out_k
+        block_at = per_row(out_at, PIECES) + k * out_k
         if any_of(strange):
             if WHAT == SOFTMAX and not LSE:
                 rest = exact_rest(
                     z, z_at, z_k, where, where_at, where_k, exists, 0, scores, m, sign, h, l,
-                    BETA, MASKED, FAST, VECTOR, SCORES,
+                    BETA, MASKED, FAST, VECTOR, SCORES, PIECES,
                 )  # fmt: skip
                 r = ratio_of_any(rest, m, h, l, BETA > 0, FAST)
             a, b = scale_of(m, r, h, l, BETA > 0, FAST)
             write_any(
                 z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, strange & exists, 0, scores,
-                m, a, b, log_of(r), sign, h, l, WHAT, BETA, MASKED, FAST, SCORES,
+                m, a, b, log_of(r), sign, h, l, WHAT, BETA, MASKED, FAST, SCORES, PIECES,
             )  # fmt: skip
-            store_block(out, block_at, result, inside & ~strange[:, None], False)
+            store_block(out, block_at, result, inside & per_row(~strange, PIECES), False, PIECES)
         else:
-            store_block(out, block_at, result, inside, WHOLE)
+            store_block(out, block_at, result, inside, WHOLE, PIECES)
     if LSE:
         at_lse = offsets(row, inner, lse_o, lse_i, FLAT)
         tl.store(lse + at_lse, lse_of(m, r, h, l, BETA > 0).to(lse.dtype.element_ty), mask=exists)
@@ -206,6 +212,52 @@ def write_part(
     store_block(out, out_at[:, None] + k * out_k, result, inside, WHOLE)
 
 
+@triton.jit
+def fold_parts(
+    z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, first, full, last, scores, sign, h, l,
+    BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, WHOLE: tl.constexpr,
+    PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Compute the states of parts `first` to `last` of a row. Those before `full` have all scores."""
+    for part in tl.range(first, full, num_stages=STAGES):
+        fold_part(
+            z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, part, scores, sign, h, l,
+            BETA, MASKED, FAST, VECTOR, True, PARTS, SCORES,
+        )  # fmt: skip
+    if not WHOLE:
+        if full < last:
+            fold_part(
+                z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, full, scores, sign, h, l,
+                BETA, MASKED, FAST, VECTOR, False, PARTS, SCORES,
+            )  # fmt: skip
+
+
+@triton.jit
+def write_parts(
+    z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, first, full, last, scores, sign, m, a, b, log_l, h, l,
+    WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, WHOLE: tl.constexpr,
+    SCORES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Write the results of parts `first` to `last` of a row, from the last to the first."""
+    if any_of(is_limit(m, h) | (log_l != log_l)):
+        write_any(
+            z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, m == m, first * SCORES,
+            tl.minimum(last * SCORES, scores), m, a, b, log_l, sign, h, l, WHAT, BETA, MASKED, FAST, SCORES,
+        )  # fmt: skip
+    else:
+        if not WHOLE:
+            if full < last:
+                write_part(
+                    z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, full, scores, sign,
+                    m, a, b, log_l, h, l, WHAT, BETA, MASKED, FAST, False, SCORES,
+                )  # fmt: skip
+        for part in tl.range(first, full, num_stages=STAGES):
+            write_part(
+                z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, first + full - 1 - part, scores,
+                sign, m, a, b, log_l, h, l, WHAT, BETA, MASKED, FAST, True, SCORES,
+            )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=RUNTIME)
 def long_rows(
     z, where, hi, lo, out, lse, m_parts, r_parts, numbers, tickets, done,
@@ -231,17 +283,10 @@ def long_rows(
         where_at = offsets(one, inner, where_o, where_i, FLAT)
         m, a, b, log_l = h, h, h, h
         if reads:
-            for part in tl.range(first, full, num_stages=STAGES):
-                fold_part(
-                    z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, part, scores, sign, h, l,
-                    BETA, MASKED, FAST, VECTOR, True, PARTS, SCORES,
-                )  # fmt: skip
-            if not WHOLE:
-                if full < last:
-                    fold_part(
-                        z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, full, scores, sign, h, l,
-                        BETA, MASKED, FAST, VECTOR, False, PARTS, SCORES,
-                    )  # fmt: skip
+            fold_parts(
+                z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, first, full, last, scores, sign, h, l,
+                BETA, MASKED, FAST, VECTOR, WHOLE, PARTS, SCORES, STAGES,
+            )  # fmt: skip
             if TURNS:
                 merges = is_last(done, row, tasks)
             else:
@@ -269,23 +314,10 @@ def long_rows(
                 wait_for(done, row, tasks)
                 m, log_l = load_number(numbers, row, 0), load_number(numbers, row, 3)
                 a, b = load_number(numbers, row, 1), load_number(numbers, row, 2)
-            if any_of(is_limit(m, h) | (log_l != log_l)):
-                write_any(
-                    z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, m == m, first * SCORES,
-                    tl.minimum(last * SCORES, scores), m, a, b, log_l, sign, h, l, WHAT, BETA, MASKED, FAST, SCORES,
-                )  # fmt: skip
-            else:
-                if not WHOLE:
-                    if full < last:
-                        write_part(
-                            z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, full, scores, sign,
-                            m, a, b, log_l, h, l, WHAT, BETA, MASKED, FAST, False, SCORES,
-                        )  # fmt: skip
-                for part in tl.range(first, full, num_stages=STAGES):
-                    write_part(
-                        z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, first + full - 1 - part, scores,
-                        sign, m, a, b, log_l, h, l, WHAT, BETA, MASKED, FAST, True, SCORES,
-                    )  # fmt: skip
+            write_parts(
+                z, z_at, z_k, where, where_at, where_k, out, out_at, out_k, first, full, last, scores, sign,
+                m, a, b, log_l, h, l, WHAT, BETA, MASKED, FAST, WHOLE, SCORES, STAGES,
+            )  # fmt: skip
 
 
 def softmax(i: Any, r: Any) -> None:
@@ -333,87 +365,30 @@ def _choose(rows: Rows, *, what: int, beta: int, fast: bool) -> tuple[Any, Block
 # --- derivatives ------------------------------------------------------------------------------------------------------
 
 
-@triton.jit
-def slopes(y, g, lse, WHAT: tl.constexpr, KIND: tl.constexpr):
-    """Return the support, p, g, and the terms of the sum in each row's gradient. They are 0 outside the support."""
-    if WHAT == LOG_SOFTMAX:
-        inside = (y != -INF) & (lse != INF)[:, None]
-        p = tl.where(inside, exp_block(tl.where(inside, y, 0.0)), 0.0)
-    else:
-        inside = (y != 0.0) & (lse != INF)[:, None]
-        p = tl.where(inside, y, 0.0)
-    g = tl.where(inside, g, 0.0)
-    summands = g.to(KIND)
-    if WHAT == SOFTMAX:
-        summands = p.to(KIND) * summands
-    return inside, p, g, summands
-
-
-@triton.jit
-def gradient(inside, p, g, total, beta, WHAT: tl.constexpr):
-    """beta p (g - <p, g>), or beta (g - p <1, g>). `total` is the sum of the row, in float64."""
-    a = total.to(tl.float32)
-    b = (total - a.to(tl.float64)).to(tl.float32)
-    if WHAT == SOFTMAX:
-        slope = p * ((g - a[:, None]) - b[:, None])
-    else:
-        slope = tl.fma(-p, b[:, None], tl.fma(-p, a[:, None], g))
-    return tl.where(inside, slope * beta, 0.0)
-
-
 @triton.jit(do_not_specialize=RUNTIME)
 def whole_rows_vjp(
     y, lse, g, out, count, inner, scores, beta,
     y_o, y_i, y_k, lse_o, lse_i, g_o, g_i, g_k, out_o, out_i, out_k,
     WHAT: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr,
     ALIGN: tl.constexpr,
-    ROWS: tl.constexpr, SCORES: tl.constexpr,
+    ROWS: tl.constexpr, SCORES: tl.constexpr, PIECES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of rows that fit into registers."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    k = tl.arange(0, SCORES).to(tl.int64)
-    scores = scores // ALIGN * ALIGN
+    k = score_numbers(SCORES, PIECES)
     exists = row < count
-    inside = exists[:, None] & (k < scores)[None, :]
-    nothing = -INF if WHAT == LOG_SOFTMAX else 0.0
-    of_y = tl.load(
-        y + offsets(row, inner, y_o, y_i, FLAT, ALIGN)[:, None] + k[None, :] * y_k, mask=inside, other=nothing
-    )
-    of_g = tl.load(g + offsets(row, inner, g_o, g_i, FLAT, ALIGN)[:, None] + k[None, :] * g_k, mask=inside, other=0.0)
+    inside = per_row(exists, PIECES) & (k < scores // ALIGN * ALIGN)
+    k = k.to(tl.int64)
+    y_at = per_row(offsets(row, inner, y_o, y_i, FLAT, ALIGN), PIECES) + k * y_k
+    g_at = per_row(offsets(row, inner, g_o, g_i, FLAT, ALIGN), PIECES) + k * g_k
+    of_y = load_block(y, y_at, inside, -INF if WHAT == LOG_SOFTMAX else 0.0, PIECES, WHOLE).to(tl.float32)
+    of_g = load_block(g, g_at, inside, 0.0, PIECES, WHOLE).to(tl.float32)
     of_lse = tl.load(lse + offsets(row, inner, lse_o, lse_i, FLAT), mask=exists, other=0.0).to(tl.float32)
-    support, p, of_g, summands = slopes(
-        of_y.to(tl.float32), of_g.to(tl.float32), of_lse, WHAT, tl.float32 if FAST else tl.float64
-    )
-    found = gradient(
-        support, p, of_g, row_sum(summands, VECTOR, tl.float32 if FAST else tl.float64).to(tl.float64), beta, WHAT
-    )
-    out_at = offsets(row, inner, out_o, out_i, FLAT, ALIGN)[:, None] + k[None, :] * out_k
-    store_block(out, out_at, found, inside, WHOLE)
-
-
-@triton.jit
-def part_vjp(
-    y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, part, scores, of_lse, total, beta,
-    WHAT: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, WRITES: tl.constexpr, WHOLE: tl.constexpr,
-    PARTS: tl.constexpr, SCORES: tl.constexpr,
-):  # fmt: skip
-    """Compute the sum of a part of a row, or write its gradient."""
-    k = (part * tl.full([], SCORES, tl.int64) + tl.arange(0, SCORES).to(tl.int64))[None, :]
-    inside = tl.arange(0, SCORES)[None, :] < scores - part * SCORES
-    if WHOLE:
-        of_y, of_g = tl.load(y + y_at[:, None] + k * y_k), tl.load(g + g_at[:, None] + k * g_k)
-    else:
-        nothing = -INF if WHAT == LOG_SOFTMAX else 0.0
-        of_y = tl.load(y + y_at[:, None] + k * y_k, mask=inside, other=nothing)
-        of_g = tl.load(g + g_at[:, None] + k * g_k, mask=inside, other=0.0)
     KIND: tl.constexpr = tl.float32 if FAST else tl.float64
-    support, p, of_g, summands = slopes(of_y.to(tl.float32), of_g.to(tl.float32), of_lse, WHAT, KIND)
-    if WRITES:
-        found = gradient(support, p, of_g, total, beta, WHAT)
-        store_block(out, out_at[:, None] + k * out_k, found, inside, WHOLE)
-    else:
-        of_part = row_sum(summands, VECTOR, KIND).to(tl.float64)
-        tl.store(r_parts + row * PARTS + part + tl.zeros([1], tl.int64), of_part)
+    support, p, of_g, summands = slopes(of_y, of_g, of_lse, WHAT, KIND)
+    found = gradient(support, p, of_g, row_sum(summands, VECTOR, KIND).to(tl.float64), beta, WHAT)
+    out_at = per_row(offsets(row, inner, out_o, out_i, FLAT, ALIGN), PIECES) + k * out_k
+    store_block(out, out_at, found, inside, WHOLE, PIECES)
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -440,17 +415,10 @@ def long_rows_vjp(
         of_lse = tl.load(lse + offsets(one, inner, lse_o, lse_i, FLAT)).to(tl.float32)
         total = tl.zeros([1], tl.float64)
         if reads:
-            for part in tl.range(first, full, num_stages=STAGES):
-                part_vjp(
-                    y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, part, scores, of_lse, total, beta,
-                    WHAT, FAST, VECTOR, False, True, PARTS, SCORES,
-                )  # fmt: skip
-            if not WHOLE:
-                if full < last:
-                    part_vjp(
-                        y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, full, scores, of_lse, total,
-                        beta, WHAT, FAST, VECTOR, False, False, PARTS, SCORES,
-                    )  # fmt: skip
+            parts_vjp(
+                y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, first, full, last, scores, of_lse, total,
+                beta, WHAT, FAST, VECTOR, False, WHOLE, PARTS, SCORES, STAGES,
+            )  # fmt: skip
             if TURNS:
                 if is_last(done, row, tasks):
                     of_row = load_sum(r_parts, row, parts, PARTS)
@@ -464,17 +432,10 @@ def long_rows_vjp(
             if TURNS:
                 wait_for(done, row, tasks)
                 total = tl.load(r_parts + row * PARTS + tl.zeros([1], tl.int64), cache_modifier=".cg")
-            if not WHOLE:
-                if full < last:
-                    part_vjp(
-                        y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, full, scores, of_lse, total,
-                        beta, WHAT, FAST, VECTOR, True, False, PARTS, SCORES,
-                    )  # fmt: skip
-            for part in tl.range(first, full, num_stages=STAGES):
-                part_vjp(
-                    y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, first + full - 1 - part, scores,
-                    of_lse, total, beta, WHAT, FAST, VECTOR, True, True, PARTS, SCORES,
-                )  # fmt: skip
+            parts_vjp(
+                y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, first, full, last, scores, of_lse, total,
+                beta, WHAT, FAST, VECTOR, True, WHOLE, PARTS, SCORES, STAGES,
+            )  # fmt: skip
 
 
 def softmax_vjp(i: Any, r: Any) -> None:

@@ -1,0 +1,132 @@
+"""The CUDA kernels of normalize and of the loss on a GPU: values, bits over batches, strides and runs, and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import softargmax as sa
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a GPU", allow_module_level=True)
+
+from softargmax.core import triton_launch
+
+DTYPES = (torch.float32, torch.bfloat16)
+LENGTHS = (3, 100, 128, 500, 1000, 4096, 8192, 9000, 16384, 20000, 131072)
+FEW, MANY = 7, 2 * triton_launch.AT_ONCE
+"""Numbers of rows: for programs that take turns, and for programs that have a row each."""
+
+
+@pytest.fixture(autouse=True)
+def triton() -> Iterator[None]:
+    """All calls run the CUDA kernels."""
+    with sa.using("triton"):
+        yield
+
+
+def scores(rows: int, classes: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    """Normal scores, with a spread that differs from row to row. Some rows are confident."""
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(rows, classes, generator=generator) * torch.logspace(-1, 1.5, rows)[:, None]
+    z[::5, classes // 2] += 30.0
+    return z.to(dtype).cuda()
+
+
+def ulps(found: torch.Tensor, expected: torch.Tensor, at: torch.Tensor | None = None) -> float:
+    """The largest error in units of the last place of the found dtype."""
+    expected = expected.double()
+    info = torch.finfo(found.dtype)
+    place = expected.abs() if at is None else at
+    unit = torch.exp2(torch.floor(torch.log2(place.clamp(min=info.tiny)))) * info.eps
+    return float(((found.double() - expected).abs() / unit).max())
+
+
+def _all(z: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
+    ours = z.clone().requires_grad_()
+    p, log_p = sa.softmax(ours), sa.log_softmax(ours)
+    pair = sa.cross_entropy_and_gradient(z, target, reduction="none")
+    seed = torch.linspace(-1, 1, z.shape[1], device=z.device).to(z.dtype).expand(z.shape)
+    (of_p,) = torch.autograd.grad(p, ours, seed, retain_graph=True)
+    (of_log_p,) = torch.autograd.grad(log_p, ours, seed)
+    return {
+        "softmax": p.detach(), "log_softmax": log_p.detach(), "logsumexp": sa.logsumexp(z), "loss": pair.loss,
+        "gradient": pair.gradient, "softmax backward": of_p, "log_softmax backward": of_log_p,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("classes", LENGTHS)
+def test_values(classes: int, dtype: torch.dtype) -> None:
+    rows = FEW if classes > 1 << 16 else MANY
+    z, target = scores(rows, classes, dtype), torch.arange(rows, device="cuda") % classes
+    found = _all(z, target)
+    with sa.using("reference"):
+        expected = _all(z.double(), target)
+    half = dtype is not torch.float32
+    for name in ("softmax", "log_softmax"):
+        error = ulps(found[name], expected[name])
+        assert error <= (0.51 if half else 3.0), f"{name} {classes} {dtype}: {error} ulp"
+    largest = z.double().abs().amax(1).maximum(expected["logsumexp"].abs())
+    error = ulps(found["logsumexp"], expected["logsumexp"], largest)
+    assert error <= 4.0, f"logsumexp {classes} {dtype}: {error} ulp"
+    error = (found["loss"].double() - expected["loss"]).abs() / (expected["loss"] + 2.0**-126)
+    span = z.double().amax(1) - z.double().amin(1)  # the fast exponential adds 2^-24 for each unit
+    allowed = 2.0**-20 + 2.0**-23 * span if half else torch.full_like(span, 3 * 2.0**-23)
+    assert bool((error <= allowed).all()), (
+        f"loss {classes} {dtype}: {float((error / allowed).max())} of what is allowed"
+    )
+    unit = 2.0**-8 if half else 4 * 2.0**-23
+    for name in ("gradient", "softmax backward", "log_softmax backward"):
+        size = expected[name].abs().amax(1, keepdim=True) + 2.0**-126
+        if name == "softmax backward":
+            size = size + expected["softmax"].amax(1, keepdim=True)
+        error = float(((found[name].double() - expected[name]).abs() / size).max())
+        assert error <= (4 if half and "backward" in name else 1) * unit, f"{name} {classes} {dtype}: {error}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("classes", LENGTHS)
+def test_bits(classes: int, dtype: torch.dtype) -> None:
+    z, target = scores(MANY, classes, dtype, 1), torch.arange(MANY, device="cuda") % classes
+    whole, again = _all(z, target), _all(z, target)
+    few = _all(z[:FEW].contiguous(), target[:FEW])
+    one = _all(z[FEW - 1 : FEW].contiguous(), target[FEW - 1 : FEW])
+    for name, x in whole.items():
+        assert torch.equal(x, again[name]), f"{name} {classes} {dtype}: other bits in a second run"
+        assert torch.equal(x[:FEW], few[name]), f"{name} {classes} {dtype}: other bits in a small batch"
+        assert torch.equal(x[FEW - 1 : FEW], one[name]), f"{name} {classes} {dtype}: other bits alone"
+    down = sa.softmax(z[:64].T.contiguous(), axis=0).T
+    assert torch.equal(down, whole["softmax"][:64]), f"{classes} {dtype}: other bits with strides"
+    spaced = torch.stack([z[:64], z[:64]], 1)[:, 0]
+    assert torch.equal(sa.log_softmax(spaced), whole["log_softmax"][:64]), f"{classes} {dtype}: other bits in a view"
+    same = z.clone()
+    assert torch.equal(sa.softmax(same, out=same), whole["softmax"]), f"{classes} {dtype}: other bits in place"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("classes", LENGTHS)
+def test_edges(classes: int, dtype: torch.dtype) -> None:
+    z = scores(8, classes, dtype)
+    inf, nan = float("inf"), float("nan")
+    z[0, 0], z[1, -1], z[2], z[3, 0], z[4, 1] = inf, nan, -inf, -inf, inf
+    z[4, 0] = inf
+    where = torch.rand(8, classes, generator=torch.Generator().manual_seed(2)).cuda() > 0.3
+    for options in ({}, {"where": where}, {"temperature": 0.0}, {"temperature": -2.0}):
+        for function in (sa.softmax, sa.log_softmax, sa.logsumexp):
+            found = function(z, **options)
+            with sa.using("reference"):
+                expected = function(z.double(), **options)
+            torch.testing.assert_close(
+                found.double(), expected.to(found.dtype).double(), rtol=1e-5 if dtype == torch.float32 else 1e-2,
+                atol=1e-37, equal_nan=True,
+            )  # fmt: skip
+    target = torch.tensor([0, 1, 0, 1, 2, -100, 1, classes], device="cuda")
+    found = sa.cross_entropy_and_gradient(z, target, reduction="none")
+    with sa.using("reference"):
+        expected = sa.cross_entropy_and_gradient(z.double()[:7], target[:7], reduction="none")
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one[:7].double(), other.to(one.dtype).double(), rtol=1e-2, atol=1e-7, equal_nan=True)
+        assert bool(one[7].isnan().all()), "a class out of range: expected NaN"
