@@ -22,13 +22,15 @@ from softargmax.core.scale import UNIT, Scale
 from softargmax.loss import triton_kernels as loss_kernels
 from softargmax.loss.arguments import CrossEntropy, LossOptions
 from softargmax.normalize import operations, triton_kernels
+from softargmax.sparse import operations as sparse
+from softargmax.sparse import triton_kernels as sparse_kernels
 
 SHAPES = ((4096, 100), (4096, 1000), (4096, 4096), (4096, 16384), (64, 131072))
 
 
 def launches() -> list[Launch]:
     """The launches of every kernel, with each option at least once."""
-    with recorded(triton_kernels, loss_kernels) as found:
+    with recorded(triton_kernels, loss_kernels, sparse_kernels) as found:
         for shape in SHAPES:
             for dtype in (torch.float32, torch.bfloat16):
                 z = torch.empty(shape, dtype=dtype, device="meta")
@@ -59,6 +61,22 @@ def _calls_of(z: torch.Tensor) -> Iterator[Any]:
         yield lambda i=i: loss_kernels.run(i)
         yield lambda i=i: loss_kernels.run(i, seed, out, losses=False)
         yield lambda i=i: loss_kernels.run(i, seed, out)
+    yield from _sparse_calls_of(z)
+
+
+def _sparse_calls_of(z: torch.Tensor) -> Iterator[Any]:
+    out, tau = torch.empty_like(z), z.new_empty((len(z), 1), dtype=torch.float32)
+    support, mask = z.new_empty((len(z), 1), dtype=torch.int64), torch.empty_like(z, dtype=torch.bool)
+    per_row = Scale(z.new_empty((len(z), 1), dtype=torch.float64), z.new_empty((len(z), 1), dtype=torch.float64))
+    for alpha in (2.0, 1.5, 1.3):
+        plain = sparse.Scores(z, alpha, None, UNIT, (1,))
+        yield lambda i=plain: sparse_kernels.entmax(i, (out, None))
+        yield lambda i=plain: sparse_kernels.entmax(i, (out, tau))
+        yield lambda i=plain: sparse_kernels.threshold(i, (tau, support))
+        masked = plain._replace(where=mask, beta=per_row)
+        yield lambda i=masked: sparse_kernels.entmax(i, (out, tau))
+        vjp = sparse.EntmaxVjp(out, tau, alpha, z, (1,))
+        yield lambda i=vjp: sparse_kernels.entmax_vjp(i, (out,))
 
 
 def _report(job: tuple[int, int]) -> Report:
