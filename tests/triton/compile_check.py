@@ -22,15 +22,17 @@ from softargmax.core.scale import UNIT, Scale
 from softargmax.loss import triton_kernels as loss_kernels
 from softargmax.loss.arguments import CrossEntropy, LossOptions
 from softargmax.normalize import operations, triton_kernels
+from softargmax.sparse import loss_operations as sparse_losses
 from softargmax.sparse import operations as sparse
 from softargmax.sparse import triton_kernels as sparse_kernels
+from softargmax.sparse import triton_loss as sparse_loss_kernels
 
 SHAPES = ((4096, 100), (4096, 1000), (4096, 4096), (4096, 16384), (64, 131072))
 
 
 def launches() -> list[Launch]:
     """The launches of every kernel, with each option at least once."""
-    with recorded(triton_kernels, loss_kernels, sparse_kernels) as found:
+    with recorded(triton_kernels, loss_kernels, sparse_kernels, sparse_loss_kernels) as found:
         for shape in SHAPES:
             for dtype in (torch.float32, torch.bfloat16):
                 z = torch.empty(shape, dtype=dtype, device="meta")
@@ -77,6 +79,13 @@ def _sparse_calls_of(z: torch.Tensor) -> Iterator[Any]:
         yield lambda i=masked: sparse_kernels.entmax(i, (out, tau))
         vjp = sparse.EntmaxVjp(out, tau, alpha, z, (1,))
         yield lambda i=vjp: sparse_kernels.entmax_vjp(i, (out,))
+        loss, roots = z.new_empty((len(z), 1), dtype=torch.float64), z.new_empty((len(z), 1, 5), dtype=torch.float64)
+        target = z.new_empty((len(z), 1), dtype=torch.int64)
+        of_classes = sparse_losses.OfClasses(z, target, alpha, None, UNIT, (1,), -100)
+        for i in (of_classes, of_classes._replace(where=mask, beta=Scale(0.3, 1e-9))):
+            yield lambda i=i, loss=loss, roots=roots: sparse_loss_kernels.entmax_loss(i, (loss, roots))
+            of_loss = sparse_losses.LossVjp(loss, roots, i)
+            yield lambda i=of_loss: sparse_loss_kernels.entmax_loss_vjp(i, (out,))
 
 
 def _report(job: tuple[int, int]) -> Report:

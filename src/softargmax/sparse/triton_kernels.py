@@ -18,6 +18,7 @@ from softargmax.core.triton_launch import (
     REGISTERS,
     RUNTIME,
     Block,
+    Rows,
     beta_of,
     block,
     cdiv,
@@ -30,6 +31,8 @@ from softargmax.core.triton_rows import load_beta, load_scores, offsets, store_b
 from softargmax.core.triton_state import (
     INF,
     any_of,
+    f32,
+    f64,
     is_limit,
     marked,
     row_sum,
@@ -50,6 +53,7 @@ from softargmax.sparse.triton_maps import (
     distances,
     exact_sums,
     is_positive,
+    log_block,
     order_of,
     powers,
     ratios,
@@ -140,8 +144,8 @@ def solved_parts(
 ):  # fmt: skip
     """The threshold of a row in parts, as `solved` returns it. Sums of parts are added in the order of the parts."""
     t = 0.0 * h_x + 1.0
-    active = t > 0.0
-    while any_of(active):
+    more = 1
+    while more > 0:
         first, second = 0.0 * t, 0.0 * t
         for part in range(parts):
             d = part_of(
@@ -150,9 +154,8 @@ def solved_parts(
             )  # fmt: skip
             of_first, of_second = rough_sums(d, t, a, MAP, VECTOR)
             first, second = first + of_first, second + of_second
-        following, moves = step(t, first, second, a, MAP)
-        t = following
-        active = moves
+        t, moves = step(t, first, second, a, MAP)
+        more = tl.max(moves.to(tl.int32), axis=0)
     low = 0.0 * t
     total = 1.0 + low.to(tl.float64)
     if not FAST:
@@ -176,6 +179,7 @@ def solved_parts(
             )  # fmt: skip
             r, _u = ratios(d, t, a, FAST)
             total += row_sum(r, VECTOR, tl.float32 if FAST else tl.float64).to(tl.float64)
+        t = tl.where(total == total, t, float("nan"))
     return t, low, total
 
 
@@ -269,10 +273,8 @@ def _solve(operation: Any, i: Any, r: Any, **results: Tensor | None) -> None:
     named |= {"MAP": map_of, "SCALED": scaling(i.beta, i.alpha, fast), "MASKED": i.where is not None, "P": p}
     named |= {"TAU": results.get("tau") is not None, "SUPPORT": results.get("support") is not None}
     named |= {"FAST": fast, "VECTOR": 16 // i.z.dtype.itemsize}
-    if rows.scores <= REGISTERS:
-        launch(whole_rows, block(rows), **named)
-    else:
-        launch(long_rows, row_by_row(rows), **named)
+    tile = tile_of(rows, is_heavy(named))
+    launch(long_rows if "parts" in tile.named else whole_rows, tile, **named)
     rows.finish()
 
 
@@ -301,9 +303,21 @@ def scaling(beta: Any, alpha: float, fast: bool) -> int:
     return int(ROUNDED.value if (exact or fast) and 1e-6 <= size <= 1e30 else PAIR.value)
 
 
-def row_by_row(rows: Any) -> Block:
-    """The block of a kernel in which one program goes through all parts of a row."""
-    named = {"parts": cdiv(rows.scores, PART), "SCORES": PART, "WHOLE": rows.scores % PART == 0}
+def is_heavy(named: dict[str, Any]) -> bool:
+    """True for options that need many registers."""
+    return named["MAP"] == GENERAL.value or named["MASKED"] or named["SCALED"] == PAIR.value
+
+
+def tile_of(rows: Rows, heavy: bool, most: int = REGISTERS) -> Block:
+    """The block of a kernel, with `parts` if one program goes through all parts of a row.
+
+    A thread has half as many scores if a kernel is heavy. `most` is the length of the longest row in registers.
+    """
+    part = PART // 2 if heavy else PART
+    if rows.scores <= min(most, part if heavy else REGISTERS):
+        tile = block(rows)
+        return tile._replace(warps=2 * tile.warps) if heavy else tile
+    named = {"parts": cdiv(rows.scores, part), "SCORES": part, "WHOLE": rows.scores % part == 0}
     return Block((rows.total,), PART // ELEMENTS, named)
 
 
@@ -319,8 +333,10 @@ def weights(p, tau, a, MAP: tl.constexpr):
     elif MAP == SQUARED:
         s = tl.where(inside, tl.sqrt_rn(p), 0.0)
     else:
-        y = tl.log(tl.where(inside, p, 1.0)) * (1.0 - a).to(tl.float32)
-        s = tl.where(inside, tl.exp2(y * 1.4426950408889634), 0.0)
+        subnormal = p < f32(2.0**-100)
+        y = log_block(tl.where(inside, tl.where(subnormal, p * f32(2.0**64), p), 1.0))
+        y -= tl.where(subnormal, f32(64 * 0.6931471805599453), 0.0)
+        s = tl.where(inside, tl.exp2(y * (f64(1.4426950408889634) * (1.0 - a)).to(tl.float32)), 0.0)
     return s, inside
 
 
@@ -405,8 +421,6 @@ def entmax_vjp(i: Any, r: Any) -> None:
     rows = rows_of(i.axes, ("out",), p=i.p, tau=i.tau, g=i.g, out=out)
     named = rows.named(aligned=("p", "g", "out")) | order(i.alpha)
     named |= {"MAP": map_of, "FAST": out.dtype.itemsize == 2, "VECTOR": 16 // i.p.dtype.itemsize}
-    if rows.scores <= REGISTERS:
-        launch(whole_rows_vjp, block(rows), **named)
-    else:
-        launch(long_rows_vjp, row_by_row(rows), **named)
+    tile = tile_of(rows, map_of == GENERAL.value, REGISTERS if map_of == LINEAR.value or named["FAST"] else PART)
+    launch(long_rows_vjp if "parts" in tile.named else whole_rows_vjp, tile, **named)
     rows.finish()

@@ -7,7 +7,7 @@ convex function of t. So the steps descend from t = 1 to the root, and never pas
 compute powers: LINEAR (alpha = 2), SQUARED (alpha = 3/2), and GENERAL (1 < alpha < 2).
 
 GENERAL computes r = (1 + d / t)^(1/a), and p = r / sum r. So p is accurate for any alpha, even if t has few digits.
-A NaN in a row makes t NaN.
+A NaN in a row makes t NaN, and so p.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from softargmax.core.triton_state import (
     exp64,
     exp_block,
     f32,
+    f64,
     is_limit,
     less_one64,
     log1p64,
@@ -34,6 +35,15 @@ PLAIN, ROUNDED, PAIR = (tl.constexpr(k) for k in range(3))
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LEAST = tl.constexpr(-708.396)  # a p with a smaller logarithm counts as 0
 _TERMS = tl.constexpr(25)
+_LN2_HI = tl.constexpr(float.fromhex("0x1.62e4p-1"))
+_LN2_LO = tl.constexpr(float.fromhex("0x1.7f7d1cp-20"))
+_L = tl.constexpr(
+    (
+        3.3333331174e-1, -2.4999993993e-1, 2.0000714765e-1, -1.6668057665e-1, 1.4249322787e-1, -1.2420140846e-1,
+        1.1676998740e-1, -1.1514610310e-1, 7.0376836292e-2,
+    )
+)  # fmt: skip
+"""The polynomial P of log(1 + d) = d - d^2 / 2 + d^3 P(d), as in Cephes."""
 
 
 @triton.jit
@@ -70,6 +80,20 @@ def distances(x, m, h, l, SCALED: tl.constexpr):
     return d
 
 
+@triton.jit
+def log_block(u):
+    """log u of a block of normal numbers, rounded to float32, and -inf for 0."""
+    bits = u.to(tl.int32, bitcast=True)
+    e = (bits - 0x3F3504F3) >> 23
+    d = (bits - (e << 23)).to(tl.float32, bitcast=True) - 1.0
+    q = d * 0.0 + f32(_L[8])
+    for j in tl.static_range(7, -1, -1):
+        q = tl.fma(q, d, f32(_L[j]))
+    k, square = e.to(tl.float32), d * d
+    y = tl.fma(square * d, q, tl.fma(k, f32(_LN2_LO), -0.5 * square))
+    return tl.where(u == 0.0, -INF, tl.fma(k, f32(_LN2_HI), d + y))
+
+
 # --- the search -------------------------------------------------------------------------------------------------------
 
 
@@ -85,11 +109,9 @@ def rough_sums(d, t, a, MAP: tl.constexpr, VECTOR: tl.constexpr):
         first = row_sum(v * v, VECTOR, tl.float32)
         second = row_sum(v, VECTOR, tl.float32)
     else:
-        inverse_a = (1.0 / a).to(tl.float32)
-        w = tl.maximum(d * tl.div_rn(1.0 + 0.0 * t, t)[:, None], -1.0, propagate_nan=tl.PropagateNan.ALL)
-        log = tl.log2(1.0 + w)
-        first = row_sum(tl.exp2(log * inverse_a), VECTOR, tl.float32)
-        second = row_sum(tl.exp2(log * (inverse_a - 1.0)), VECTOR, tl.float32)
+        y = log_block(1.0 + tl.maximum(d * tl.div_rn(1.0 + 0.0 * t, t)[:, None], -1.0))  # -inf for NaN
+        first = row_sum(tl.exp2(y * (f64(_LOG2E) / a).to(tl.float32)), VECTOR, tl.float32)
+        second = row_sum(tl.exp2(y * (f64(_LOG2E) * (1.0 - a) / a).to(tl.float32)), VECTOR, tl.float32)
     return first, second
 
 
@@ -105,7 +127,7 @@ def step(t, first, second, a, MAP: tl.constexpr):
         moves = following < t * f32(1.0 - 2.0**-16)
     else:
         safe = tl.where(second == 0.0, 1.0, second)
-        power = tl.exp2(tl.log2(first) * (1.0 - a).to(tl.float32))
+        power = tl.exp2(log_block(first) * (f64(_LOG2E) * (1.0 - a)).to(tl.float32))
         following = t * (1.0 - tl.div_rn(first, safe)) + tl.div_rn(power, safe)
         moves = following < t * f32(1.0 - 2.0**-20)
     return following, moves
@@ -149,8 +171,8 @@ def ratios(d, t, a, FAST: tl.constexpr):
     """r = u^(1/a) of a block, and u = 1 + d / t."""
     w = tl.maximum(d * tl.div_rn(1.0 + 0.0 * t, t)[:, None], -1.0, propagate_nan=tl.PropagateNan.ALL)
     u = 1.0 + w
-    lost = tl.where(u > 0.0, (w - (u - 1.0)) / u, 0.0)
-    y = (tl.log(u) + lost) * (1.0 / a).to(tl.float32)
+    lost = tl.where(u == 0.0, 0.0, (w - (u - 1.0)) / u)
+    y = (log_block(u) + lost) * (1.0 / a).to(tl.float32)
     if FAST:
         r = tl.exp2(y * f32(_LOG2E))
     else:
@@ -168,7 +190,7 @@ def solved(d, a, MAP: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr):
         following, moves = step(t, first, second, a, MAP)
         t = tl.where(active, following, t)
         active = active & moves
-    low = 0.0 * t
+    low = tl.where(active, float("nan"), 0.0 * t)  # no row is active; Triton fails if `active` ends with the loop
     total = 1.0 + low.to(tl.float64)
     if not FAST:
         first, second = exact_sums(d, t, a, MAP, VECTOR, tl.float64)
@@ -178,6 +200,7 @@ def solved(d, a, MAP: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr):
     if MAP == GENERAL:
         r, _u = ratios(d, t, a, FAST)
         total = row_sum(r, VECTOR, tl.float32 if FAST else tl.float64).to(tl.float64)
+        t = tl.where(total == total, t, float("nan"))
     return t, low, total
 
 
@@ -214,7 +237,7 @@ def is_positive(d, t, low, total, a, MAP: tl.constexpr):
     if MAP == GENERAL:
         u = 1.0 + tl.maximum(d * tl.div_rn(1.0 + 0.0 * t, t)[:, None], -1.0)
         least = a * (_LEAST + log1p64(tl.where(total >= 1.0, total - 1.0, 0.0)))
-        found = (u > 0.0) & (tl.log(u) > least.to(tl.float32)[:, None])
+        found = u > exp64(least).to(tl.float32)[:, None]
     else:
         found = (d + t[:, None]) + low[:, None] > 0.0
     return found
