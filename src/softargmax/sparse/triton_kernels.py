@@ -83,7 +83,7 @@ def inverse_of_total(total):
 @triton.jit(do_not_specialize=RUNTIME)
 def whole_rows(
     z, where, hi, lo, out, tau, support,
-    count, inner, scores, beta_hi, beta_lo, a_hi, a_lo,
+    count, inner, scores, beta_hi, beta_lo, a_hi, a_lo, inverse_a,
     z_o, z_i, z_k, where_o, where_i, where_k, beta_o, beta_i, out_o, out_i, out_k, tau_o, tau_i, support_o, support_i,
     MAP: tl.constexpr, SCALED: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, P: tl.constexpr,
     TAU: tl.constexpr, SUPPORT: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, FLAT: tl.constexpr,
@@ -105,9 +105,9 @@ def whole_rows(
     m_x, h_x, l_x = without_limits(m, h, l)
     h_x, l_x = slope_of(h_x, l_x, a, MAP)
     d = distances(marked(x, m, h), m_x, h_x, l_x, SCALED)
-    t, low, total = solved(d, a, MAP, FAST, VECTOR)
+    t, low, total = solved(d, a, inverse_a, MAP, FAST, VECTOR)
     if P:
-        result, _v = powers(d, t, low, inverse_of_total(total), a, MAP, FAST)
+        result, _v = powers(d, t, low, inverse_of_total(total), inverse_a, MAP, FAST)
         if any_of(limit | (t != t)):
             x = marked(load_scores(z, at, where, where_at, inside, sign, BETA, MASKED, WHOLE), m, h)
             result = strange_rows(result, x, 0.0, limit, t != t)
@@ -138,7 +138,7 @@ def part_of(
 
 @triton.jit
 def solved_parts(
-    z, where, z_at, where_at, parts, scores, z_k, where_k, sign, m, h, m_x, h_x, l_x, a,
+    z, where, z_at, where_at, parts, scores, z_k, where_k, sign, m, h, m_x, h_x, l_x, a, inverse_a,
     MAP: tl.constexpr, SCALED: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr,
     VECTOR: tl.constexpr, WHOLE: tl.constexpr, SCORES: tl.constexpr,
 ):  # fmt: skip
@@ -152,7 +152,7 @@ def solved_parts(
                 z, where, z_at, where_at, part, scores, z_k, where_k, sign, m, h, m_x, h_x, l_x,
                 SCALED, BETA, MASKED, WHOLE, SCORES,
             )  # fmt: skip
-            of_first, of_second = rough_sums(d, t, a, MAP, VECTOR)
+            of_first, of_second = rough_sums(d, t, inverse_a, MAP, VECTOR)
             first, second = first + of_first, second + of_second
         t, moves = step(t, first, second, a, MAP)
         more = tl.max(moves.to(tl.int32), axis=0)
@@ -165,7 +165,7 @@ def solved_parts(
                 z, where, z_at, where_at, part, scores, z_k, where_k, sign, m, h, m_x, h_x, l_x,
                 SCALED, BETA, MASKED, WHOLE, SCORES,
             )  # fmt: skip
-            one, other = exact_sums(d, t, a, MAP, VECTOR, tl.float64)
+            one, other = exact_sums(d, t, inverse_a, MAP, VECTOR, tl.float64)
             sum_of_first, sum_of_second = sum_of_first + one, sum_of_second + other
         wide = corrected(t, sum_of_first, sum_of_second, a, MAP)
         t = wide.to(tl.float32)
@@ -177,7 +177,7 @@ def solved_parts(
                 z, where, z_at, where_at, part, scores, z_k, where_k, sign, m, h, m_x, h_x, l_x,
                 SCALED, BETA, MASKED, WHOLE, SCORES,
             )  # fmt: skip
-            r, _u = ratios(d, t, a, FAST)
+            r, _u = ratios(d, t, inverse_a, FAST)
             total += row_sum(r, VECTOR, tl.float32 if FAST else tl.float64).to(tl.float64)
         t = tl.where(total == total, t, float("nan"))
     return t, low, total
@@ -202,7 +202,7 @@ def top_of_parts(
 @triton.jit(do_not_specialize=RUNTIME)
 def long_rows(
     z, where, hi, lo, out, tau, support,
-    count, inner, scores, parts, beta_hi, beta_lo, a_hi, a_lo,
+    count, inner, scores, parts, beta_hi, beta_lo, a_hi, a_lo, inverse_a,
     z_o, z_i, z_k, where_o, where_i, where_k, beta_o, beta_i, out_o, out_i, out_k, tau_o, tau_i, support_o, support_i,
     MAP: tl.constexpr, SCALED: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, P: tl.constexpr,
     TAU: tl.constexpr, SUPPORT: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, FLAT: tl.constexpr,
@@ -219,7 +219,7 @@ def long_rows(
     m_x, h_x, l_x = without_limits(m, h, l)
     h_x, l_x = slope_of(h_x, l_x, a, MAP)
     t, low, total = solved_parts(
-        z, where, z_at, where_at, parts, scores, z_k, where_k, sign, m, h, m_x, h_x, l_x, a,
+        z, where, z_at, where_at, parts, scores, z_k, where_k, sign, m, h, m_x, h_x, l_x, a, inverse_a,
         MAP, SCALED, BETA, MASKED, FAST, VECTOR, WHOLE, SCORES,
     )  # fmt: skip
     n = tl.zeros([1], tl.int32)
@@ -230,7 +230,7 @@ def long_rows(
         x = load_scores(z, at, where, w_at, k < scores, sign, BETA, MASKED, WHOLE)
         d = distances(marked(x, m, h), m_x, h_x, l_x, SCALED)
         if P:
-            result, _v = powers(d, t, low, inverse_of_total(total), a, MAP, FAST)
+            result, _v = powers(d, t, low, inverse_of_total(total), inverse_a, MAP, FAST)
             if any_of(limit | (t != t)):
                 x = marked(load_scores(z, at, where, w_at, k < scores, sign, BETA, MASKED, WHOLE), m, h)
                 result = strange_rows(result, x, 0.0, limit, t != t)
@@ -287,9 +287,9 @@ def kind_of(alpha: Any) -> int | None:
 
 
 def order(alpha: float) -> dict[str, float]:
-    """alpha - 1 as a sum of two float32 numbers."""
+    """a = alpha - 1 as a sum of two float32 numbers, and 1 / a."""
     pair = rounded(UNIT._replace(hi=alpha - 1.0), 24)
-    return {"a_hi": pair.hi, "a_lo": pair.lo}
+    return {"a_hi": pair.hi, "a_lo": pair.lo, "inverse_a": 1.0 / (alpha - 1.0)}
 
 
 def scaling(beta: Any, alpha: float, fast: bool) -> int:

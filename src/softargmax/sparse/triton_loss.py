@@ -96,9 +96,9 @@ def load_root(roots, at, exists, NUMBER: tl.constexpr):
 
 
 @triton.jit
-def sums_of_loss(d, t, low, inverse, k, y, a, MAP: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr):
+def sums_of_loss(d, t, low, inverse, k, y, inverse_a, MAP: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr):
     """The sums of p and of p v over the classes of a block other than y, in float64."""
-    p, v = powers(d, t, low, inverse, a, MAP, FAST)
+    p, v = powers(d, t, low, inverse, inverse_a, MAP, FAST)
     p = tl.where(k[None, :] == y[:, None], 0.0, p)
     KIND: tl.constexpr = tl.float32 if FAST else tl.float64
     return row_sum(p, VECTOR, KIND).to(tl.float64), row_sum(p * v, VECTOR, KIND).to(tl.float64)
@@ -107,7 +107,7 @@ def sums_of_loss(d, t, low, inverse, k, y, a, MAP: tl.constexpr, FAST: tl.conste
 @triton.jit(do_not_specialize=RUNTIME)
 def loss_rows(
     z, where, target, loss, roots,
-    count, inner, scores, beta_hi, beta_lo, a_hi, a_lo, ignore_index,
+    count, inner, scores, beta_hi, beta_lo, a_hi, a_lo, inverse_a, ignore_index,
     z_o, z_i, z_k, where_o, where_i, where_k, target_o, target_i, loss_o, loss_i, roots_o, roots_i,
     MAP: tl.constexpr, SCALED: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, ROOTS: tl.constexpr,
     FAST: tl.constexpr, VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr, ALIGN: tl.constexpr,
@@ -134,9 +134,9 @@ def loss_rows(
     m_x = tl.where(m_x == -INF, 0.0, m_x)
     h_x, l_x = slope_of(h_x, l_x, a, MAP)
     d = distances(marked(x, m, h), m_x, h_x, l_x, SCALED)
-    t, low, total = solved(d, a, MAP, FAST, VECTOR)
+    t, low, total = solved(d, a, inverse_a, MAP, FAST, VECTOR)
     inverse = inverse_of_total(total)
-    others, powered = sums_of_loss(d, t, low, inverse, k, y, a, MAP, FAST, VECTOR)
+    others, powered = sums_of_loss(d, t, low, inverse, k, y, inverse_a, MAP, FAST, VECTOR)
     d_y, outside = distance_of_class(
         z, z_at + y * z_k, where, w_at + y * where_k, exists, ignored, sign, m, limit, m_x, h_x, l_x, MASKED
     )
@@ -150,7 +150,7 @@ def loss_rows(
 @triton.jit(do_not_specialize=RUNTIME)
 def loss_parts(
     z, where, target, loss, roots,
-    count, inner, scores, parts, beta_hi, beta_lo, a_hi, a_lo, ignore_index,
+    count, inner, scores, parts, beta_hi, beta_lo, a_hi, a_lo, inverse_a, ignore_index,
     z_o, z_i, z_k, where_o, where_i, where_k, target_o, target_i, loss_o, loss_i, roots_o, roots_i,
     MAP: tl.constexpr, SCALED: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, ROOTS: tl.constexpr,
     FAST: tl.constexpr, VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr, ALIGN: tl.constexpr,
@@ -171,7 +171,7 @@ def loss_parts(
     m_x = tl.where(m_x == -INF, 0.0, m_x)
     h_x, l_x = slope_of(h_x, l_x, a, MAP)
     t, low, total = solved_parts(
-        z, where, z_at, w_at, parts, scores, z_k, where_k, sign, m, h, m_x, h_x, l_x, a,
+        z, where, z_at, w_at, parts, scores, z_k, where_k, sign, m, h, m_x, h_x, l_x, a, inverse_a,
         MAP, SCALED, BETA, MASKED, FAST, VECTOR, WHOLE, SCORES,
     )  # fmt: skip
     inverse = inverse_of_total(total)
@@ -183,7 +183,7 @@ def loss_parts(
             sign, BETA, MASKED, WHOLE,
         )  # fmt: skip
         d = distances(marked(x, m, h), m_x, h_x, l_x, SCALED)
-        one, other = sums_of_loss(d, t, low, inverse, k, y, a, MAP, FAST, VECTOR)
+        one, other = sums_of_loss(d, t, low, inverse, k, y, inverse_a, MAP, FAST, VECTOR)
         others, powered = others + one, powered + other
     d_y, outside = distance_of_class(
         z, z_at + y * z_k, where, w_at + y * where_k, exists, ignored, sign, m, limit, m_x, h_x, l_x, MASKED
@@ -198,7 +198,7 @@ def loss_parts(
 @triton.jit(do_not_specialize=RUNTIME)
 def loss_vjp(
     z, where, target, g, roots, out,
-    count, inner, scores, parts, beta_hi, beta_lo, a_hi, a_lo, ignore_index,
+    count, inner, scores, parts, beta_hi, beta_lo, a_hi, a_lo, inverse_a, ignore_index,
     z_o, z_i, z_k, where_o, where_i, where_k, target_o, target_i, g_o, g_i,
     roots_o, roots_i, out_o, out_i, out_k,
     MAP: tl.constexpr, SCALED: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr,
@@ -225,7 +225,7 @@ def loss_vjp(
     others = load_root(roots, root_at, exists, 4)
     m_x, h_x, l_x = without_limits(m, h, l)
     h_x, l_x = slope_of(h_x, l_x, a, MAP)
-    p, _v = powers(distances(x, m_x, h_x, l_x, SCALED), t, low, inverse, a, MAP, FAST)
+    p, _v = powers(distances(x, m_x, h_x, l_x, SCALED), t, low, inverse, inverse_a, MAP, FAST)
     p = tl.where((k[None, :] == y[:, None]) & (x != -INF), -others[:, None], p)
     factor = tl.load(g + offsets(row, inner, g_o, g_i, FLAT), mask=exists, other=0.0).to(tl.float32)
     result = tl.where(p == 0.0, 0.0, p * factor[:, None])

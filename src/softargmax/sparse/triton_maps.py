@@ -98,7 +98,7 @@ def log_block(u):
 
 
 @triton.jit
-def rough_sums(d, t, a, MAP: tl.constexpr, VECTOR: tl.constexpr):
+def rough_sums(d, t, inverse_a, MAP: tl.constexpr, VECTOR: tl.constexpr):
     """The two sums of a block that a step needs."""
     if MAP == LINEAR:
         outside = d <= -t[:, None]  # False for NaN
@@ -110,8 +110,8 @@ def rough_sums(d, t, a, MAP: tl.constexpr, VECTOR: tl.constexpr):
         second = row_sum(v, VECTOR, tl.float32)
     else:
         y = log_block(1.0 + tl.maximum(d * tl.div_rn(1.0 + 0.0 * t, t)[:, None], -1.0))  # -inf for NaN
-        first = row_sum(tl.exp2(y * (f64(_LOG2E) / a).to(tl.float32)), VECTOR, tl.float32)
-        second = row_sum(tl.exp2(y * (f64(_LOG2E) * (1.0 - a) / a).to(tl.float32)), VECTOR, tl.float32)
+        first = row_sum(tl.exp2(y * (_LOG2E * inverse_a)), VECTOR, tl.float32)
+        second = row_sum(tl.exp2(y * (_LOG2E * (inverse_a - 1.0))), VECTOR, tl.float32)
     return first, second
 
 
@@ -134,10 +134,10 @@ def step(t, first, second, a, MAP: tl.constexpr):
 
 
 @triton.jit
-def exact_sums(d, t, a, MAP: tl.constexpr, VECTOR: tl.constexpr, KIND: tl.constexpr):
+def exact_sums(d, t, inverse_a, MAP: tl.constexpr, VECTOR: tl.constexpr, KIND: tl.constexpr):
     """The sum of p, or of r if GENERAL, in the dtype KIND, and the sum to which its derivative is proportional."""
     if MAP == GENERAL:
-        r, u = ratios(d, t, a, False)
+        r, u = ratios(d, t, inverse_a, False)
         first = row_sum(r, VECTOR, KIND)
         second = row_sum(tl.where(u > 0.0, r / u, 0.0), VECTOR, tl.float32)
     else:
@@ -167,12 +167,12 @@ def corrected(t, first, second, a, MAP: tl.constexpr):
 
 
 @triton.jit
-def ratios(d, t, a, FAST: tl.constexpr):
+def ratios(d, t, inverse_a, FAST: tl.constexpr):
     """r = u^(1/a) of a block, and u = 1 + d / t."""
     w = tl.maximum(d * tl.div_rn(1.0 + 0.0 * t, t)[:, None], -1.0, propagate_nan=tl.PropagateNan.ALL)
     u = 1.0 + w
     lost = tl.where(u == 0.0, 0.0, (w - (u - 1.0)) / u)
-    y = (log_block(u) + lost) * (1.0 / a).to(tl.float32)
+    y = (log_block(u) + lost) * inverse_a
     if FAST:
         r = tl.exp2(y * f32(_LOG2E))
     else:
@@ -181,24 +181,24 @@ def ratios(d, t, a, FAST: tl.constexpr):
 
 
 @triton.jit
-def solved(d, a, MAP: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr):
+def solved(d, a, inverse_a, MAP: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr):
     """The threshold of rows in registers: t as a pair, and the sum of r (1 if MAP is not GENERAL) in float64."""
     t = tl.full([d.shape[0]], 1.0, tl.float32)
     active = t > 0.0
     while tl.max(active.to(tl.int32), axis=0) > 0:
-        first, second = rough_sums(d, t, a, MAP, VECTOR)
+        first, second = rough_sums(d, t, inverse_a, MAP, VECTOR)
         following, moves = step(t, first, second, a, MAP)
         t = tl.where(active, following, t)
         active = active & moves
     low = tl.where(active, float("nan"), 0.0 * t)  # no row is active; Triton fails if `active` ends with the loop
     total = 1.0 + low.to(tl.float64)
     if not FAST:
-        first, second = exact_sums(d, t, a, MAP, VECTOR, tl.float64)
+        first, second = exact_sums(d, t, inverse_a, MAP, VECTOR, tl.float64)
         wide = corrected(t, first, second, a, MAP)
         t = wide.to(tl.float32)
         low = (wide - t.to(tl.float64)).to(tl.float32)
     if MAP == GENERAL:
-        r, _u = ratios(d, t, a, FAST)
+        r, _u = ratios(d, t, inverse_a, FAST)
         total = row_sum(r, VECTOR, tl.float32 if FAST else tl.float64).to(tl.float64)
         t = tl.where(total == total, t, float("nan"))
     return t, low, total
@@ -208,10 +208,10 @@ def solved(d, a, MAP: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr):
 
 
 @triton.jit
-def powers(d, t, low, inverse, a, MAP: tl.constexpr, FAST: tl.constexpr):
+def powers(d, t, low, inverse, inverse_a, MAP: tl.constexpr, FAST: tl.constexpr):
     """p of a block, and v = p^a. `inverse` is 1 / sum r."""
     if MAP == GENERAL:
-        r, u = ratios(d, t, a, FAST)
+        r, u = ratios(d, t, inverse_a, FAST)
         p, v = r * inverse[:, None], u * t[:, None]
     else:
         s = d + t[:, None]
