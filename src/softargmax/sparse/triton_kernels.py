@@ -52,6 +52,7 @@ from softargmax.sparse.triton_maps import (
     corrected,
     distances,
     exact_sums,
+    inverse64,
     is_positive,
     log_block,
     order_of,
@@ -77,7 +78,7 @@ LEAST = 1e-6
 @triton.jit
 def inverse_of_total(total):
     """1 / total in float32, and 0 for an empty support."""
-    return tl.where(total == 0.0, 0.0, 1.0 / tl.where(total == 0.0, 1.0, total)).to(tl.float32)
+    return tl.where(total == 0.0, 0.0, inverse64(tl.where(total == 0.0, 1.0, total))).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -222,6 +223,10 @@ def long_rows(
         z, where, z_at, where_at, parts, scores, z_k, where_k, sign, m, h, m_x, h_x, l_x, a, inverse_a,
         MAP, SCALED, BETA, MASKED, FAST, VECTOR, WHOLE, SCORES,
     )  # fmt: skip
+    if TAU:
+        h_a, l_a = slope_of(h, l, a, MAP)
+        found = tau_of(m, h, h_a, l_a, base_of(t, low, total, a, MAP))
+        tl.store(tau + offsets(one, inner, tau_o, tau_i, FLAT), found.to(tl.float32))
     n = tl.zeros([1], tl.int32)
     out_at = offsets(one, inner, out_o, out_i, FLAT, ALIGN)
     for part in range(parts):
@@ -237,10 +242,6 @@ def long_rows(
             store_block(out, out_at[:, None] + k * out_k, result, k < scores, WHOLE)
         if SUPPORT:
             n += tl.sum(is_positive(d, t, low, total, a, MAP).to(tl.int32), axis=1)
-    if TAU:
-        h_a, l_a = slope_of(h, l, a, MAP)
-        found = tau_of(m, h, h_a, l_a, base_of(t, low, total, a, MAP))
-        tl.store(tau + offsets(one, inner, tau_o, tau_i, FLAT), found.to(tl.float32))
     if SUPPORT:
         n = tl.where(t == t, n, -1)
         tl.store(support + offsets(one, inner, support_o, support_i, FLAT), n.to(tl.int64))
@@ -273,7 +274,7 @@ def _solve(operation: Any, i: Any, r: Any, **results: Tensor | None) -> None:
     named |= {"MAP": map_of, "SCALED": scaling(i.beta, i.alpha, fast), "MASKED": i.where is not None, "P": p}
     named |= {"TAU": results.get("tau") is not None, "SUPPORT": results.get("support") is not None}
     named |= {"FAST": fast, "VECTOR": 16 // i.z.dtype.itemsize}
-    tile = tile_of(rows, is_heavy(named))
+    tile = tile_of(rows, is_heavy(named), fast)
     launch(long_rows if "parts" in tile.named else whole_rows, tile, **named)
     rows.finish()
 
@@ -308,17 +309,18 @@ def is_heavy(named: dict[str, Any]) -> bool:
     return named["MAP"] == GENERAL.value or named["MASKED"] or named["SCALED"] == PAIR.value
 
 
-def tile_of(rows: Rows, heavy: bool, most: int = REGISTERS) -> Block:
+def tile_of(rows: Rows, heavy: bool, fast: bool, most: int = REGISTERS) -> Block:
     """The block of a kernel, with `parts` if one program goes through all parts of a row.
 
-    A thread has half as many scores if a kernel is heavy. `most` is the length of the longest row in registers.
+    A thread has 32 scores. A thread of a heavy kernel has 16 or, for float32 scores of a part, 8. `most` is the length
+    of the longest row in registers.
     """
     part = PART // 2 if heavy else PART
     if rows.scores <= min(most, part if heavy else REGISTERS):
         tile = block(rows)
         return tile._replace(warps=2 * tile.warps) if heavy else tile
     named = {"parts": cdiv(rows.scores, part), "SCORES": part, "WHOLE": rows.scores % part == 0}
-    return Block((rows.total,), PART // ELEMENTS, named)
+    return Block((rows.total,), PART // ELEMENTS * (1 if fast or not heavy else 2), named)
 
 
 # --- derivatives ------------------------------------------------------------------------------------------------------
@@ -421,6 +423,8 @@ def entmax_vjp(i: Any, r: Any) -> None:
     rows = rows_of(i.axes, ("out",), p=i.p, tau=i.tau, g=i.g, out=out)
     named = rows.named(aligned=("p", "g", "out")) | order(i.alpha)
     named |= {"MAP": map_of, "FAST": out.dtype.itemsize == 2, "VECTOR": 16 // i.p.dtype.itemsize}
-    tile = tile_of(rows, map_of == GENERAL.value, REGISTERS if map_of == LINEAR.value or named["FAST"] else PART)
+    tile = tile_of(
+        rows, map_of == GENERAL.value, named["FAST"], REGISTERS if map_of == LINEAR.value or named["FAST"] else PART
+    )
     launch(long_rows_vjp if "parts" in tile.named else whole_rows_vjp, tile, **named)
     rows.finish()

@@ -35,6 +35,7 @@ from softargmax.sparse.triton_kernels import (
     top_of_parts,
 )
 from softargmax.sparse.triton_maps import (
+    GENERAL,
     base_of,
     distances,
     loss_of_class,
@@ -250,7 +251,8 @@ def entmax_loss(i: Any, r: Any) -> None:
     rows = _rows_of(i, ("loss",), loss=loss)
     named = rows.named("where", aligned=("z",)) | _options(i) | _saved(i, rows, roots)
     named |= {"ROOTS": roots is not None, "VECTOR": 16 // i.z.dtype.itemsize}
-    tile = tile_of(rows, is_heavy(named))
+    most = PART // 4 if named["MAP"] == GENERAL.value else PART
+    tile = tile_of(rows, is_heavy(named), named["FAST"], most)
     launch(loss_parts if "parts" in tile.named else loss_rows, tile, **named)
     rows.finish()
 
@@ -263,7 +265,7 @@ def entmax_loss_vjp(i: Any, r: Any) -> None:
         return
     rows = _rows_of(i.of, ("out",), g=i.g, out=out)
     named = rows.named("where", aligned=("z", "out")) | _options(i.of) | _saved(i.of, rows, i.roots)
-    tile = tile_of(rows, is_heavy(named), PART)
+    tile = tile_of(rows, is_heavy(named), named["FAST"], PART)
     parts = tile.named.get("parts", 1)
     tile = Block((tile.grid[0] * parts,), tile.warps, {"ROWS": 1} | tile.named | {"parts": parts})
     launch(loss_vjp, tile, **named)

@@ -109,7 +109,7 @@ def rough_sums(d, t, inverse_a, MAP: tl.constexpr, VECTOR: tl.constexpr):
         first = row_sum(v * v, VECTOR, tl.float32)
         second = row_sum(v, VECTOR, tl.float32)
     else:
-        y = log_block(1.0 + tl.maximum(d * tl.div_rn(1.0 + 0.0 * t, t)[:, None], -1.0))  # -inf for NaN
+        y = log_block(1.0 + tl.maximum(d * (1.0 / t)[:, None], -1.0))  # -inf for NaN
         first = row_sum(tl.exp2(y * (_LOG2E * inverse_a)), VECTOR, tl.float32)
         second = row_sum(tl.exp2(y * (_LOG2E * (inverse_a - 1.0))), VECTOR, tl.float32)
     return first, second
@@ -119,16 +119,16 @@ def rough_sums(d, t, inverse_a, MAP: tl.constexpr, VECTOR: tl.constexpr):
 def step(t, first, second, a, MAP: tl.constexpr):
     """The next t of each row, and True where a further step is needed."""
     if MAP == LINEAR:  # the sum of the support's d, and its size: the same support gives the same t
-        following = tl.div_rn(1.0 + first, tl.where(second == 0.0, 1.0, second))
+        following = (1.0 + first) / tl.where(second == 0.0, 1.0, second)
         moves = following < t
     elif MAP == SQUARED:
         safe = tl.where(second == 0.0, 1.0, second)
-        following = t - tl.div_rn(first - tl.sqrt_rn(first), safe)
+        following = t - (first - tl.sqrt_rn(first)) / safe
         moves = following < t * f32(1.0 - 2.0**-16)
     else:
         safe = tl.where(second == 0.0, 1.0, second)
         power = tl.exp2(log_block(first) * (f64(_LOG2E) * (1.0 - a)).to(tl.float32))
-        following = t * (1.0 - tl.div_rn(first, safe)) + tl.div_rn(power, safe)
+        following = t * (1.0 - first / safe) + power / safe
         moves = following < t * f32(1.0 - 2.0**-20)
     return following, moves
 
@@ -152,24 +152,32 @@ def exact_sums(d, t, inverse_a, MAP: tl.constexpr, VECTOR: tl.constexpr, KIND: t
 
 
 @triton.jit
+def inverse64(x):
+    """1 / x in float64, for x from 1e-30 to 1e30. A division would call a function, for which registers are spilled."""
+    y = (1.0 / x.to(tl.float32)).to(tl.float64)
+    y = tl.fma(y, tl.fma(-x, y, f64(1.0)), y)
+    return tl.fma(y, tl.fma(-x, y, f64(1.0)), y)
+
+
+@triton.jit
 def corrected(t, first, second, a, MAP: tl.constexpr):
     """t after a last step, in float64."""
-    safe = tl.where(second == 0.0, 1.0, second)
+    inverse = inverse64(tl.where(second == 0.0, 1.0, second))
     wide = t.to(tl.float64)
     if MAP == LINEAR:
-        found = wide + tl.where(second == 0.0, 0.0, 1.0 - first) / safe
+        found = wide + tl.where(second == 0.0, 0.0, 1.0 - first) * inverse
     elif MAP == SQUARED:
-        found = wide + tl.where(second == 0.0, 0.0, 1.0 - first) / (2.0 * safe)
+        found = wide + tl.where(second == 0.0, 0.0, 1.0 - first) * (0.5 * inverse)
     else:
         power = exp64(-a * log1p64(tl.where(first >= 1.0, first - 1.0, 0.0)))
-        found = tl.where(second == 0.0, wide, wide * (1.0 - first / safe) + first * power / safe)
+        found = tl.where(second == 0.0, wide, wide * (1.0 - first * inverse) + first * power * inverse)
     return found
 
 
 @triton.jit
 def ratios(d, t, inverse_a, FAST: tl.constexpr):
     """r = u^(1/a) of a block, and u = 1 + d / t."""
-    w = tl.maximum(d * tl.div_rn(1.0 + 0.0 * t, t)[:, None], -1.0, propagate_nan=tl.PropagateNan.ALL)
+    w = tl.maximum(d * (1.0 / t)[:, None], -1.0, propagate_nan=tl.PropagateNan.ALL)
     u = 1.0 + w
     lost = tl.where(u == 0.0, 0.0, (w - (u - 1.0)) / u)
     y = (log_block(u) + lost) * inverse_a
@@ -235,7 +243,7 @@ def powers(d, t, low, inverse, inverse_a, MAP: tl.constexpr, FAST: tl.constexpr)
 def is_positive(d, t, low, total, a, MAP: tl.constexpr):
     """True where p > 0."""
     if MAP == GENERAL:
-        u = 1.0 + tl.maximum(d * tl.div_rn(1.0 + 0.0 * t, t)[:, None], -1.0)
+        u = 1.0 + tl.maximum(d * (1.0 / t)[:, None], -1.0)
         least = a * (_LEAST + log1p64(tl.where(total >= 1.0, total - 1.0, 0.0)))
         found = u > exp64(least).to(tl.float32)[:, None]
     else:
@@ -280,17 +288,17 @@ def loss_of_class(d_y, base, others, powered, total, a, MAP: tl.constexpr):
     if MAP == LINEAR:
         loss = 0.5 * powered + tl.where(v_y > 0.0, 0.5 * others * others, 0.5 - v_y)
     elif MAP == SQUARED:
-        e = others / (1.0 + tl.maximum(v_y, 0.0))  # 1 - v_y
-        psi = tl.where(v_y > 0.0, 2.0 * e * e * (1.0 - e / 3.0), 4.0 / 3.0 - 2.0 * v_y)
-        loss = powered / 1.5 + psi
+        e = others * inverse64(1.0 + tl.maximum(v_y, 0.0))  # 1 - v_y
+        psi = tl.where(v_y > 0.0, 2.0 * e * e * (1.0 - e * (1.0 / 3.0)), 4.0 / 3.0 - 2.0 * v_y)
+        loss = powered * (1.0 / 1.5) + psi
     else:
         e = tl.where(others < 0.25, others, 0.0)
         series = 0.0 * e
         for j in tl.static_range(_TERMS, -1, -1):
-            series = 1.0 / (j + 2) + e * (j + 1 - a) / (j + 1) * series
+            series = 1.0 / (j + 2) + e * ((j + 1 - a) * (1.0 / (j + 1))) * series
         log = log1p64(tl.where(total >= 1.0, total - 1.0, 0.0))
-        x_y = (d_y + less_one64(-a * log)) / a
+        x_y = (d_y + less_one64(-a * log)) * inverse64(a)
         own = tl.where(v_y > 0.0, (1.0 - others) * v_y, 0.0)
-        far = (own - 1.0) / (1.0 + a) - x_y
-        loss = powered / (1.0 + a) + tl.where(others < 0.25, e * e * series, far)
+        far = (own - 1.0) * inverse64(1.0 + a) - x_y
+        loss = powered * inverse64(1.0 + a) + tl.where(others < 0.25, e * e * series, far)
     return tl.where((base == base) & (others == others), loss, base * float("nan"))
