@@ -338,7 +338,9 @@ def weights(p, tau, a, MAP: tl.constexpr):
         subnormal = p < f32(2.0**-100)
         y = log_block(tl.where(inside, tl.where(subnormal, p * f32(2.0**64), p), 1.0))
         y -= tl.where(subnormal, f32(64 * 0.6931471805599453), 0.0)
-        s = tl.where(inside, tl.exp2(y * (f64(1.4426950408889634) * (1.0 - a)).to(tl.float32)), 0.0)
+        s = tl.where(
+            inside, tl.where(p == p, 1.0, p) * tl.exp2(y * (f64(1.4426950408889634) * (1.0 - a)).to(tl.float32)), 0.0
+        )
     return s, inside
 
 
