@@ -24,13 +24,17 @@ from softargmax.loss import triton_kernels as loss_kernels
 from softargmax.loss import triton_linear
 from softargmax.loss.arguments import CrossEntropy, Layer, LinearCrossEntropy, LossOptions
 from softargmax.normalize import operations, triton_kernels
+from softargmax.sparse import loss_operations as sparse_losses
+from softargmax.sparse import operations as sparse
+from softargmax.sparse import triton_kernels as sparse_kernels
+from softargmax.sparse import triton_loss as sparse_loss_kernels
 
 SHAPES = ((4096, 100), (4096, 1000), (4096, 4096), (4096, 16384), (64, 131072), (512, 100000))
 
 
 def launches() -> list[Launch]:
     """The launches of every kernel, with each option at least once."""
-    with recorded(triton_launch, triton_linear) as found:
+    with recorded(triton_launch, triton_linear, sparse_kernels, sparse_loss_kernels) as found:
         for shape in SHAPES:
             for dtype in (torch.float32, torch.bfloat16):
                 z = torch.empty(shape, dtype=dtype, device="meta")
@@ -63,6 +67,29 @@ def _calls_of(z: torch.Tensor) -> Iterator[Any]:
         yield lambda i=i: loss_kernels.run(i)
         yield lambda i=i: loss_kernels.run(i, seed, out, losses=False)
         yield lambda i=i: loss_kernels.run(i, seed, out)
+    yield from _sparse_calls_of(z)
+
+
+def _sparse_calls_of(z: torch.Tensor) -> Iterator[Any]:
+    out, tau = torch.empty_like(z), z.new_empty((len(z), 1), dtype=torch.float32)
+    support, mask = z.new_empty((len(z), 1), dtype=torch.int64), torch.empty_like(z, dtype=torch.bool)
+    per_row = Scale(z.new_empty((len(z), 1), dtype=torch.float64), z.new_empty((len(z), 1), dtype=torch.float64))
+    for alpha in (2.0, 1.5, 1.3):
+        plain = sparse.Scores(z, alpha, None, UNIT, (1,))
+        yield lambda i=plain: sparse_kernels.entmax(i, (out, None))
+        yield lambda i=plain: sparse_kernels.entmax(i, (out, tau))
+        yield lambda i=plain: sparse_kernels.threshold(i, (tau, support))
+        masked = plain._replace(where=mask, beta=per_row)
+        yield lambda i=masked: sparse_kernels.entmax(i, (out, tau))
+        vjp = sparse.EntmaxVjp(out, tau, alpha, z, (1,))
+        yield lambda i=vjp: sparse_kernels.entmax_vjp(i, (out,))
+        loss, roots = z.new_empty((len(z), 1), dtype=torch.float64), z.new_empty((len(z), 1, 5), dtype=torch.float64)
+        target = z.new_empty((len(z), 1), dtype=torch.int64)
+        of_classes = sparse_losses.OfClasses(z, target, alpha, None, UNIT, (1,), -100)
+        for i in (of_classes, of_classes._replace(where=mask, beta=Scale(0.3, 1e-9))):
+            yield lambda i=i, loss=loss, roots=roots: sparse_loss_kernels.entmax_loss(i, (loss, roots))
+            of_loss = sparse_losses.LossVjp(loss, roots, i)
+            yield lambda i=of_loss: sparse_loss_kernels.entmax_loss_vjp(i, (out,))
 
 
 def _last_layer(dtype: torch.dtype) -> None:
