@@ -136,6 +136,37 @@ def log1p64(r):
     return tl.where(u == 0.0, -INF, tl.where(u < INF, found, u))
 
 
+@triton.jit
+def two_sum64(a, b):
+    """a + b as the rounded sum and its error."""
+    s = a + b
+    part = s - a
+    return s, (a - (s - part)) + (b - part)
+
+
+@triton.jit
+def log_pair64(hi, lo):
+    """log(hi + lo) as a pair, for a positive normal hi, operation by operation as in math.hpp."""
+    bits = hi.to(tl.int64, bitcast=True)
+    e = (bits - 0x3FE6A09E667F3BCD) >> 52
+    f = (bits - (e << 52)).to(tl.float64, bitcast=True)
+    t, t_lo = two_sum64(f - 1.0, lo * ((1023 - e) << 52).to(tl.float64, bitcast=True))
+    k = e.to(tl.float64)
+    s = t / (2.0 + t)
+    u = s * s
+    half = 0.5 * t * t
+    q = f64(_W[7])
+    for j in tl.static_range(6, -1, -1):
+        q = tl.fma(q, u, f64(_W[j]))
+    tail = s * tl.fma(2.0 * u, q, half)
+    rest = t_lo * (1.0 - t * (1.0 - t))
+    half_low = tl.fma(0.5 * t, t, -half)
+    head, head_lo = two_sum64(t, -half)
+    total, total_lo = two_sum64(k * f64(_LN2_HI64), head)
+    low = total_lo + (tl.fma(k, f64(_LN2_LO64), head_lo) + ((tail - half_low) + rest))
+    return two_sum64(total, low)
+
+
 # --- sums in a fixed order --------------------------------------------------------------------------------------------
 
 

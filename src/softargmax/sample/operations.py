@@ -118,7 +118,7 @@ categorical: Operation[Categorical, Draws] = Operation(
     Categorical,
     Draws(_INDEX),
     definition=reference.categorical,
-    kernels={"cpu": _native.categorical},
+    kernels={"cpu": _native.categorical, "cuda": "softargmax.sample.triton_kernels:categorical"},
     batch=_with_own_streams,
     differentiable=False,
     refuse=_refuse_draws,
