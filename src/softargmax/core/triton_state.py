@@ -116,10 +116,8 @@ def less_one64(x):
 
 
 @triton.jit
-def log1p64(r):
-    """log(1 + r) for r >= -1, in float64."""
-    u = 1.0 + r
-    lost = r - (u - 1.0)
+def log64(u, lost):
+    """log(u + lost) for u >= 0, in float64. `lost` is at most the rounding error of u, and u is near 1 if it is not 0."""
     bits = u.to(tl.int64, bitcast=True)
     e = (bits - 0x3FE6A09E667F3BCD) >> 52  # u = 2^e f with sqrt(1/2) <= f < sqrt(2)
     f = (bits - (e << 52)).to(tl.float64, bitcast=True)
@@ -134,6 +132,13 @@ def log1p64(r):
     k = e.to(tl.float64)
     found = tl.fma(k, f64(_LN2_HI64), tl.fma(k, f64(_LN2_LO64), tl.where(e == 0, lost, 0.0)) + of_f)
     return tl.where(u == 0.0, -INF, tl.where(u < INF, found, u))
+
+
+@triton.jit
+def log1p64(r):
+    """log(1 + r) for r >= -1, in float64."""
+    u = 1.0 + r
+    return log64(u, r - (u - 1.0))
 
 
 @triton.jit

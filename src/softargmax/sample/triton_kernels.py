@@ -21,9 +21,9 @@ import triton.language as tl
 from triton import cdiv, next_power_of_2
 
 from softargmax.core.triton_launch import RUNTIME, Block, define, launch, served
-from softargmax.core.triton_rows import PER_ROW, is_last, load_scores, offsets
+from softargmax.core.triton_rows import is_last, load_scores, offsets
 from softargmax.core.triton_state import INF, any_of, f32
-from softargmax.sample import operations
+from softargmax.sample import operations, triton_filters
 from softargmax.sample.triton_noise import (
     noise_at,
     surely_first,
@@ -31,6 +31,8 @@ from softargmax.sample.triton_noise import (
     word_of,
     words_of_block,
 )
+
+from softargmax.sample.triton_scores import beta_per_row, distance64, per_row, scores_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,8 +44,6 @@ PAIRS = 64
 """Draws that a program of `draw_again` looks at."""
 PROGRAMS = 1056
 """Rows are cut into tasks until there are as many programs, eight for each multiprocessor of an H100."""
-STRIDED = 1 << 9
-"""Longer rows whose scores are not next to each other in memory are copied."""
 _LOG2E = tl.constexpr(float.fromhex("0x1.715476p+0"))
 _NONE = tl.constexpr(1 << 30)
 _EMPTY, _UNSURE = tl.constexpr(-1), tl.constexpr(-2)
@@ -53,39 +53,21 @@ _EMPTY, _UNSURE = tl.constexpr(-1), tl.constexpr(-2)
 
 
 @triton.jit
-def beta_per_row(hi_ptr, lo_ptr, at, exists, beta_hi, beta_lo, BETA: tl.constexpr):
-    """beta = hi + lo of each row, in float64."""
-    if BETA == PER_ROW:
-        hi = tl.load(hi_ptr + at, mask=exists, other=1.0).to(tl.float64)
-        lo = tl.load(lo_ptr + at, mask=exists, other=0.0).to(tl.float64)
-    else:
-        hi = beta_hi + tl.zeros_like(at).to(tl.float64)
-        lo = beta_lo + tl.zeros_like(at).to(tl.float64)
-    return hi, lo
-
-
-@triton.jit
-def distance64(z, m, hi, lo):
-    """beta (z - m) in float64, as in kept_row.hpp. -inf for an infinite difference."""
-    d = 0.5 * z.to(tl.float64) - 0.5 * m.to(tl.float64)
-    x = d * hi
-    found = 2.0 * (x + d * lo)
-    found = tl.where(x < -1e300, -1e300, tl.where(x > 1e300, 1e300, found))
-    return tl.where(d == -INF, -INF, found)
-
-
-@triton.jit
 def load_part(
-    z, where, edge, tie, z_at, where_at, exists, part, scores, z_k, where_k,
+    z, where, edge, tie, flat, z_at, where_at, exists, part, scores, z_k, where_k,
     MASKED: tl.constexpr, KEPT: tl.constexpr, SCORES: tl.constexpr,
 ):  # fmt: skip
-    """A block of scores, with -inf for those that cannot be drawn, and their columns."""
+    """A block of scores, with -inf for those that cannot be drawn, and their columns.
+
+    Where beta is 0 (`flat`), filters see all finite scores as 0.
+    """
     k = part * SCORES + tl.arange(0, SCORES)[None, :]
     inside = exists[:, None] & (k < scores)
     wide = k.to(tl.int64)
     at, w_at = z_at[:, None] + wide * z_k, where_at[:, None] + wide * where_k
     x = load_scores(z, at, where, w_at, inside, edge, 0, MASKED, False)
     if KEPT:
+        x = tl.where(flat[:, None] & (tl.abs(x) < INF), 0.0, x)
         kept = (x > edge[:, None]) | ((x == edge[:, None]) & (k <= tie[:, None]))
         x = tl.where(kept, x, -INF)
     return x, k
@@ -138,7 +120,7 @@ def draw_rows(
     factor = factor_of(beta)
 
     x, k = load_part(
-        z, where, bound, last_tie, z_at, where_at, exists, first, scores, z_k, where_k, MASKED, KEPT, SCORES
+        z, where, bound, last_tie, beta == 0.0, z_at, where_at, exists, first, scores, z_k, where_k, MASKED, KEPT, SCORES
     )
     shift = tl.max(x, axis=1)
     shift = tl.where(tl.abs(shift) < INF, shift, 0.0)
@@ -154,7 +136,7 @@ def draw_rows(
         at = tl.zeros([ROWS, SCORES], tl.int32)
         for part in range(first, last):
             x, k = load_part(
-                z, where, bound, last_tie, z_at, where_at, exists, part, scores, z_k, where_k, MASKED, KEPT, SCORES
+                z, where, bound, last_tie, beta == 0.0, z_at, where_at, exists, part, scores, z_k, where_k, MASKED, KEPT, SCORES
             )
             time = times_of(x, k, shift, factor, key, own, draw, part, SCORES)
             if any_frozen:
@@ -225,7 +207,7 @@ def _in_float64(
     m = tl.full([1], -INF, tl.float32)
     for part in range(parts):
         x, k = load_part(
-            z, where, bound, last_tie, z_at, where_at, exists, part, scores, z_k, where_k, MASKED, KEPT, SCORES
+            z, where, bound, last_tie, beta == 0.0, z_at, where_at, exists, part, scores, z_k, where_k, MASKED, KEPT, SCORES
         )
         m = tl.maximum(m, tl.max(x, axis=1))
         wrong = wrong | (tl.max((x != x).to(tl.int32), axis=1) > 0)
@@ -236,7 +218,7 @@ def _in_float64(
     need = tl.full([1], INF, tl.float32)
     for part in range(parts):
         x, k = load_part(
-            z, where, bound, last_tie, z_at, where_at, exists & ~wrong, part, scores, z_k, where_k,
+            z, where, bound, last_tie, beta == 0.0, z_at, where_at, exists & ~wrong, part, scores, z_k, where_k,
             MASKED, KEPT, SCORES,
         )  # fmt: skip
         x = tl.where(infinite[:, None], tl.where(x == INF, 0.0, -INF), x)
@@ -298,38 +280,6 @@ def _store(
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-def matrix(z: Tensor) -> Tensor:
-    """The rows of scores in C order, as a matrix."""
-    rows = z.reshape(-1, z.shape[-1])
-    return rows if rows.stride(1) == 1 or rows.shape[1] <= STRIDED else rows.contiguous()
-
-
-def per_row(x: Tensor, z: Tensor) -> Tensor:
-    """One number per row, in C order."""
-    return x.expand(*z.shape[:-1], 1).reshape(-1)
-
-
-def scores_of(i: Any) -> dict[str, Any]:
-    """The arguments that all kernels of a call share: scores, support and beta."""
-    z, given = matrix(i.z), i.distribution
-    where = None if given.where is None else matrix(given.where.expand(i.z.shape))
-    named: dict[str, Any] = {"z": z, "where": z if where is None else where, "MASKED": where is not None}
-    named["z_o"], named["z_k"] = z.stride()
-    named["where_o"], named["where_k"] = (0, 0) if where is None else where.stride()
-    if isinstance(given.beta.hi, torch.Tensor):
-        named |= {"hi": per_row(given.beta.hi, i.z), "lo": per_row(given.beta.lo, i.z), "beta_o": 1, "BETA": 2}
-        named |= {"beta_hi": 1.0, "beta_lo": 0.0}
-    else:
-        hi = float(torch.tensor(given.beta.hi, dtype=torch.float32))
-        lo = 0.0 if hi in (0.0, float("inf")) else given.beta.hi - hi + given.beta.lo
-        named |= {"hi": z, "lo": z, "beta_o": 0, "BETA": 1, "beta_hi": hi, "beta_lo": lo}
-    aligned = 1
-    for n in (2, 4, 8):
-        fits = n <= 16 // z.element_size() and z.shape[1] % n == 0 and z.stride(0) % n == 0
-        aligned = n if fits else aligned
-    return named | {"scores": z.shape[1], "ALIGN": aligned}
-
-
 def tiles(z: Tensor, pairs: int) -> Block:
     """The blocks of `draw_rows`: some rows, or tasks of a row."""
     scores = z.shape[1]
@@ -346,16 +296,39 @@ def tiles(z: Tensor, pairs: int) -> Block:
 
 
 def categorical(i: Any, r: Any) -> None:
-    """Draw. The definition serves draws without replacement, filters, and float64."""
-    if not i.replace and i.draws > 1 or not covered(i) or any(x is not None for x in i.distribution.filters):
+    """Draw. The definition serves draws without replacement, locally typical sets, and float64."""
+    if not covered(i) or not (i.replace or i.draws == 1):
         define(operations.categorical, i, r)
         return
-    draw(i, *r)
+    filtered = any(x is not None for x in i.distribution.filters)
+    draw(i, *r, **(triton_filters.run(i) if filtered else {}))
+
+
+def categorical_with_logprob(i: Any, r: Any) -> None:
+    """Draw, and compute log-probabilities and the number of classes that could be drawn."""
+    index, logprob, size = r
+    if not covered(i) or not (i.replace or i.draws == 1):
+        define(operations.categorical_with_logprob, i, r)
+        return
+    draw(i, index, logprob, **triton_filters.run(i, size=size))
+
+
+def filter_mask(i: Any, r: Any) -> None:
+    """Write the mask of the scores that the filters keep."""
+    (kept,) = r
+    if not covered(i):
+        define(operations.filter_mask, i, r)
+        return
+    marks = kept if kept.is_contiguous() else torch.empty(kept.shape, dtype=kept.dtype, device=kept.device)
+    triton_filters.run(i, marks=marks)
+    if marks is not kept:
+        kept.copy_(marks)
 
 
 def covered(i: Any) -> bool:
     """True if kernels read these scores."""
-    return served(i.z, beta=i.distribution.beta) and i.z.shape[-1] < 1 << 30
+    typical = i.distribution.filters.typical_p is not None
+    return served(i.z, beta=i.distribution.beta) and i.z.shape[-1] < 1 << 30 and not typical
 
 
 def draw(i: Any, index: Tensor, logprob: Tensor | None = None, **found: Tensor) -> None:
