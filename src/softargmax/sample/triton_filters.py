@@ -113,6 +113,7 @@ def find_edge(
     z, where, list_at, edge, tie, infinite, flat, z_at, where_at, parts, scores, z_k, where_k,
     least, m, count, hi, lo, unit, goal, share,
     BY_MASS: tl.constexpr, ONE: tl.constexpr, MASKED: tl.constexpr, SCORES: tl.constexpr, LANES: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """The edge and the last tie of the fewest scores whose weights reach a goal, or a share of the mass.
 
@@ -120,7 +121,7 @@ def find_edge(
     """
     if BY_MASS:
         total = tl.zeros([1, LANES], tl.int64)
-        for part in range(parts):
+        for part in tl.range(0, parts, num_stages=STAGES):
             x, k = part_of(
                 z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES
             )
@@ -143,7 +144,7 @@ def find_edge(
             of_a, n_a = tl.zeros([1, LANES], tl.int64), tl.zeros([1, LANES], tl.int32)
             of_b, n_b = of_a, n_a
             of_c, n_c = of_a, n_a
-            for part in range(parts):
+            for part in tl.range(0, parts, num_stages=STAGES):
                 x, k = part_of(
                     z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES
                 )
@@ -202,9 +203,7 @@ def find_edge(
     ties = (goal - above + of_one - 1) // of_one
     seen, last = tl.zeros([1], tl.int64), tl.full([1], -1, tl.int32)
     for part in range(parts):
-        x, k = part_of(
-            z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES
-        )
+        x, k = part_of(z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES)
         here = x == score[:, None]
         number = tl.sum(here.to(tl.int32), axis=1)
         if tl.max(((number > 0) & (seen < ties)).to(tl.int32), axis=0) > 0:
@@ -258,9 +257,7 @@ def moments(
     rest, first = tl.zeros([1], tl.float64), tl.zeros([1], tl.float64)
     ties, count = tl.zeros([1], tl.int64), tl.zeros([1], tl.int64)
     for part in range(parts):
-        x, k = part_of(
-            z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES
-        )
+        x, k = part_of(z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES)
         y, s = term_of(x, m, hi, lo)
         y = y * f32(2.0**-62)
         tied = s == 0.0
@@ -293,7 +290,7 @@ def filter_rows(
     TOP_K: tl.constexpr, TOP_P: tl.constexpr, MIN_P: tl.constexpr, EPSILON: tl.constexpr, ETA: tl.constexpr,
     JOINT: tl.constexpr, PER: tl.constexpr, MOMENTS: tl.constexpr, MARKS: tl.constexpr,
     BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, ALIGN: tl.constexpr,
-    ONE: tl.constexpr, SCORES: tl.constexpr, LANES: tl.constexpr,
+    ONE: tl.constexpr, SCORES: tl.constexpr, LANES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The edge and the last tie of a row after the filters, with the maximum, log l and the number of kept scores."""
     KIND: tl.constexpr = tl.float32 if FAST else tl.float64
@@ -340,7 +337,7 @@ def filter_rows(
         if tl.max(some.to(tl.int32), axis=0) > 0:
             e, t = find_edge(
                 z, where, list_at, base, base_tie, infinite, flat, z_at, where_at, parts, scores, z_k, where_k,
-                least, m, whole, h, l, unit, goal.to(tl.int64), goal, False, ONE, MASKED, SCORES, LANES,
+                least, m, whole, h, l, unit, goal.to(tl.int64), goal, False, ONE, MASKED, SCORES, LANES, STAGES,
             )  # fmt: skip
             edge, tie = tighter(edge, tie, e, t, some)
             if not JOINT:
@@ -353,7 +350,7 @@ def filter_rows(
         if tl.max(some.to(tl.int32), axis=0) > 0:
             e, t = find_edge(
                 z, where, list_at, base, base_tie, infinite, flat, z_at, where_at, parts, scores, z_k, where_k,
-                least, m, whole, h, l, unit, whole, share, True, ONE, MASKED, SCORES, LANES,
+                least, m, whole, h, l, unit, whole, share, True, ONE, MASKED, SCORES, LANES, STAGES,
             )  # fmt: skip
             edge, tie = tighter(edge, tie, e, t, some)
             if not JOINT:
@@ -464,6 +461,7 @@ def run(i: Any, *, marks: Tensor | None = None, size: Tensor | None = None) -> d
     named |= {"size": edges if size is None else size, "kept": edges if marks is None else marks}
     named |= {"MOMENTS": size is not None, "MARKS": marks is not None, "FAST": z.element_size() == 2}
     named |= {"VECTOR": vector, "ONE": one, "SCORES": block, "LANES": block // vector}
+    named["STAGES"] = 1 if one or sum(named[name.upper()] for name in NAMES) > 2 else 2
     named["unit"] = 2.0 ** -scores.bit_length()
-    launch(filter_rows, Block((rows,), max(1, block // 512), {}), **named)
+    launch(filter_rows, Block((rows,), min(max(1, block // 256), 16), {}), **named)
     return found

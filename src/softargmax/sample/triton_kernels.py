@@ -120,7 +120,21 @@ def draw_rows(
     factor = factor_of(beta)
 
     x, k = load_part(
-        z, where, bound, last_tie, beta == 0.0, z_at, where_at, exists, first, scores, z_k, where_k, MASKED, KEPT, SCORES
+        z,
+        where,
+        bound,
+        last_tie,
+        beta == 0.0,
+        z_at,
+        where_at,
+        exists,
+        first,
+        scores,
+        z_k,
+        where_k,
+        MASKED,
+        KEPT,
+        SCORES,
     )
     shift = tl.max(x, axis=1)
     shift = tl.where(tl.abs(shift) < INF, shift, 0.0)
@@ -136,7 +150,21 @@ def draw_rows(
         at = tl.zeros([ROWS, SCORES], tl.int32)
         for part in range(first, last):
             x, k = load_part(
-                z, where, bound, last_tie, beta == 0.0, z_at, where_at, exists, part, scores, z_k, where_k, MASKED, KEPT, SCORES
+                z,
+                where,
+                bound,
+                last_tie,
+                beta == 0.0,
+                z_at,
+                where_at,
+                exists,
+                part,
+                scores,
+                z_k,
+                where_k,
+                MASKED,
+                KEPT,
+                SCORES,
             )
             time = times_of(x, k, shift, factor, key, own, draw, part, SCORES)
             if any_frozen:
@@ -207,7 +235,21 @@ def _in_float64(
     m = tl.full([1], -INF, tl.float32)
     for part in range(parts):
         x, k = load_part(
-            z, where, bound, last_tie, beta == 0.0, z_at, where_at, exists, part, scores, z_k, where_k, MASKED, KEPT, SCORES
+            z,
+            where,
+            bound,
+            last_tie,
+            beta == 0.0,
+            z_at,
+            where_at,
+            exists,
+            part,
+            scores,
+            z_k,
+            where_k,
+            MASKED,
+            KEPT,
+            SCORES,
         )
         m = tl.maximum(m, tl.max(x, axis=1))
         wrong = wrong | (tl.max((x != x).to(tl.int32), axis=1) > 0)
@@ -263,9 +305,7 @@ def _best_of_tasks(z, of_task, z_at, z_k, beta, beta_rest, frozen, key, own, dra
 
 
 @triton.jit
-def _store(
-    z, top, log_l, index, logprob, pair, row, place, z_at, exists, z_k, beta, beta_rest, LOGPROB: tl.constexpr
-):
+def _store(z, top, log_l, index, logprob, pair, row, place, z_at, exists, z_k, beta, beta_rest, LOGPROB: tl.constexpr):
     """Store drawn columns, and their log-probabilities. -1 and NaN for rows that cannot be drawn from."""
     drawn = place >= 0
     tl.store(index + pair, place.to(tl.int64), mask=exists)
@@ -290,7 +330,14 @@ def tiles(z: Tensor, pairs: int) -> Block:
     tasks = cdiv(parts, each)
     done = z.new_zeros(pairs if tasks > 1 else 1, dtype=torch.int32)
     places = z.new_empty(pairs * next_power_of_2(tasks) if tasks > 1 else 1, dtype=torch.int32)
-    named = {"parts": parts, "each": each, "tasks": tasks, "TASKS": next_power_of_2(tasks), "done": done, "ONE": parts == 1}
+    named = {
+        "parts": parts,
+        "each": each,
+        "tasks": tasks,
+        "TASKS": next_power_of_2(tasks),
+        "done": done,
+        "ONE": parts == 1,
+    }
     named |= {"places": places, "ROWS": rows, "SCORES": size}
     return Block((cdiv(pairs, rows) * tasks,), max(1, min(WARPS, rows * size // 256)), named)
 
