@@ -49,6 +49,12 @@ def scores(rows: int, classes: int, dtype: torch.dtype, device: str, spread: flo
     return (made * spread).to(dtype)
 
 
+def sized(rows: int, classes: int, most: int) -> tuple[int, int]:
+    """A shape of at most that many scores. It has at least 8 rows, if there were as many."""
+    classes = min(classes, max(most // min(rows, 8), 1))
+    return min(rows, most // classes), classes
+
+
 def ours(function: Callable[..., Any], z: torch.Tensor, **options: Any) -> Any:
     """The result of the CUDA kernel, or of the interpreter for a tensor in CPU memory."""
     with sa.using("triton"):
@@ -65,8 +71,8 @@ def of_cpu(function: Callable[..., Any], z: torch.Tensor, **options: Any) -> Any
 def check(device: str = "cuda", most: int = 1 << 30) -> None:
     """Compare draws, sets and log-probabilities with the CPU's. `most` bounds the number of scores of a case."""
     began, total = time.perf_counter(), 0
-    for rows, classes, draws, options in DRAWS:
-        rows, classes = min(rows, max(1, most // classes)), min(classes, most)
+    for whole, length, draws, options in DRAWS:
+        rows, classes = sized(whole, length, most)
         for dtype in DTYPES:
             z = scores(rows, classes, dtype, device)
             given = {"seed": rows, "num_samples": draws, **options}
@@ -84,8 +90,8 @@ def check(device: str = "cuda", most: int = 1 << 30) -> None:
 def check_sets(device: str, most: int) -> None:
     """Compare the sets of all filters with those of the CPU."""
     rows_seen, rows_wrong = 0, 0
-    for rows, classes in SETS:
-        rows, classes = min(rows, max(1, most // classes)), min(classes, most)
+    for whole, length in SETS:
+        rows, classes = sized(whole, length, most)
         for dtype in DTYPES:
             for number, options in enumerate(FILTERS):
                 z = scores(rows, classes, dtype, device, (1.0, 3.0, 0.2)[number % 3])
@@ -102,8 +108,8 @@ def check_sets(device: str, most: int) -> None:
 
 def check_rows(device: str, most: int) -> None:
     """Log-probabilities, special rows, and the same draws in every batch and run."""
-    for rows, classes in ((256, 100), (64, 128256)):
-        rows, classes = min(rows, max(1, most // classes)), min(classes, most)
+    for whole, length in ((256, 100), (64, 128256)):
+        rows, classes = sized(whole, length, most)
         for dtype in DTYPES:
             z = scores(rows, classes, dtype, device, 3.0)
             z[0, 5], z[1, 7], z[2], z[3, ::2] = torch.inf, torch.nan, -torch.inf, -torch.inf
@@ -180,8 +186,8 @@ def flashinfer() -> Any:
 
 def lines(device: str = "cuda", most: int = 1 << 40) -> Iterator[dict[str, Any]]:
     """Time draws, and draws after filters."""
-    for rows, classes in TIMES:
-        rows, classes = min(rows, max(1, most // classes)), min(classes, most)
+    for whole, length in TIMES:
+        rows, classes = sized(whole, length, most)
         for dtype in DTYPES:
             z = scores(rows, classes, dtype, device)
             yield {"call": "categorical", "shape": [rows, classes], "dtype": str(dtype)[6:],
@@ -195,9 +201,8 @@ def lines(device: str = "cuda", most: int = 1 << 40) -> Iterator[dict[str, Any]]
             with_log = microseconds(lambda: ours(sa.categorical_with_logprob, z, seed=1), device)
             yield {"call": "categorical_with_logprob", "shape": [rows, classes], "dtype": str(dtype)[6:],
                    "us": with_log}  # fmt: skip
-            del z
-    for rows, classes in FILTERED:
-        rows, classes = min(rows, max(1, most // classes)), min(classes, most)
+    for whole, length in FILTERED:
+        rows, classes = sized(whole, length, most)
         for dtype in DTYPES:
             for spread in (1.0, 3.0):
                 z = scores(rows, classes, dtype, device, spread)
@@ -219,7 +224,6 @@ def lines(device: str = "cuda", most: int = 1 << 40) -> Iterator[dict[str, Any]]
                             lambda: peer.top_p_sampling_from_probs(torch.softmax(z.float(), -1), 0.9), device
                         )
                     yield line
-                del z
 
 
 def prepare(worker: int, workers: int, device: str = "cuda") -> None:
