@@ -109,6 +109,49 @@ def few(x, LANES: tl.constexpr):
 
 
 @triton.jit
+def sums_from(
+    z, where, edge, tie, infinite, flat, z_at, where_at, parts, scores, z_k, where_k, m, hi, lo, unit,
+    one, two, three,
+    ALL: tl.constexpr, BY_MASS: tl.constexpr, MASKED: tl.constexpr, SCORES: tl.constexpr, LANES: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """The weights of all scores and of those from each of three scores on, and the numbers of the latter."""
+    a, b, c = score_at(one)[:, None], score_at(two)[:, None], score_at(three)[:, None]
+    of_all, n_a = tl.zeros([1, LANES], tl.int64), tl.zeros([1, LANES], tl.int32)
+    of_a, of_b, of_c, n_b, n_c = of_all, of_all, of_all, n_a, n_a
+    for part in tl.range(0, parts, num_stages=STAGES):
+        x, _k = part_of(
+            z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES
+        )
+        if BY_MASS:
+            w = weight_of(x, m, hi, lo, unit, True)
+            of_a += few(tl.where(x >= a, w, 0), LANES)
+            of_b += few(tl.where(x >= b, w, 0), LANES)
+            of_c += few(tl.where(x >= c, w, 0), LANES)
+            if ALL:
+                of_all += few(w, LANES)
+        n_a += tl.sum(tl.reshape(x >= a, [1, LANES, SCORES // LANES]).to(tl.int32), axis=2)
+        n_b += tl.sum(tl.reshape(x >= b, [1, LANES, SCORES // LANES]).to(tl.int32), axis=2)
+        n_c += tl.sum(tl.reshape(x >= c, [1, LANES, SCORES // LANES]).to(tl.int32), axis=2)
+    c_a, c_b = tl.sum(n_a.to(tl.int64), axis=1), tl.sum(n_b.to(tl.int64), axis=1)
+    c_c = tl.sum(n_c.to(tl.int64), axis=1)
+    w_a, w_b, w_c = c_a, c_b, c_c
+    if BY_MASS:
+        w_a, w_b = tl.sum(of_a.to(tl.int64), axis=1), tl.sum(of_b.to(tl.int64), axis=1)
+        w_c = tl.sum(of_c.to(tl.int64), axis=1)
+    return tl.sum(of_all.to(tl.int64), axis=1), w_a, w_b, w_c, c_a, c_b, c_c
+
+
+@triton.jit
+def part_with(a, b, c, of_a, of_b, of_c, goal, other_a, other_b):
+    """`other_a` of the part in which the goal is reached: what belongs to its first number, and to its last."""
+    return (
+        tl.where(of_c >= goal, c, tl.where(of_b >= goal, b, tl.where(of_a >= goal, a, other_a))),
+        tl.where(of_a < goal, a, tl.where(of_b < goal, b, tl.where(of_c < goal, c, other_b))),
+    )
+
+
+@triton.jit
 def find_edge(
     z, where, list_at, edge, tie, infinite, flat, z_at, where_at, parts, scores, z_k, where_k,
     least, m, count, hi, lo, unit, goal, share,
@@ -120,58 +163,42 @@ def find_edge(
     `least` and m are the smallest and the largest of `count` scores.
     """
     if BY_MASS:
-        total = tl.zeros([1, LANES], tl.int64)
-        for part in tl.range(0, parts, num_stages=STAGES):
-            x, k = part_of(
-                z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES
-            )
-            total += few(weight_of(x, m, hi, lo, unit, True), LANES)
-        goal = tl.ceil(share * tl.sum(total.to(tl.int64), axis=1).to(tl.float64)).to(tl.int64)
         far = m - 46.0 / hi  # farther scores have mass 0
         least = tl.where(far > least, far, least)
-    goal = tl.maximum(goal, 1)
     # The weights of the scores from `low` on reach the goal. Those from `high` on do not, and sum to `above`.
     low, high = place_of(least).to(tl.int64), place_of(m).to(tl.int64) + 1
     above = tl.zeros([1], tl.int64)
     before = tl.zeros([1], tl.int64)  # the number of scores from `high` on, and `count` that of scores from `low` on
     if ONE:
         x, k = part_of(z, where, edge, tie, infinite, flat, z_at, where_at, 0, scores, z_k, where_k, MASKED, SCORES)
+        w = weight_of(x, m, hi, lo, unit, BY_MASS)
+        if BY_MASS:
+            goal = tl.ceil(share * tl.sum(w.to(tl.int64), axis=1).to(tl.float64)).to(tl.int64)
+        goal = tl.maximum(goal, 1)
     else:
-        turn = 0
+        one, two, three = thresholds(low, high, 0)
+        total, w_a, w_b, w_c, c_a, c_b, c_c = sums_from(
+            z, where, edge, tie, infinite, flat, z_at, where_at, parts, scores, z_k, where_k, m, hi, lo, unit,
+            one, two, three, True, BY_MASS, MASKED, SCORES, LANES, STAGES,
+        )  # fmt: skip
+        if BY_MASS:
+            goal = tl.ceil(share * total.to(tl.float64)).to(tl.int64)
+        goal = tl.maximum(goal, 1)
+        one, two, three = one.to(tl.int64), two.to(tl.int64), three.to(tl.int64)
+        low, high = part_with(one, two, three, w_a, w_b, w_c, goal, low, high)
+        count, before = part_with(c_a, c_b, c_c, w_a, w_b, w_c, goal, count, before)
+        _from, above = part_with(w_a, w_b, w_c, w_a, w_b, w_c, goal, above, above)
+        turn = 1
         while tl.max(((high - low > 1) & (count - before > SCORES)).to(tl.int32), axis=0) > 0:
             one, two, three = thresholds(low, high, turn)
-            a, b, c = score_at(one)[:, None], score_at(two)[:, None], score_at(three)[:, None]
-            of_a, n_a = tl.zeros([1, LANES], tl.int64), tl.zeros([1, LANES], tl.int32)
-            of_b, n_b = of_a, n_a
-            of_c, n_c = of_a, n_a
-            for part in tl.range(0, parts, num_stages=STAGES):
-                x, k = part_of(
-                    z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES
-                )
-                if BY_MASS:
-                    w = weight_of(x, m, hi, lo, unit, True)
-                    of_a += few(tl.where(x >= a, w, 0), LANES)
-                    of_b += few(tl.where(x >= b, w, 0), LANES)
-                    of_c += few(tl.where(x >= c, w, 0), LANES)
-                n_a += tl.sum(tl.reshape(x >= a, [1, LANES, SCORES // LANES]).to(tl.int32), axis=2)
-                n_b += tl.sum(tl.reshape(x >= b, [1, LANES, SCORES // LANES]).to(tl.int32), axis=2)
-                n_c += tl.sum(tl.reshape(x >= c, [1, LANES, SCORES // LANES]).to(tl.int32), axis=2)
-            c_a, c_b = tl.sum(n_a.to(tl.int64), axis=1), tl.sum(n_b.to(tl.int64), axis=1)
-            c_c = tl.sum(n_c.to(tl.int64), axis=1)
-            w_a, w_b, w_c = c_a, c_b, c_c
-            if BY_MASS:
-                w_a, w_b = tl.sum(of_a.to(tl.int64), axis=1), tl.sum(of_b.to(tl.int64), axis=1)
-                w_c = tl.sum(of_c.to(tl.int64), axis=1)
+            total, w_a, w_b, w_c, c_a, c_b, c_c = sums_from(
+                z, where, edge, tie, infinite, flat, z_at, where_at, parts, scores, z_k, where_k, m, hi, lo, unit,
+                one, two, three, False, BY_MASS, MASKED, SCORES, LANES, STAGES,
+            )  # fmt: skip
             one, two, three = one.to(tl.int64), two.to(tl.int64), three.to(tl.int64)
-            high, above, before = (
-                tl.where(w_a < goal, one, tl.where(w_b < goal, two, tl.where(w_c < goal, three, high))),
-                tl.where(w_a < goal, w_a, tl.where(w_b < goal, w_b, tl.where(w_c < goal, w_c, above))),
-                tl.where(w_a < goal, c_a, tl.where(w_b < goal, c_b, tl.where(w_c < goal, c_c, before))),
-            )
-            low, count = (
-                tl.where(w_c >= goal, three, tl.where(w_b >= goal, two, tl.where(w_a >= goal, one, low))),
-                tl.where(w_c >= goal, c_c, tl.where(w_b >= goal, c_b, tl.where(w_a >= goal, c_a, count))),
-            )
+            low, high = part_with(one, two, three, w_a, w_b, w_c, goal, low, high)
+            count, before = part_with(c_a, c_b, c_c, w_a, w_b, w_c, goal, count, before)
+            _from, above = part_with(w_a, w_b, w_c, w_a, w_b, w_c, goal, above, above)
             turn += 1
         x = tl.full([1, SCORES], -INF, tl.float32)
         if tl.max((high - low > 1).to(tl.int32), axis=0) > 0:
@@ -182,16 +209,17 @@ def find_edge(
                     z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES
                 )
                 inside = (y >= bottom) & (y < top)
-                number = tl.sum(inside.to(tl.int32), axis=1)
-                if tl.max(number, axis=0) > 0:
+                number = tl.max(tl.sum(inside.to(tl.int32), axis=1), axis=0)
+                if number > 0:
                     at = copied + tl.cumsum(inside.to(tl.int32), axis=1) - 1
                     tl.store(list_at + at, y, mask=inside)
-                    copied += tl.max(number, axis=0)
+                    copied += number
             tl.debug_barrier()
             j = tl.arange(0, SCORES)[None, :]
             x = tl.load(list_at + j, mask=j < copied, other=-INF, cache_modifier=".cg")
-    w = weight_of(x, m, hi, lo, unit, BY_MASS)
+        w = weight_of(x, m, hi, lo, unit, BY_MASS)
     start = above
+    few_ties = high - low > 1
     while tl.max((high - low > 1).to(tl.int32), axis=0) > 0:
         middle = low + (high - low) // 2
         found = start + tl.sum(tl.where(x >= score_at(middle.to(tl.int32))[:, None], w, 0).to(tl.int64), axis=1)
@@ -201,16 +229,20 @@ def find_edge(
     score = score_at(low.to(tl.int32))
     of_one = tl.max(weight_of(score[:, None], m, hi, lo, unit, BY_MASS), axis=1)
     ties = (goal - above + of_one - 1) // of_one
+    there = tl.where(few_ties | ONE, tl.sum((x == score[:, None]).to(tl.int32), axis=1).to(tl.int64), count - before)
     seen, last = tl.zeros([1], tl.int64), tl.full([1], -1, tl.int32)
-    for part in range(parts):
-        x, k = part_of(z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES)
-        here = x == score[:, None]
-        number = tl.sum(here.to(tl.int32), axis=1)
-        if tl.max(((number > 0) & (seen < ties)).to(tl.int32), axis=0) > 0:
-            rank = seen[:, None] + tl.cumsum(here.to(tl.int32), axis=1)
-            last = tl.maximum(last, tl.max(tl.where(here & (rank <= ties[:, None]), k, -1), axis=1))
-        seen += number.to(tl.int64)
-    return score, last
+    if tl.max((there > ties).to(tl.int32), axis=0) > 0:
+        for part in range(parts):
+            x, k = part_of(
+                z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES
+            )
+            here = x == score[:, None]
+            number = tl.sum(here.to(tl.int32), axis=1)
+            if tl.max(((number > 0) & (seen < ties)).to(tl.int32), axis=0) > 0:
+                rank = seen[:, None] + tl.cumsum(here.to(tl.int32), axis=1)
+                last = tl.maximum(last, tl.max(tl.where(here & (rank <= ties[:, None]), k, -1), axis=1))
+            seen += number.to(tl.int64)
+    return score, tl.where(there > ties, last, _ALL)
 
 
 @triton.jit
@@ -305,7 +337,6 @@ def filter_rows(
     h = wide.to(tl.float32)
     l = (wide - h.to(tl.float64) + tl.where(frozen, 0.0, beta_rest)).to(tl.float32)
     flat = beta == 0.0
-    no = row < 0
 
     edge, tie = tl.full([1], -INF, tl.float32), tl.full([1], -1, tl.int32)
     largest = tl.full([1, SCORES], -INF, tl.float32)
