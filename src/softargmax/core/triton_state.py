@@ -117,7 +117,7 @@ def less_one64(x):
 
 @triton.jit
 def log64(u, lost):
-    """log(u + lost) for u >= 0, in float64. `lost` is at most the rounding error of u, and u is near 1 if it is not 0."""
+    """log(u + lost) for u >= 0, in float64. `lost` is at most the rounding error of u. It only matters near u = 1."""
     bits = u.to(tl.int64, bitcast=True)
     e = (bits - 0x3FE6A09E667F3BCD) >> 52  # u = 2^e f with sqrt(1/2) <= f < sqrt(2)
     f = (bits - (e << 52)).to(tl.float64, bitcast=True)

@@ -143,7 +143,7 @@ gumbel: Operation[Noise, Gumbel] = Operation(
     Noise,
     Gumbel(like("z", "dtype")),
     definition=reference.gumbel,
-    kernels={"cpu": _native.gumbel},
+    kernels={"cpu": _native.gumbel, "cuda": "softargmax.sample.triton_kernels:gumbel"},
     batch=_with_own_streams,
     differentiable=False,
 )

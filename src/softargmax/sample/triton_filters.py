@@ -120,9 +120,7 @@ def sums_from(
     of_all, n_a = tl.zeros([1, LANES], tl.int64), tl.zeros([1, LANES], tl.int32)
     of_a, of_b, of_c, n_b, n_c = of_all, of_all, of_all, n_a, n_a
     for part in tl.range(0, parts, num_stages=STAGES):
-        x, _k = part_of(
-            z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES
-        )
+        x, _k = part_of(z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES)
         if BY_MASS:
             w = weight_of(x, m, hi, lo, unit, True)
             of_a += few(tl.where(x >= a, w, 0), LANES)
@@ -173,7 +171,8 @@ def find_edge(
         x, k = part_of(z, where, edge, tie, infinite, flat, z_at, where_at, 0, scores, z_k, where_k, MASKED, SCORES)
         w = weight_of(x, m, hi, lo, unit, BY_MASS)
         if BY_MASS:
-            goal = tl.ceil(share * tl.sum(w.to(tl.int64), axis=1).to(tl.float64)).to(tl.int64)
+            total = tl.sum(w.to(tl.int64), axis=1)
+            goal = tl.minimum(tl.ceil(share * total.to(tl.float64)).to(tl.int64), total)
         goal = tl.maximum(goal, 1)
     else:
         one, two, three = thresholds(low, high, 0)
@@ -182,7 +181,7 @@ def find_edge(
             one, two, three, True, BY_MASS, MASKED, SCORES, LANES, STAGES,
         )  # fmt: skip
         if BY_MASS:
-            goal = tl.ceil(share * total.to(tl.float64)).to(tl.int64)
+            goal = tl.minimum(tl.ceil(share * total.to(tl.float64)).to(tl.int64), total)
         goal = tl.maximum(goal, 1)
         one, two, three = one.to(tl.int64), two.to(tl.int64), three.to(tl.int64)
         low, high = part_with(one, two, three, w_a, w_b, w_c, goal, low, high)
@@ -289,7 +288,7 @@ def moments(
     rest, first = tl.zeros([1], tl.float64), tl.zeros([1], tl.float64)
     ties, count = tl.zeros([1], tl.int64), tl.zeros([1], tl.int64)
     for part in range(parts):
-        x, k = part_of(z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES)
+        x, _k = part_of(z, where, edge, tie, infinite, flat, z_at, where_at, part, scores, z_k, where_k, MASKED, SCORES)
         y, s = term_of(x, m, hi, lo)
         y = y * f32(2.0**-62)
         tied = s == 0.0
@@ -315,7 +314,7 @@ def load_number(numbers, row, bits, PLACE: tl.constexpr, PER: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=(*RUNTIME, "b0", "b1", "b2", "b3", "b4"))
-def filter_rows(
+def filter_rows(  # noqa: PLR0912 the filters in their order
     z, where, hi, lo, numbers, lists, edges, ties, top, log_l, size, kept,
     parts, scores, b0, b1, b2, b3, b4, unit, beta_hi, beta_lo,
     z_o, z_k, where_o, where_k, beta_o,
@@ -364,7 +363,7 @@ def filter_rows(
     if TOP_K:
         goal = load_number(numbers, row, b0, 0, PER)
         fine = fine & (goal >= 1.0) & (goal <= length)
-        some = fine & (goal < whole.to(tl.float64))
+        some = fine & ~frozen & (goal < whole.to(tl.float64))
         if tl.max(some.to(tl.int32), axis=0) > 0:
             e, t = find_edge(
                 z, where, list_at, base, base_tie, infinite, flat, z_at, where_at, parts, scores, z_k, where_k,
@@ -377,7 +376,7 @@ def filter_rows(
     if TOP_P:
         share = load_number(numbers, row, b1, 1, PER)
         fine = fine & (share > 0.0) & (share <= 1.0)
-        some = fine & (share < 1.0)
+        some = fine & ~frozen & (share < 1.0)
         if tl.max(some.to(tl.int32), axis=0) > 0:
             e, t = find_edge(
                 z, where, list_at, base, base_tie, infinite, flat, z_at, where_at, parts, scores, z_k, where_k,

@@ -26,13 +26,13 @@ from softargmax.core.triton_state import INF, any_of, f32
 from softargmax.sample import operations, triton_filters
 from softargmax.sample.triton_noise import (
     noise_at,
+    noise_rows,
     surely_first,
     waiting_times,
     word_of,
     words_of_block,
 )
-
-from softargmax.sample.triton_scores import beta_per_row, distance64, per_row, scores_of
+from softargmax.sample.triton_scores import beta_per_row, distance64, scores_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +42,8 @@ BLOCK = 1024
 WARPS = 4
 PAIRS = 64
 """Draws that a program of `draw_again` looks at."""
+NOISE = 512
+"""Columns of a block of noise: 4 per thread."""
 PROGRAMS = 1056
 """Rows are cut into tasks until there are as many programs, eight for each multiprocessor of an H100."""
 _LOG2E = tl.constexpr(float.fromhex("0x1.715476p+0"))
@@ -107,7 +109,7 @@ def draw_rows(
     scores = scores // ALIGN * ALIGN
     z_at, where_at = offsets(row, 1, 0, z_o, True, ALIGN), offsets(row, 1, 0, where_o, True)
     beta, beta_rest = beta_per_row(hi, lo, row * beta_o, exists, beta_hi, beta_lo, BETA)
-    frozen = beta == INF
+    frozen, flat = beta == INF, beta == 0.0
     any_frozen = any_of(frozen)
     key = tl.load(seed + row * seed_o, mask=exists, other=0)
     own = row
@@ -120,22 +122,9 @@ def draw_rows(
     factor = factor_of(beta)
 
     x, k = load_part(
-        z,
-        where,
-        bound,
-        last_tie,
-        beta == 0.0,
-        z_at,
-        where_at,
-        exists,
-        first,
-        scores,
-        z_k,
-        where_k,
-        MASKED,
-        KEPT,
-        SCORES,
-    )
+        z, where, bound, last_tie, flat, z_at, where_at, exists, first, scores, z_k, where_k,
+        MASKED, KEPT, SCORES,
+    )  # fmt: skip
     shift = tl.max(x, axis=1)
     shift = tl.where(tl.abs(shift) < INF, shift, 0.0)
     if ONE:
@@ -150,22 +139,9 @@ def draw_rows(
         at = tl.zeros([ROWS, SCORES], tl.int32)
         for part in range(first, last):
             x, k = load_part(
-                z,
-                where,
-                bound,
-                last_tie,
-                beta == 0.0,
-                z_at,
-                where_at,
-                exists,
-                part,
-                scores,
-                z_k,
-                where_k,
-                MASKED,
-                KEPT,
-                SCORES,
-            )
+                z, where, bound, last_tie, flat, z_at, where_at, exists, part, scores, z_k, where_k,
+                MASKED, KEPT, SCORES,
+            )  # fmt: skip
             time = times_of(x, k, shift, factor, key, own, draw, part, SCORES)
             if any_frozen:
                 time = tl.where(frozen[:, None], -x, time)
@@ -230,27 +206,14 @@ def _in_float64(
     beta, beta_rest, key, own, draw, MASKED: tl.constexpr, KEPT: tl.constexpr, SCORES: tl.constexpr,
 ):  # fmt: skip
     """The draw of a row (1,). Only the scores whose float32 times are small enough are compared in float64."""
-    frozen, wrong = beta == INF, ~(beta >= 0.0)
+    frozen, flat, wrong = beta == INF, beta == 0.0, ~(beta >= 0.0)
     factor = factor_of(beta)
     m = tl.full([1], -INF, tl.float32)
     for part in range(parts):
         x, k = load_part(
-            z,
-            where,
-            bound,
-            last_tie,
-            beta == 0.0,
-            z_at,
-            where_at,
-            exists,
-            part,
-            scores,
-            z_k,
-            where_k,
-            MASKED,
-            KEPT,
-            SCORES,
-        )
+            z, where, bound, last_tie, flat, z_at, where_at, exists, part, scores, z_k, where_k,
+            MASKED, KEPT, SCORES,
+        )  # fmt: skip
         m = tl.maximum(m, tl.max(x, axis=1))
         wrong = wrong | (tl.max((x != x).to(tl.int32), axis=1) > 0)
     infinite = m == INF
@@ -260,7 +223,7 @@ def _in_float64(
     need = tl.full([1], INF, tl.float32)
     for part in range(parts):
         x, k = load_part(
-            z, where, bound, last_tie, beta == 0.0, z_at, where_at, exists & ~wrong, part, scores, z_k, where_k,
+            z, where, bound, last_tie, flat, z_at, where_at, exists & ~wrong, part, scores, z_k, where_k,
             MASKED, KEPT, SCORES,
         )  # fmt: skip
         x = tl.where(infinite[:, None], tl.where(x == INF, 0.0, -INF), x)
@@ -331,14 +294,9 @@ def tiles(z: Tensor, pairs: int) -> Block:
     done = z.new_zeros(pairs if tasks > 1 else 1, dtype=torch.int32)
     places = z.new_empty(pairs * next_power_of_2(tasks) if tasks > 1 else 1, dtype=torch.int32)
     named = {
-        "parts": parts,
-        "each": each,
-        "tasks": tasks,
-        "TASKS": next_power_of_2(tasks),
-        "done": done,
-        "ONE": parts == 1,
-    }
-    named |= {"places": places, "ROWS": rows, "SCORES": size}
+        "done": done, "places": places, "parts": parts, "each": each, "tasks": tasks,
+        "ONE": parts == 1, "TASKS": next_power_of_2(tasks), "ROWS": rows, "SCORES": size,
+    }  # fmt: skip
     return Block((cdiv(pairs, rows) * tasks,), max(1, min(WARPS, rows * size // 256)), named)
 
 
@@ -372,6 +330,34 @@ def filter_mask(i: Any, r: Any) -> None:
         kept.copy_(marks)
 
 
+def gumbel(i: Any, r: Any) -> None:
+    """Write the noise of rows along one axis. It has the bits of the CPU's noise."""
+    (g,), (axis,) = r, i.axes
+    if g.numel() == 0:
+        return
+    last = i.z.movedim(axis, -1)
+    direct = g.is_contiguous() and axis == g.ndim - 1
+    out = g if direct else torch.empty(last.shape, dtype=g.dtype, device=g.device)
+    classes = last.shape[-1]
+    rows = last.numel() // classes
+    named = seeds_of(i, rows) | {"out": out, "classes": classes}
+    size = min(max(next_power_of_2(classes), 16), NOISE)
+    parts = cdiv(classes, size)
+    launch(noise_rows, Block((rows * parts,), max(1, size // 128), {"parts": parts, "SCORES": size}), **named)
+    if not direct:
+        g.copy_(out.movedim(-1, axis))
+
+
+def seeds_of(i: Any, rows: int) -> dict[str, Any]:
+    """The seed and the streams of a call, as arguments of a kernel. Without streams, the seed stands for them."""
+    seed = i.seed.reshape(-1)
+    if seed.numel() > 1:  # vmap: one seed for each mapped call
+        seed = seed[:, None].expand(seed.numel(), rows // seed.numel()).reshape(-1)
+    kept = [1 if d in i.axes else n for d, n in enumerate(i.z.shape)]
+    stream = seed if i.stream is None else i.stream.expand(kept).reshape(-1)
+    return {"seed": seed, "seed_o": int(seed.numel() > 1), "stream": stream, "STREAM": i.stream is not None}
+
+
 def covered(i: Any) -> bool:
     """True if kernels read these scores."""
     typical = i.distribution.filters.typical_p is not None
@@ -383,14 +369,8 @@ def draw(i: Any, index: Tensor, logprob: Tensor | None = None, **found: Tensor) 
     if index.numel() == 0:
         return
     named = scores_of(i)
-    rows, pairs = named["z"].shape[0], index.numel()
-    seed = i.seed.reshape(-1)
-    if seed.numel() > 1:
-        seed = seed[:, None].expand(seed.numel(), rows // seed.numel()).reshape(-1)
-    stream = None if i.stream is None else per_row(i.stream, i.z)
-    z = named["z"]
-    named |= {"seed": seed, "seed_o": int(seed.numel() > 1), "stream": seed if stream is None else stream}
-    named |= {"STREAM": stream is not None, "index": index, "logprob": z if logprob is None else logprob}
+    z, pairs = named["z"], index.numel()
+    named |= seeds_of(i, z.shape[0]) | {"index": index, "logprob": z if logprob is None else logprob}
     named |= {name: found.get(name, z) for name in ("edge", "tie", "top", "log_l")}
     named |= {"KEPT": "edge" in found, "LOGPROB": logprob is not None, "count": pairs, "draws": i.draws}
     launch(draw_rows, tiles(z, pairs), **named)

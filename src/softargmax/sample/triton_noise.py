@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from triton.language.random import philox_impl
 
+from softargmax.core.triton_launch import RUNTIME
 from softargmax.core.triton_state import INF, f32, f64, log_pair64, two_sum64
 
 LOWER = tl.constexpr(1 << 31)
@@ -105,3 +106,19 @@ def surely_first(first, second, w1):
     w = w1.to(tl.float32)
     sure = (first > 2.0**-100) & (w < (1.0 - 2.0**-12) * 2.0**32)
     return sure & (first * (1.0 + 2.0**-12 + 2.0 / w) < second) & (first < INF)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def noise_rows(seed, stream, out, parts, classes, seed_o, STREAM: tl.constexpr, SCORES: tl.constexpr):
+    """The noise of the first draw of each row."""
+    row = (tl.program_id(0) // parts).to(tl.int64) + tl.zeros([1], tl.int64)
+    part = tl.program_id(0) % parts
+    own = row
+    if STREAM:
+        own = tl.load(stream + row).to(tl.int64)
+    key = tl.load(seed + row * seed_o)[:, None]
+    draw = tl.zeros([1, 1], tl.int64)
+    w1 = words_of_block(part * SCORES, key, own[:, None], draw, 0, SCORES)
+    w2 = words_of_block(part * SCORES, key, own[:, None], draw, 1, SCORES)
+    k = part * SCORES + tl.arange(0, SCORES)[None, :]
+    tl.store(out + row[:, None] * classes + k, gumbel64(w1, w2).to(out.dtype.element_ty), mask=k < classes)

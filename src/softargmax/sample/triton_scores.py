@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from softargmax.core.scale import rounded
 from softargmax.core.triton_rows import PER_ROW
 from softargmax.core.triton_state import INF
 
@@ -62,8 +63,7 @@ def scores_of(i: Any) -> dict[str, Any]:
         named |= {"hi": per_row(given.beta.hi, i.z), "lo": per_row(given.beta.lo, i.z), "beta_o": 1, "BETA": 2}
         named |= {"beta_hi": 1.0, "beta_lo": 0.0}
     else:
-        hi = float(torch.tensor(given.beta.hi, dtype=torch.float32))
-        lo = 0.0 if hi in (0.0, float("inf")) else given.beta.hi - hi + given.beta.lo
+        hi, lo = rounded(given.beta, 24)
         named |= {"hi": z, "lo": z, "beta_o": 0, "BETA": 1, "beta_hi": hi, "beta_lo": lo}
     aligned = 1
     for n in (2, 4, 8):
