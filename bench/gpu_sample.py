@@ -6,6 +6,7 @@ tensors and small shapes. tests/triton/test_device_sample.py compares the result
 
 from __future__ import annotations
 
+import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -82,10 +83,9 @@ def top_k(z: torch.Tensor, k: int) -> torch.Tensor:
 def flashinfer() -> Any:
     """FlashInfer's functions, if it can be imported."""
     try:
-        import flashinfer.sampling as found
+        return importlib.import_module("flashinfer.sampling")
     except ImportError:
         return None
-    return found
 
 
 def lines(device: str = "cuda", most: int = 1 << 40) -> Iterator[dict[str, Any]]:

@@ -46,7 +46,7 @@ def is_same(function: Callable[..., Any], z: torch.Tensor, **options: Any) -> bo
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape", [(4000, 8), (700, 17), (100, 100), (32, 256), (4, 1000), (2, LONG)])
+@pytest.mark.parametrize("shape", [(4000, 8), (700, 17), (32, 256), (1, LONG)])
 def test_draws_equal_those_of_the_cpu(shape: tuple[int, int], dtype: torch.dtype) -> None:
     for number, temperature in enumerate((1.0, 0.4)):
         z = scores(*shape, dtype=dtype, seed=number)
@@ -117,7 +117,7 @@ def triton_filters_of(z: torch.Tensor, temperature: float) -> Any:
     return options_of(z, 1, temperature, None, "top_k_first")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32])
 def test_close_scores_are_compared_in_float64(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     # If no draw of the first kernel is sure, the second kernel makes all draws.
     launched: list[Any] = []
@@ -179,13 +179,15 @@ def test_sets_equal_those_of_the_cpu(classes: int, name: str) -> None:
     z = {"rounded": z.round(), "bfloat16": z.bfloat16(), "equal": 0.0 * z}.get(name, z)
     if name == "infinite":
         z[:, 5:40:3], z[:, 50] = INF, -INF
-    for options in OPTIONS if classes == 100 else OPTIONS[len(name) % 2 :: 2]:
+    for options in OPTIONS if classes == 100 and len(name) > 5 else OPTIONS[len(name) % 3 :: 3]:
         assert is_same(sa.filter_scores, z, **options), options
 
 
 def test_parameters_per_row_and_masks() -> None:
     z, k, p = scores(3, 60), torch.tensor([[5], [60], [1]]), torch.tensor([[0.5], [1.0], [0.2]])
     where = torch.rand(3, 60, generator=torch.Generator().manual_seed(1)) > 0.5
+    one = torch.tensor([[0.5]])
+    assert is_same(sa.filter_scores, z, top_p=one, temperature=one)
     for options in ({"top_k": k}, {"top_p": p}, {"top_k": k, "top_p": p, "temperature": p}, {"top_p": p, "eta": 0.01}):
         assert is_same(sa.filter_scores, z, where=where, **options), options
         assert is_same(sa.categorical, z, where=where, seed=2, num_samples=2, **options), options

@@ -491,7 +491,7 @@ def run(i: Any, *, marks: Tensor | None = None, size: Tensor | None = None) -> d
     named |= {"size": edges if size is None else size, "kept": edges if marks is None else marks}
     named |= {"MOMENTS": size is not None, "MARKS": marks is not None, "FAST": z.element_size() == 2}
     named |= {"VECTOR": vector, "ONE": one, "SCORES": block, "LANES": block // vector}
-    named["STAGES"] = 1 if one or sum(named[name.upper()] for name in NAMES) > 2 else 2
+    named["STAGES"] = 2 if named["TOP_K"] and not (one or named["TOP_P"]) else 1  # 2 for masses would spill
     named["unit"] = 2.0 ** -scores.bit_length()
     launch(filter_rows, Block((rows,), min(max(1, block // 256), 16), {}), **named)
     return found

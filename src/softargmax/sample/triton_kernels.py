@@ -352,9 +352,9 @@ def seeds_of(i: Any, rows: int) -> dict[str, Any]:
     """The seed and the streams of a call, as arguments of a kernel. Without streams, the seed stands for them."""
     seed = i.seed.reshape(-1)
     if seed.numel() > 1:  # vmap: one seed for each mapped call
-        seed = seed[:, None].expand(seed.numel(), rows // seed.numel()).reshape(-1)
+        seed = seed[:, None].expand(seed.numel(), rows // seed.numel()).reshape(-1).contiguous()
     kept = [1 if d in i.axes else n for d, n in enumerate(i.z.shape)]
-    stream = seed if i.stream is None else i.stream.expand(kept).reshape(-1)
+    stream = seed if i.stream is None else i.stream.expand(kept).reshape(-1).contiguous()
     return {"seed": seed, "seed_o": int(seed.numel() > 1), "stream": stream, "STREAM": i.stream is not None}
 
 

@@ -49,7 +49,7 @@ def matrix(z: Tensor) -> Tensor:
 
 def per_row(x: Tensor, z: Tensor) -> Tensor:
     """One number per row, in C order."""
-    return x.expand(*z.shape[:-1], 1).reshape(-1)
+    return x.expand(*z.shape[:-1], 1).reshape(-1).contiguous()  # an expanded view has stride 0
 
 
 def scores_of(i: Any) -> dict[str, Any]:
