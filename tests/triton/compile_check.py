@@ -28,17 +28,23 @@ from softargmax.sparse import loss_operations as sparse_losses
 from softargmax.sparse import operations as sparse
 from softargmax.sparse import triton_kernels as sparse_kernels
 from softargmax.sparse import triton_loss as sparse_loss_kernels
+from softargmax.sample import operations as sampling
+from softargmax.sample import triton_filters
+from softargmax.sample import triton_kernels as sample_kernels
+from softargmax.sample.arguments import Distribution, Filters
 
 SHAPES = ((4096, 100), (4096, 1000), (4096, 4096), (4096, 16384), (64, 131072), (512, 100000))
 
 
 def launches() -> list[Launch]:
     """The launches of every kernel, with each option at least once."""
-    with recorded(triton_launch, triton_linear, sparse_kernels, sparse_loss_kernels) as found:
+    with recorded(
+        triton_launch, triton_linear, sparse_kernels, sparse_loss_kernels, sample_kernels, triton_filters
+    ) as found:
         for shape in SHAPES:
             for dtype in (torch.float32, torch.bfloat16):
                 z = torch.empty(shape, dtype=dtype, device="meta")
-                for more in _calls_of(z):
+                for more in (*_calls_of(z), *_draws_of(z)):
                     more()
         for dtype in (torch.float32, torch.bfloat16):
             _last_layer(dtype)
@@ -99,6 +105,28 @@ def _last_layer(dtype: torch.dtype) -> None:
     wide = {"dtype": torch.float32}
     gradients = h.new_empty(h.shape, **wide), w.new_empty(w.shape, **wide), w.new_empty(len(w), **wide)
     triton_linear.linear_cross_entropy(i, (h.new_empty((), **wide), *gradients))
+
+
+def _draws_of(z: torch.Tensor) -> Iterator[Any]:
+    index, seed = z.new_empty((len(z), 1), dtype=torch.int64), z.new_empty((), dtype=torch.int64)
+    logprob, g = z.new_empty((len(z), 1), dtype=torch.float32), torch.empty_like(z, dtype=torch.float32)
+    kept = torch.empty_like(z, dtype=torch.bool)
+    per_row = Scale(z.new_empty((len(z), 1), dtype=torch.float64), z.new_empty((len(z), 1), dtype=torch.float64))
+    plain = Distribution(UNIT)
+    given = [
+        plain,
+        Distribution(per_row, kept),
+        Distribution(UNIT, None, Filters(top_k=50.0)),
+        Distribution(UNIT, None, Filters(top_p=0.9)),
+        Distribution(UNIT, kept, Filters(top_k=50.0, top_p=per_row.hi, min_p=0.1, epsilon=0.1, eta=0.1), True),
+    ]
+    for one in given:
+        i = sampling.Categorical(z, one, seed, index if one.where is not None else None, (1,), 1, True)
+        yield lambda i=i: sample_kernels.categorical(i, (index,))
+        yield lambda i=i: sample_kernels.categorical_with_logprob(i, (index, logprob, index))
+        mask = sampling.FilterMask(z, one, (1,))
+        yield lambda mask=mask: sample_kernels.filter_mask(mask, (kept,))
+    yield lambda: sample_kernels.gumbel(sampling.Noise(z, seed, None, (1,), torch.float32), (g,))
 
 
 def _report(job: tuple[int, int]) -> Report:

@@ -21,7 +21,7 @@ def sums(tree: ast.AST) -> list[ast.Call]:
 
 
 def is_of_integers(call: ast.Call) -> bool:
-    return ast.unparse(call.args[0]).endswith(".to(tl.int32)")
+    return ast.unparse(call.args[0]).endswith((".to(tl.int32)", ".to(tl.int64)"))
 
 
 def wrong(source: str, name: str) -> list[str]:

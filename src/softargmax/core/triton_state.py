@@ -79,6 +79,15 @@ _E = tl.constexpr(
         )
     )
 )  # fmt: skip
+_W = tl.constexpr(
+    tuple(
+        float.fromhex(x)
+        for x in (
+            "0x1.5555555555555p-2", "0x1.9999999999d0dp-3", "0x1.2492492439dc7p-3", "0x1.c71c724b00b54p-4",
+            "0x1.745ce1e46b4ebp-4", "0x1.3b202098f5061p-4", "0x1.0f678a3d1e989p-4", "0x1.0f0befb1d6faep-4",
+        )
+    )
+)  # fmt: skip
 _L1 = tl.constexpr(float.fromhex("0xaaaaaa.0p-24"))
 _L2 = tl.constexpr(float.fromhex("0xccce13.0p-25"))
 _L3 = tl.constexpr(float.fromhex("0x91e9ee.0p-25"))
@@ -112,6 +121,63 @@ def less_one(x):
     s = y.to(tl.float32)
     t, power = exp_term(s, (y - s.to(tl.float64)).to(tl.float32), f32(_ROUND + 127.0), True)
     return tl.where(x < -40.0, -1.0, tl.fma(t, power, power - 1.0))
+
+
+@triton.jit
+def log64(u, lost):
+    """log(u + lost) for u >= 0, in float64. `lost` is at most the rounding error of u. It only matters near u = 1."""
+    bits = u.to(tl.int64, bitcast=True)
+    e = (bits - 0x3FE6A09E667F3BCD) >> 52  # u = 2^e f with sqrt(1/2) <= f < sqrt(2)
+    f = (bits - (e << 52)).to(tl.float64, bitcast=True)
+    d = f - 1.0
+    s = d / (2.0 + d)
+    w = s * s
+    p = f64(_W[7])
+    for j in tl.static_range(6, -1, -1):
+        p = tl.fma(p, w, f64(_W[j]))
+    half = 0.5 * d * d
+    of_f = d - (half - s * (half + 2.0 * w * p))
+    k = e.to(tl.float64)
+    found = tl.fma(k, f64(_LN2_HI64), tl.fma(k, f64(_LN2_LO64), tl.where(e == 0, lost, 0.0)) + of_f)
+    return tl.where(u == 0.0, -INF, tl.where(u < INF, found, u))
+
+
+@triton.jit
+def log1p64(r):
+    """log(1 + r) for r >= -1, in float64."""
+    u = 1.0 + r
+    return log64(u, r - (u - 1.0))
+
+
+@triton.jit
+def two_sum64(a, b):
+    """a + b as the rounded sum and its error."""
+    s = a + b
+    part = s - a
+    return s, (a - (s - part)) + (b - part)
+
+
+@triton.jit
+def log_pair64(hi, lo):
+    """log(hi + lo) as a pair, for a positive normal hi, operation by operation as in math.hpp."""
+    bits = hi.to(tl.int64, bitcast=True)
+    e = (bits - 0x3FE6A09E667F3BCD) >> 52
+    f = (bits - (e << 52)).to(tl.float64, bitcast=True)
+    t, t_lo = two_sum64(f - 1.0, lo * ((1023 - e) << 52).to(tl.float64, bitcast=True))
+    k = e.to(tl.float64)
+    s = t / (2.0 + t)
+    u = s * s
+    half = 0.5 * t * t
+    q = f64(_W[7])
+    for j in tl.static_range(6, -1, -1):
+        q = tl.fma(q, u, f64(_W[j]))
+    tail = s * tl.fma(2.0 * u, q, half)
+    rest = t_lo * (1.0 - t * (1.0 - t))
+    half_low = tl.fma(0.5 * t, t, -half)
+    head, head_lo = two_sum64(t, -half)
+    total, total_lo = two_sum64(k * f64(_LN2_HI64), head)
+    low = total_lo + (tl.fma(k, f64(_LN2_LO64), head_lo) + ((tail - half_low) + rest))
+    return two_sum64(total, low)
 
 
 # --- sums in a fixed order --------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ filter_mask: Operation[FilterMask, Kept] = Operation(
     FilterMask,
     Kept(like("z", "bool")),
     definition=reference.filter_mask,
-    kernels={"cpu": _native.filter_mask},
+    kernels={"cpu": _native.filter_mask, "cuda": "softargmax.sample.triton_kernels:filter_mask"},
     differentiable=False,
     refuse=lambda i, problem: refuse(problem, i.z.shape[:-1]),
 )
@@ -118,7 +118,7 @@ categorical: Operation[Categorical, Draws] = Operation(
     Categorical,
     Draws(_INDEX),
     definition=reference.categorical,
-    kernels={"cpu": _native.categorical},
+    kernels={"cpu": _native.categorical, "cuda": "softargmax.sample.triton_kernels:categorical"},
     batch=_with_own_streams,
     differentiable=False,
     refuse=_refuse_draws,
@@ -129,7 +129,10 @@ categorical_with_logprob: Operation[Categorical, DrawsWithLogprob] = Operation(
     Categorical,
     DrawsWithLogprob(_INDEX, Result("z", "", _per_draw, wide=True), per_row("z", "int64")),
     definition=reference.categorical_with_logprob,
-    kernels={"cpu": _native.categorical_with_logprob},
+    kernels={
+        "cpu": _native.categorical_with_logprob,
+        "cuda": "softargmax.sample.triton_kernels:categorical_with_logprob",
+    },
     batch=_with_own_streams,
     differentiable=False,
     refuse=_refuse_draws,
@@ -140,7 +143,7 @@ gumbel: Operation[Noise, Gumbel] = Operation(
     Noise,
     Gumbel(like("z", "dtype")),
     definition=reference.gumbel,
-    kernels={"cpu": _native.gumbel},
+    kernels={"cpu": _native.gumbel, "cuda": "softargmax.sample.triton_kernels:gumbel"},
     batch=_with_own_streams,
     differentiable=False,
 )
