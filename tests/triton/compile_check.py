@@ -24,14 +24,14 @@ from softargmax.loss import triton_kernels as loss_kernels
 from softargmax.loss import triton_linear
 from softargmax.loss.arguments import CrossEntropy, Layer, LinearCrossEntropy, LossOptions
 from softargmax.normalize import operations, triton_kernels
-from softargmax.sparse import loss_operations as sparse_losses
-from softargmax.sparse import operations as sparse
-from softargmax.sparse import triton_kernels as sparse_kernels
-from softargmax.sparse import triton_loss as sparse_loss_kernels
 from softargmax.sample import operations as sampling
 from softargmax.sample import triton_filters
 from softargmax.sample import triton_kernels as sample_kernels
 from softargmax.sample.arguments import Distribution, Filters
+from softargmax.sparse import loss_operations as sparse_losses
+from softargmax.sparse import operations as sparse
+from softargmax.sparse import triton_kernels as sparse_kernels
+from softargmax.sparse import triton_loss as sparse_loss_kernels
 
 SHAPES = ((4096, 100), (4096, 1000), (4096, 4096), (4096, 16384), (64, 131072), (512, 100000))
 

@@ -33,6 +33,12 @@ SERVES = {
 }
 """The kinds of arrays that each implementation supports."""
 
+TRIED_ON_GPUS = {
+    "softmax", "softmax_vjp", "log_softmax", "log_softmax_vjp", "logsumexp",
+    "cross_entropy", "cross_entropy_vjp", "cross_entropy_and_gradient",
+}  # fmt: skip
+"""The operations whose CUDA kernels have run on a GPU. Kernels of others run only inside `using("triton")`."""
+
 _requested: ContextVar[str | None] = ContextVar(
     "softargmax implementation", default=os.environ.get("SOFTARGMAX_IMPLEMENTATION") or None
 )
@@ -49,7 +55,8 @@ def using(name: str) -> Iterator[None]:
     ----------
     name : {"native", "triton", "reference"}
         "native" is the compiled core for arrays in CPU memory (of JAX: in programs for one CPU); "triton" are the
-        kernels for CUDA tensors; "reference" is the definition in array-API Python.
+        kernels for CUDA tensors, also those that have never run on a GPU; "reference" is the definition in array-API
+        Python.
 
     Notes
     -----
@@ -94,6 +101,11 @@ def requested_name() -> str | None:
 def is_native(z: Any) -> bool:
     """True if calls with this array may run kernels of the compiled core, outside of a compiled program."""
     return kind_of(z) in ("numpy", "torch") and requested_name() != "reference"
+
+
+def cuda_serves(operation: str) -> bool:
+    """True if the CUDA kernel of an operation runs, now and here: it was tried on a GPU, or "triton" is requested."""
+    return (operation in TRIED_ON_GPUS or requested() == "triton") and has_triton()
 
 
 @functools.cache

@@ -75,7 +75,7 @@ from softargmax.core.record import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Mapping
 
     from softargmax.core.jax_operation import JaxOperation
     from softargmax.core.scale import Scale
@@ -116,7 +116,6 @@ class Operation(Generic[A, R]):
         refuse: Callable[[A, Any], None] | None = None,
         forward_gradients: Mapping[str, str] | None = None,
         together: Callable[[A, Wanted], Together | None] | None = None,
-        on_request: Collection[str] = (),
     ) -> None:
         """Create an operation, and add it to OPERATIONS.
 
@@ -133,13 +132,12 @@ class Operation(Generic[A, R]):
           eager call returns this gradient, times the incoming gradient.
         - `together`: a function of a record and names of arguments that returns how to compute the first result, which
           must be one number, and its gradients in one pass, or None if that is impossible. JAX uses it.
-        - `on_request`: devices whose kernel runs only inside `using(..)`, because it has never run on such a device.
         """
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
         self.saved, self.constant, self.batch, self.differentiable = saved, constant, batch, differentiable
         self.always_by_rule, self.refuse, self.forward_gradients = always_by_rule, refuse, dict(forward_gradients or {})
-        self.together, self.on_request = together, frozenset(on_request)
+        self.together = together
         self.fields: tuple[str, ...] = type(results)._fields  # type: ignore[attr-defined]
         self.tree = branch(arguments)
         self.leaves = self.tree.leaves
@@ -163,9 +161,7 @@ class Operation(Generic[A, R]):
 
     def has_kernel(self, device: str) -> bool:
         """True if a kernel serves torch tensors on a device, now and here."""
-        if device not in self.kernels or (device in self.on_request and requested() is None):
-            return False
-        return device != "cuda" or dispatch.has_triton()
+        return device in self.kernels and (device != "cuda" or dispatch.cuda_serves(self.name))
 
     def __call__(self, i: A) -> R:
         """Return all results."""

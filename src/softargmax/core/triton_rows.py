@@ -8,7 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from softargmax.core.triton_state import INF, merge, rest_of_any, row_sum, terms_of_any
+from softargmax.core.triton_math import INF
+from softargmax.core.triton_state import merge, rest_of_any, row_sum, terms_of_any
 
 CHUNK = tl.constexpr(1024)
 """How many scores of a rare row are looked at in one step."""

@@ -84,7 +84,6 @@ linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
     ),
     definition=reference_linear.linear_cross_entropy,
     kernels={"cpu": _native.linear_cross_entropy, "cuda": "softargmax.loss.triton_linear:linear_cross_entropy"},
-    on_request={"cuda"},
     vjp=_linear_vjp,
     always_by_rule=True,
     refuse=lambda i, row: refuse_class(
@@ -109,7 +108,6 @@ linear_cross_entropy_vjp: Operation[LinearVjp, ToLayer] = Operation(
         "cpu": _native.linear_cross_entropy_vjp,
         "cuda": "softargmax.loss.triton_linear:linear_cross_entropy_vjp",
     },
-    on_request={"cuda"},
     constant={"target", "where"},
 )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from softargmax.core.triton_state import INF, less_one, log1p, lse_of, row_sum
+from softargmax.core.triton_math import INF, less_one, log1p
+from softargmax.core.triton_state import lse_of, row_sum
 
 
 @triton.jit

@@ -17,7 +17,8 @@ from torch.nn.functional import pad
 
 from softargmax.core.products import finite
 from softargmax.core.triton_launch import Block, define, launch
-from softargmax.core.triton_state import INF, any_of, row_sum
+from softargmax.core.triton_math import INF
+from softargmax.core.triton_state import any_of, row_sum
 from softargmax.loss import linear_operations as operations
 from softargmax.loss import reference, reference_linear
 from softargmax.loss.arguments import CrossEntropy

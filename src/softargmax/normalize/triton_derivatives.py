@@ -5,8 +5,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from softargmax.core.triton_math import INF, exp_block
 from softargmax.core.triton_rows import store_block
-from softargmax.core.triton_state import INF, exp_block, row_sum
+from softargmax.core.triton_state import row_sum
 
 SOFTMAX, LOG_SOFTMAX = (tl.constexpr(k) for k in range(2))
 

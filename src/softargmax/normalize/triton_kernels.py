@@ -24,6 +24,7 @@ from softargmax.core.triton_launch import (
     parts_of,
     served,
 )
+from softargmax.core.triton_math import INF
 from softargmax.core.triton_rows import (
     CHUNK,
     exact_rest,
@@ -45,7 +46,6 @@ from softargmax.core.triton_rows import (
     wait_for,
 )
 from softargmax.core.triton_state import (
-    INF,
     any_of,
     fold,
     frame,

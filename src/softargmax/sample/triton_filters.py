@@ -20,8 +20,9 @@ from torch import Tensor
 from triton import cdiv, next_power_of_2
 
 from softargmax.core.triton_launch import RUNTIME, Block, launch
+from softargmax.core.triton_math import INF, LARGEST, exp_term, f32, log1p64, log64
 from softargmax.core.triton_rows import load_scores, offsets
-from softargmax.core.triton_state import INF, LARGEST, exp_term, f32, log1p64, log64, row_sum
+from softargmax.core.triton_state import row_sum
 from softargmax.sample.triton_scores import beta_per_row, distance64, scores_of
 
 LIST = 4096

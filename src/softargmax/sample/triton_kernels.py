@@ -21,8 +21,9 @@ import triton.language as tl
 from triton import cdiv, next_power_of_2
 
 from softargmax.core.triton_launch import RUNTIME, Block, define, launch, served
+from softargmax.core.triton_math import INF, f32
 from softargmax.core.triton_rows import is_last, load_scores, offsets
-from softargmax.core.triton_state import INF, any_of, f32
+from softargmax.core.triton_state import any_of
 from softargmax.sample import operations, triton_filters
 from softargmax.sample.triton_noise import (
     noise_at,

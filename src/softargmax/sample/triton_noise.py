@@ -12,7 +12,7 @@ import triton.language as tl
 from triton.language.random import philox_impl
 
 from softargmax.core.triton_launch import RUNTIME
-from softargmax.core.triton_state import INF, f32, f64, log_pair64, two_sum64
+from softargmax.core.triton_math import INF, f32, f64, log_pair64, two_sum64
 
 LOWER = tl.constexpr(1 << 31)
 """The bit of the draw's word that selects the lower 32 bits of a random number."""

@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 
 from softargmax.core.scale import rounded
+from softargmax.core.triton_math import INF
 from softargmax.core.triton_rows import PER_ROW
-from softargmax.core.triton_state import INF
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -27,19 +27,9 @@ from softargmax.core.triton_launch import (
     rows_of,
     served,
 )
+from softargmax.core.triton_math import INF, f32, f64
 from softargmax.core.triton_rows import load_beta, load_scores, offsets, store_block
-from softargmax.core.triton_state import (
-    INF,
-    any_of,
-    f32,
-    f64,
-    is_limit,
-    marked,
-    row_sum,
-    strange_rows,
-    top_of,
-    without_limits,
-)
+from softargmax.core.triton_state import any_of, is_limit, marked, row_sum, strange_rows, top_of, without_limits
 from softargmax.sparse import operations
 from softargmax.sparse.triton_maps import (
     GENERAL,

@@ -13,16 +13,9 @@ import triton
 import triton.language as tl
 
 from softargmax.core.triton_launch import PART, RUNTIME, Block, beta_of, launch, rows_of, served
+from softargmax.core.triton_math import INF
 from softargmax.core.triton_rows import load_beta, load_scores, offsets, store_block
-from softargmax.core.triton_state import (
-    INF,
-    any_of,
-    is_limit,
-    marked,
-    row_sum,
-    top_of,
-    without_limits,
-)
+from softargmax.core.triton_state import any_of, is_limit, marked, row_sum, top_of, without_limits
 from softargmax.sparse import loss_operations
 from softargmax.sparse.triton_kernels import (
     inverse_of_total,

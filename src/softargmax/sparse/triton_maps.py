@@ -15,19 +15,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from softargmax.core.triton_state import (
-    INF,
-    LARGEST,
-    distance,
-    exp64,
-    exp_block,
-    f32,
-    f64,
-    is_limit,
-    less_one64,
-    log1p64,
-    row_sum,
-)
+from softargmax.core.triton_math import INF, LARGEST, exp64, exp_block, f32, f64, less_one64, log1p64
+from softargmax.core.triton_state import distance, is_limit, row_sum
 
 LINEAR, SQUARED, GENERAL = (tl.constexpr(k) for k in range(3))
 PLAIN, ROUNDED, PAIR = (tl.constexpr(k) for k in range(3))
