@@ -25,7 +25,8 @@ PART = 1 << 13
 STRIDED = 1 << 9
 """The longest row that is read with a stride. Blocks of 16 such rows fit into registers."""
 _WARPS = 16
-RUNTIME = ("count", "parts", "each", "tasks", "ahead", "ignore_index")
+RUNTIME = ("count", "parts", "each", "tasks", "ahead", "ignore_index", "heads", "group", "queries", "keys", "left",
+           "right", "tiles")  # fmt: skip
 """Numbers for which Triton compiles no kernels of their own."""
 AT_ONCE = 264
 """Tasks that are read before the first write, two for each multiprocessor of an H100."""

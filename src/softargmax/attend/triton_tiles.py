@@ -1,0 +1,228 @@
+"""Tiles of queries and keys in Triton: which keys a query sees, and its scores. The CUDA kernels of attention share them.
+
+Scores are in base 2: s = log2(e) S. The index i of queries and the index j of keys are of shape (M, 1) and (1, N), or
+of shape (1, M) and (N, 1) in the kernel that owns keys.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from softargmax.core.triton_state import INF, exp64, f32, less_one64, log1p64, row_sum
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+LOW = tl.constexpr(1e30)
+"""Scores below -LOW are replaced by -LOW, so that a row of such scores differs from a row without keys."""
+FOLDED, NUMBER, PER_QUERY = (tl.constexpr(k) for k in range(3))
+"""How the scale is passed: a positive number that is multiplied inside of the exponent, a number, or a number per query.
+"""
+
+
+@triton.jit
+def long(at):
+    """A number in int64."""
+    return tl.full([], 0, tl.int64) + at
+
+
+@triton.jit
+def load_tile(x, row, column, stride, inside, MASKED: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """Load a tile of a matrix: its rows `row` (a column vector) and its columns `column` (a row vector)."""
+    at = x + row * stride + column
+    if MASKED and WIDTH != PADDED:
+        return tl.load(at, mask=inside & (column < WIDTH), other=0.0)
+    if MASKED:
+        return tl.load(at, mask=inside & (column >= 0), other=0.0)
+    if WIDTH != PADDED:
+        return tl.load(at, mask=(row >= 0) & (column < WIDTH), other=0.0)
+    return tl.load(at)
+
+
+@triton.jit
+def range_of_keys(first, last, place, count, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, N: tl.constexpr):
+    """The keys that the queries first..last - 1 see, as three ranges of whole tiles of N keys: begin, a, b and end.
+
+    All these queries see all keys from a to b.
+    """
+    begin, a, b, end = count * 0, count * 0, count, count
+    if RIGHT:
+        b = tl.minimum(count, tl.maximum(first + place + right + 1, 0))
+        end = tl.minimum(count, tl.maximum(last + place + right, 0))
+    if LEFT:
+        begin = tl.maximum(first + place - left, 0) // N * N
+        a = (tl.maximum(last - 1 + place - left, 0) + N - 1) // N * N
+    end = (end + N - 1) // N * N
+    a = tl.maximum(tl.minimum(a, end), begin)
+    b = tl.maximum(tl.minimum(b // N * N, end), a)
+    return begin, a, b, end
+
+
+@triton.jit
+def range_of_queries(
+    first, last, place, queries, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, M: tl.constexpr
+):
+    """The queries that see the keys first..last - 1, as three ranges of whole tiles of M queries."""
+    begin, a, b, end = queries * 0, queries * 0, queries, queries
+    if RIGHT:
+        begin = tl.minimum(tl.maximum(first - place - right, 0), queries) // M * M
+        a = (tl.minimum(tl.maximum(last - 1 - place - right, 0), queries) + M - 1) // M * M
+    if LEFT:
+        b = tl.minimum(queries, tl.maximum(first - place + left + 1, 0))
+        end = tl.minimum(queries, tl.maximum(last - place + left, 0))
+    end = (end + M - 1) // M * M
+    a = tl.maximum(tl.minimum(a, end), begin)
+    b = tl.maximum(tl.minimum(b // M * M, end), a)
+    return begin, a, b, end
+
+
+@triton.jit
+def sees(
+    i, j, place, queries, count, left, right, mask, mask_l, mask_k,
+    ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr,
+):  # fmt: skip
+    """True where query i sees key j. Without ENDS, only the mask decides."""
+    seen = (i >= 0) & (j >= 0)
+    if ENDS:
+        seen = (i < queries) & (j < count)
+        if LEFT:
+            seen = seen & (j >= i + place - left)
+        if RIGHT:
+            seen = seen & (j <= i + place + right)
+    if MASK:
+        at = mask + i.to(tl.int64) * mask_l + j.to(tl.int64) * mask_k
+        seen = seen & (tl.load(at, mask=(i < queries) & (j < count), other=0) != 0)
+    return seen
+
+
+@triton.jit
+def scores_of(
+    raw, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope,
+    SOFTCAP: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr,
+):  # fmt: skip
+    """Return the scores in base 2 of products `raw` = q k^T, and the slope 1 - tanh^2 of the soft-cap.
+
+    `scale` is in base 2, or if there is a soft-cap, log2(e) scale / softcap. -inf becomes NaN under a soft-cap.
+    """
+    if SOFTCAP:
+        x = raw * scale
+        e = tl.exp2(-2.0 * tl.abs(x))
+        t = (1.0 - e) / (1.0 + e)
+        steep = 1.0 - t * t
+        s = tl.where(raw == -INF, float("nan"), tl.where(x < 0.0, -t, t) * (softcap * LOG2E))
+    else:
+        s = raw * scale
+        steep = s
+    if BIAS:
+        at = bias + i.to(tl.int64) * bias_l + j.to(tl.int64) * bias_k
+        s = tl.fma(tl.load(at, mask=(i < queries) & (j < count), other=0.0).to(tl.float32), f32(LOG2E), s)
+    if SLOPES:
+        s = tl.fma(tl.abs(i + place - j).to(tl.float32), -slope, s)
+    return s, steep
+
+
+@triton.jit
+def load_scale(scale, at, inside, number, softcap, SCALE: tl.constexpr, SOFTCAP: tl.constexpr):
+    """The scale for `scores_of`, with one number per query if SCALE is PER_QUERY."""
+    if SCALE == PER_QUERY:
+        found = tl.load(scale + at, mask=inside, other=0.0).to(tl.float32) * LOG2E
+        if SOFTCAP:
+            found = tl.div_rn(found, softcap + 0.0 * found)
+    else:
+        found = number
+    return found
+
+
+@triton.jit
+def is_strange(o):
+    """True for rows that have a NaN or inf."""
+    return tl.max((~(tl.abs(o) < INF)).to(tl.int32), axis=1) > 0
+
+
+# --- rows with NaN, inf or overflow, in float64 -----------------------------------------------------------------------
+
+
+@triton.jit
+def exact_scores(
+    q, k, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope, seen,
+    SOFTCAP: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr,
+):  # fmt: skip
+    """Scores in base e, the products q k^T, the slope of the soft-cap and the visible keys, by the definition.
+
+    q and k are tiles with as many rows as `seen` has entries, or one row.
+    """
+    raw = row_sum(q.to(tl.float64) * k.to(tl.float64), 1, tl.float64)
+    raw = tl.reshape(raw, seen.shape)
+    seen = seen & (raw != -INF)
+    z = tl.where(seen, raw, 0.0) * (scale.to(tl.float64) * LN2)
+    steep = 1.0 + 0.0 * z
+    if SOFTCAP:
+        t = -less_one64(-2.0 * tl.abs(z))
+        t = t / (2.0 - t)
+        steep = 1.0 - t * t
+        z = tl.where(z < 0.0, -t, t) * softcap.to(tl.float64)
+    if BIAS:
+        at = bias + i.to(tl.int64) * bias_l + j.to(tl.int64) * bias_k
+        added = tl.load(at, mask=(i < queries) & (j < count), other=0.0).to(tl.float64)
+        seen = seen & (added != -INF)
+        z = z + tl.where(added == -INF, 0.0, added)
+    if SLOPES:
+        z = z - slope.to(tl.float64) * LN2 * tl.abs(i + place - j).to(tl.float64)
+    return tl.where(seen, z, -INF), raw, steep, seen
+
+
+@triton.jit
+def mended_row(
+    q, k, v, i, place, queries, count, scale, softcap, left, right, mask, mask_l, mask_k, bias, bias_l, bias_k, slope,
+    sink, k_l, v_l, begin, end,
+    SOFTCAP: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr, SINK: tl.constexpr, SLOPES: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
+    B: tl.constexpr,
+):  # fmt: skip
+    """The output (1, PADV) and lse (1, 1) of one query, whose row of q has shape (1, PAD)."""
+    e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
+    m = tl.full([1], -INF, tl.float64)
+    if SINK:
+        m = tl.where(sink != sink, -INF, tl.zeros([1], tl.float64) + sink.to(tl.float64))
+    nan = tl.zeros([1], tl.int32)
+    if SINK:
+        nan = nan + (sink != sink).to(tl.int32)
+    for at in range(begin, end, B):
+        j = at + tl.arange(0, B)[None, :]
+        seen = sees(i, j, place, queries, count, left, right, mask, mask_l, mask_k, True, LEFT, RIGHT, MASK)
+        rows = long(at) + tl.arange(0, B)[:, None]
+        kt = load_tile(k, rows, e, k_l, rows < count, True, D, PAD)
+        s, _, _, seen = exact_scores(
+            q, kt, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope, seen, SOFTCAP, BIAS, SLOPES
+        )
+        nan = tl.maximum(nan, tl.max((s != s).to(tl.int32), axis=1))
+        m = tl.maximum(m, tl.max(tl.where(s == s, s, -INF), axis=1))
+    l = tl.zeros([1], tl.float64)
+    if SINK:
+        l = tl.where(sink == m, 1.0, tl.where(sink < m, exp64(tl.where(m < INF, sink.to(tl.float64) - m, -INF)), 0.0))
+        l = tl.where(m == -INF, 0.0, l)
+    o = tl.zeros([PADV, 1], tl.float64)
+    high, low, odd = (tl.zeros([PADV, 1], tl.int32), tl.zeros([PADV, 1], tl.int32), tl.zeros([PADV, 1], tl.int32))
+    for at in range(begin, end, B):
+        j = at + tl.arange(0, B)[None, :]
+        seen = sees(i, j, place, queries, count, left, right, mask, mask_l, mask_k, True, LEFT, RIGHT, MASK)
+        rows = long(at) + tl.arange(0, B)[:, None]
+        kt = load_tile(k, rows, e, k_l, rows < count, True, D, PAD)
+        s, _, _, seen = exact_scores(
+            q, kt, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope, seen, SOFTCAP, BIAS, SLOPES
+        )
+        s = tl.where(s == s, s, -INF)
+        p = tl.where(s == m[:, None], 1.0, tl.where(m[:, None] < INF, exp64(s - m[:, None]), 0.0))
+        p = tl.where(s == -INF, 0.0, p)
+        l += row_sum(p, 1, tl.float64)
+        vt = tl.trans(load_tile(v, rows, f, v_l, rows < count, True, DV, PADV).to(tl.float64))  # (PADV, B)
+        o += row_sum(tl.where(tl.abs(vt) < INF, vt, 0.0) * p, 1, tl.float64)[:, None]
+        there = seen & (s > -INF)
+        high = tl.maximum(high, tl.max((there & (vt == INF)).to(tl.int32), axis=1)[:, None])
+        low = tl.maximum(low, tl.max((there & (vt == -INF)).to(tl.int32), axis=1)[:, None])
+        odd = tl.maximum(odd, tl.max((there & (vt != vt)).to(tl.int32), axis=1)[:, None])
+    o = tl.where(nan[:, None] > 0, float("nan"), tl.where(l[:, None] > 0.0, o / l[:, None], 0.0))
+    o = tl.where(high > 0, INF, tl.where(low > 0, -INF, o))
+    o = tl.where((odd > 0) | ((high > 0) & (low > 0)), float("nan"), o)
+    lse = tl.where(tl.abs(m) == INF, m, m + log1p64(l - 1.0))
+    return tl.trans(o), tl.where(nan > 0, float("nan"), lse)[:, None]
