@@ -66,11 +66,11 @@ def slopes_of(
     raw, dp, i, j, place, queries, count, left, right, scale, softcap, slope, lse, delta,
     mask, mask_l, mask_k, bias, bias_l, bias_k,
     ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
-    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr,
+    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, BOUNDS: tl.constexpr,
 ):  # fmt: skip
     """Return p, dS and dz of a tile, from the products q k^T and g v^T."""
     if ENDS or MASK:
-        seen = sees(i, j, place, queries, count, left, right, mask, mask_l, mask_k, ENDS, LEFT, RIGHT, MASK)
+        seen = sees(i, j, place, queries, count, left, right, mask, mask_l, mask_k, ENDS, LEFT, RIGHT, MASK, BOUNDS)
     if SCALE == FOLDED:
         p = tl.exp2(tl.fma(raw, scale, -lse))
         steep = p
@@ -82,8 +82,6 @@ def slopes_of(
     if ENDS or MASK:
         p = tl.where(seen, p, 0.0)
     ds = p * (dp - delta)
-    if ENDS or MASK:
-        ds = tl.where(seen, ds, 0.0)
     dz = ds
     if SOFTCAP:
         dz = tl.where(p == 0.0, 0.0, ds * steep)
@@ -108,7 +106,7 @@ def visit_keys(
     dp = product(g, tl.trans(vt))
     p, ds, dz = slopes_of(
         raw, dp, i, j, place, queries, count, left, right, scale, softcap, slope, lse, delta,
-        mask, mask_l, mask_k, bias, bias_l, bias_k, ENDS, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES,
+        mask, mask_l, mask_k, bias, bias_l, bias_k, ENDS, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, True,
     )  # fmt: skip
     if SCALE == PER_QUERY:
         of_scale += tile_sum(tl.where(p == 0.0, 0.0, dz * raw))
@@ -199,30 +197,40 @@ def to_queries(
 
 @triton.jit
 def visit_queries(
-    k, v, q, g, of_rows, total, at, dk, dv, j, place, queries, count, left, right, number, scale, scale_l, softcap,
-    slope, mask, mask_l, mask_k, bias, bias_l, bias_k, q_l, g_l,
+    k, v, q, g, of_rows, total, tile, begin, each, dk, dv, j, entry, h, place, heads, group, queries, count, left, right,
+    number, scale, softcap, slopes, mask, bias, q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l,
+    mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, slopes_b, slopes_h,
     ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
     MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
-    """Add a tile of queries to the gradients of keys and values. Its products have one row per key."""
+    """Add a tile of queries to the gradients of keys and values. Its products have one row per key.
+
+    `tile` counts the tiles of all heads that share the keys: `each` for each head, from query `begin` on.
+    """
+    of_head = h * group + tile // each
+    at = begin + tile % each * M
     m = tl.arange(0, M)
     i = at + m[None, :]
     inside = (at + m < queries)[:, None]
-    qt = load_tile(q + long(at) * q_l, m[:, None], tl.arange(0, PAD)[None, :], q_l, inside, ENDS, D, PAD)
-    gt = load_tile(g + long(at) * g_l, m[:, None], tl.arange(0, PADV)[None, :], g_l, inside, ENDS, DV, PADV)
-    if ENDS:
-        lse = tl.load(of_rows + i, mask=i < queries, other=INF)
-        delta = tl.load(of_rows + total + i, mask=i < queries, other=0.0)
-    else:
-        lse = tl.load(of_rows + i)
-        delta = tl.load(of_rows + total + i)
-    of_query = load_scale(scale, i.to(tl.int64) * scale_l, i < queries, number, softcap, SCALE, SOFTCAP)
+    q_at = q + entry * q_b + of_head * q_h + long(at) * q_l
+    g_at = g + entry * g_b + of_head * g_h + long(at) * g_l
+    qt = load_tile(q_at, m[:, None], tl.arange(0, PAD)[None, :], q_l, inside, True, D, PAD)
+    gt = load_tile(g_at, m[:, None], tl.arange(0, PADV)[None, :], g_l, inside, True, DV, PADV)
+    at_row = of_rows + (entry * heads + of_head) * queries + i
+    lse = tl.load(at_row, mask=i < queries, other=INF)
+    delta = tl.load(at_row + total, mask=i < queries, other=0.0)
+    at_scale = scale + entry * scale_b + of_head * scale_h + i.to(tl.int64) * scale_l
+    of_query = load_scale(at_scale, 0, i < queries, number, softcap, SCALE, SOFTCAP)
+    slope = 0.0
+    if SLOPES:
+        slope = tl.load(slopes + entry * slopes_b + of_head * slopes_h).to(tl.float32) * LOG2E
     raw = product(k, tl.trans(qt))
     dp = product(v, tl.trans(gt))
     p, _, dz = slopes_of(
         raw, dp, i, j, place, queries, count, left, right, of_query, softcap, slope, lse, delta,
-        mask, mask_l, mask_k, bias, bias_l, bias_k, ENDS, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES,
+        mask + entry * mask_b + of_head * mask_h, mask_l, mask_k, bias + entry * bias_b + of_head * bias_h, bias_l,
+        bias_k, ENDS, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, False,
     )  # fmt: skip
     dv = add_product(dv, p.to(gt.dtype), gt)
     if SCALE == PER_QUERY:
@@ -261,40 +269,35 @@ def to_keys(
     of_k, of_v = tl.zeros([N, PAD], tl.float32), tl.zeros([N, PADV], tl.float32)
     last = tl.minimum(first + N, count)
     begin, a, b, end = range_of_queries(first, last, place, queries, left, right, LEFT, RIGHT, M)
-    if first >= count:
-        end = begin
-    if first + N > count:  # some keys do not exist
-        b = tl.minimum(a, end)
-    a = tl.minimum(a, end)
-    b = tl.minimum(b, end)
-    for member in range(group):
-        of_head = h * group + member
-        q_at = q + entry * q_b + of_head * q_h
-        g_at = g + entry * g_b + of_head * g_h
-        mask_at = mask + entry * mask_b + of_head * mask_h
-        bias_at = bias + entry * bias_b + of_head * bias_h
-        scale_at = scale + entry * scale_b + of_head * scale_h
-        rows_at = of_rows + (entry * heads + of_head) * queries
-        slope = 0.0
-        if SLOPES:
-            slope = tl.load(slopes + entry * slopes_b + of_head * slopes_h).to(tl.float32) * LOG2E
-        if RIGHT:
-            for at in tl.range(begin, a, M, num_stages=STAGES):
-                of_k, of_v = visit_queries(
-                    kt, vt, q_at, g_at, rows_at, total, at, of_k, of_v, j, place, queries, count, left, right, number,
-                    scale_at, scale_l, softcap, slope, mask_at, mask_l, mask_k, bias_at, bias_l, bias_k, q_l, g_l,
-                    True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, D, DV, PAD, PADV, M,
-                )  # fmt: skip
-        for at in tl.range(a, b, M, num_stages=STAGES):
+    if first >= count:  # these keys do not exist
+        begin, a, b, end = 0, 0, 0, 0
+    if RIGHT:
+        n = (a - begin) // M
+        for tile in tl.range(0, group * n, num_stages=STAGES):
             of_k, of_v = visit_queries(
-                kt, vt, q_at, g_at, rows_at, total, at, of_k, of_v, j, place, queries, count, left, right, number,
-                scale_at, scale_l, softcap, slope, mask_at, mask_l, mask_k, bias_at, bias_l, bias_k, q_l, g_l,
-                False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, D, DV, PAD, PADV, M,
+                kt, vt, q, g, of_rows, total, tile, begin, n, of_k, of_v, j, entry, h, place, heads, group, queries,
+                count, left, right, number, scale, softcap, slopes, mask, bias, q_b, q_h, q_l, g_b, g_h, g_l,
+                scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k,
+                slopes_b, slopes_h,
+                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, D, DV, PAD, PADV, M,
             )  # fmt: skip
-        for at in tl.range(b, end, M, num_stages=STAGES):
+    n = (b - a) // M
+    for tile in tl.range(0, group * n, num_stages=STAGES):
+        of_k, of_v = visit_queries(
+            kt, vt, q, g, of_rows, total, tile, a, n, of_k, of_v, j, entry, h, place, heads, group, queries,
+            count, left, right, number, scale, softcap, slopes, mask, bias, q_b, q_h, q_l, g_b, g_h, g_l,
+            scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k,
+            slopes_b, slopes_h,
+            False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, D, DV, PAD, PADV, M,
+        )  # fmt: skip
+    if LEFT:
+        n = (end - b) // M
+        for tile in tl.range(0, group * n, num_stages=STAGES):
             of_k, of_v = visit_queries(
-                kt, vt, q_at, g_at, rows_at, total, at, of_k, of_v, j, place, queries, count, left, right, number,
-                scale_at, scale_l, softcap, slope, mask_at, mask_l, mask_k, bias_at, bias_l, bias_k, q_l, g_l,
+                kt, vt, q, g, of_rows, total, tile, b, n, of_k, of_v, j, entry, h, place, heads, group, queries,
+                count, left, right, number, scale, softcap, slopes, mask, bias, q_b, q_h, q_l, g_b, g_h, g_l,
+                scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k,
+                slopes_b, slopes_h,
                 True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, D, DV, PAD, PADV, M,
             )  # fmt: skip
     factor = LN2
@@ -305,5 +308,6 @@ def to_keys(
     dk += entry * dk_b + h * dk_h
     dv += entry * dv_b + h * dv_h
     at = j.to(tl.int64)
+    of_k, of_v = tl.where(j < count, of_k, 0.0), tl.where(j < count, of_v, 0.0)
     tl.store(dk + at * dk_l + e, (of_k * factor).to(dk.dtype.element_ty), mask=(j < keys) & (e < D))
     tl.store(dv + at * dv_l + f, of_v.to(dv.dtype.element_ty), mask=(j < keys) & (f < DV))

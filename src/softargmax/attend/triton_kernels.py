@@ -212,7 +212,7 @@ def backward_tiles(named: dict[str, Any]) -> list[tuple[int, int, dict[str, Any]
     elif wide <= 128:
         sizes = ((128, 64, 8, 2), (32, 128, 8, 2))
     else:
-        sizes = ((64, 32, 8, 2), (32, 64, 8, 2))
+        sizes = ((64, 32, 8, 2), (32, 32, 8, 2))
     return [
         (n if of_keys else m, warps, {"M": m, "N": n, "STAGES": stages})
         for of_keys, (m, n, warps, stages) in enumerate(sizes)

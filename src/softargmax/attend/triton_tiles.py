@@ -62,7 +62,10 @@ def range_of_keys(first, last, place, count, left, right, LEFT: tl.constexpr, RI
 def range_of_queries(
     first, last, place, queries, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, M: tl.constexpr
 ):
-    """The queries that see the keys first..last - 1, as three ranges of whole tiles of M queries."""
+    """The queries that see the keys first..last - 1, as three ranges of whole tiles of M queries: begin, a, b and end.
+
+    All queries from a to b see all these keys. Without LEFT, the last tile may reach beyond the queries.
+    """
     begin, a, b, end = queries * 0, queries * 0, queries, queries
     if RIGHT:
         begin = tl.minimum(tl.maximum(first - place - right, 0), queries) // M * M
@@ -70,6 +73,8 @@ def range_of_queries(
     if LEFT:
         b = tl.minimum(queries, tl.maximum(first - place + left + 1, 0))
         end = tl.minimum(queries, tl.maximum(last - place + left, 0))
+    else:
+        b = (b + M - 1) // M * M
     end = (end + M - 1) // M * M
     a = tl.maximum(tl.minimum(a, end), begin)
     b = tl.maximum(tl.minimum(b // M * M, end), a)
@@ -79,16 +84,19 @@ def range_of_queries(
 @triton.jit
 def sees(
     i, j, place, queries, count, left, right, mask, mask_l, mask_k,
-    ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr,
+    ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr, BOUNDS: tl.constexpr = True,
 ):  # fmt: skip
-    """True where query i sees key j. Without ENDS, only the mask decides."""
+    """True where query i sees key j. Without ENDS, only the mask decides. BOUNDS hides keys that do not exist."""
     seen = (i >= 0) & (j >= 0)
     if ENDS:
-        seen = (i < queries) & (j < count)
+        if RIGHT and BOUNDS:
+            seen = j <= tl.minimum(i + (place + right), count - 1)
+        elif RIGHT:
+            seen = j <= i + (place + right)
+        elif BOUNDS:
+            seen = seen & (j < count)
         if LEFT:
-            seen = seen & (j >= i + place - left)
-        if RIGHT:
-            seen = seen & (j <= i + place + right)
+            seen = seen & (j >= i + (place - left))
     if MASK:
         at = mask + i.to(tl.int64) * mask_l + j.to(tl.int64) * mask_k
         seen = seen & (tl.load(at, mask=(i < queries) & (j < count), other=0) != 0)
