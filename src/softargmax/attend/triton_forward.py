@@ -195,6 +195,46 @@ def forward(
     tl.store(flags + head * queries + first + row, (strange | infinite).to(tl.int8), mask=first + row < queries)
 
 
+@triton.jit
+def mend_query(
+    q, k, v, scale, mask, bias, sink, lengths, slopes, output, lse, i, entry, h,
+    heads, group, queries, keys, left, right, number, softcap,
+    q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l,
+    mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
+    BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, LSE: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """Compute a query by the definition, and store its output and lse. i has shape (1, 1)."""
+    count = keys
+    if LENGTHS:
+        count = tl.load(lengths + entry * lengths_b).to(tl.int32)
+    place = count - queries
+    slope, of_sink = tl.zeros([1, 1], tl.float32), tl.zeros([1], tl.float32)
+    if SLOPES:
+        slope += tl.load(slopes + entry * slopes_b + h * slopes_h).to(tl.float32) * LOG2E
+    if SINK:
+        of_sink += tl.load(sink + entry * sink_b + h * sink_h).to(tl.float32)
+    e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
+    q += entry * q_b + h * q_h
+    scale += entry * scale_b + h * scale_h
+    of_query = load_scale(
+        scale, i.to(tl.int64) * scale_l, i >= 0, number + tl.zeros([1, 1], tl.float32), softcap, SCALE, SOFTCAP
+    )
+    first = tl.max(tl.reshape(i, [1]), axis=0)
+    begin, _a, _b, end = range_of_keys(first, first + 1, place, count, left, right, LEFT, RIGHT, N)
+    o, of_row = mended_row(
+        load_tile(q, i.to(tl.int64), e, q_l, i >= 0, True, D, PAD), k + entry * k_b + h // group * k_h,
+        v + entry * v_b + h // group * v_h, i, place, queries, count, of_query, softcap, left, right,
+        mask + entry * mask_b + h * mask_h, mask_l, mask_k, bias + entry * bias_b + h * bias_h, bias_l, bias_k, slope,
+        of_sink, k_l, v_l, begin, end, SOFTCAP, MASK, BIAS, SINK, SLOPES, LEFT, RIGHT, D, DV, PAD, PADV, N,
+    )  # fmt: skip
+    to = output + entry * output_b + h * output_h + i.to(tl.int64) * output_l + f
+    tl.store(to, o.to(output.dtype.element_ty), mask=f < DV)
+    if LSE:
+        tl.store(lse + (entry * heads + h) * queries + i, of_row)
+
+
 @triton.jit(do_not_specialize=RUNTIME)
 def mend(
     q, k, v, scale, mask, bias, sink, lengths, slopes, output, lse, flags,
@@ -213,36 +253,116 @@ def mend(
     strange = tl.load(flags + head * queries + first + row, mask=first + row < queries, other=0).to(tl.int32)
     if tl.max(strange, axis=0) > 0:
         entry, h = head // heads, head % heads
-        count = keys
-        if LENGTHS:
-            count = tl.load(lengths + entry * lengths_b).to(tl.int32)
-        place = count - queries
-        q += entry * q_b + h * q_h
-        k += entry * k_b + h // group * k_h
-        v += entry * v_b + h // group * v_h
-        mask += entry * mask_b + h * mask_h
-        bias += entry * bias_b + h * bias_h
-        scale += entry * scale_b + h * scale_h
-        output += entry * output_b + h * output_h
-        slope, of_sink = tl.zeros([1, 1], tl.float32), tl.zeros([1], tl.float32)
-        if SLOPES:
-            slope += tl.load(slopes + entry * slopes_b + h * slopes_h).to(tl.float32) * LOG2E
-        if SINK:
-            of_sink += tl.load(sink + entry * sink_b + h * sink_h).to(tl.float32)
-        e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
         for r in range(M):
             if tl.max(tl.where(row == r, strange, 0), axis=0) > 0:
                 i = first + r + tl.zeros([1, 1], tl.int32)
-                begin, _, _, end = range_of_keys(first + r, first + r + 1, place, count, left, right, LEFT, RIGHT, N)
-                of_query = load_scale(
-                    scale, i.to(tl.int64) * scale_l, i >= 0, number + tl.zeros([1, 1], tl.float32), softcap, SCALE,
-                    SOFTCAP,
+                mend_query(
+                    q, k, v, scale, mask, bias, sink, lengths, slopes, output, lse, i, entry, h,
+                    heads, group, queries, keys, left, right, number, softcap, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l,
+                    output_b, output_h, output_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
+                    bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
+                    LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, LSE, D, DV, PAD, PADV, N,
                 )  # fmt: skip
-                o, of_row = mended_row(
-                    load_tile(q, i.to(tl.int64), e, q_l, i >= 0, True, D, PAD), k, v, i, place, queries, count,
-                    of_query, softcap, left, right, mask, mask_l, mask_k, bias, bias_l, bias_k, slope, of_sink, k_l,
-                    v_l, begin, end, SOFTCAP, MASK, BIAS, SINK, SLOPES, LEFT, RIGHT, D, DV, PAD, PADV, N,
-                )  # fmt: skip
-                tl.store(output + i.to(tl.int64) * output_l + f, o.to(output.dtype.element_ty), mask=f < DV)
-                if LSE:
-                    tl.store(lse + head * queries + i, of_row)
+
+
+# --- few queries: the keys are split between programs -----------------------------------------------------------------
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def split(
+    q, k, v, scale, mask, bias, lengths, slopes, o_parts, m_parts, l_parts,
+    heads, group, queries, keys, tiles, parts, left, right, number, softcap,
+    q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, scale_b, scale_h, scale_l,
+    mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, lengths_b, slopes_b, slopes_h,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
+    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, 
+    M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr, LENGTH: tl.constexpr,
+):  # fmt: skip
+    """The state of LENGTH keys, for M of the queries of all heads that share them."""
+    program = tl.program_id(0)
+    part, tile, of_keys = program % parts, program // parts % tiles, (program // parts // tiles).to(tl.int64)
+    groups = heads // group
+    entry, h = of_keys // groups, of_keys % groups
+    count = keys
+    if LENGTHS:
+        count = tl.load(lengths + entry * lengths_b).to(tl.int32)
+    place = count - queries
+    row = tile * M + tl.arange(0, M)
+    member = tl.minimum(row // queries, group - 1)[:, None].to(tl.int64)
+    i = (row % queries)[:, None]
+    exists = row < group * queries
+    of_head = h * group + member
+    qt = load_tile(
+        q + entry * q_b + of_head * q_h, i.to(tl.int64), tl.arange(0, PAD)[None, :], q_l, exists[:, None], True, D, PAD
+    )
+    of_query = load_scale(
+        scale + entry * scale_b + of_head * scale_h, i.to(tl.int64) * scale_l, exists[:, None], number, softcap, SCALE,
+        SOFTCAP,
+    )  # fmt: skip
+    slope = 0.0
+    if SLOPES:
+        slope = tl.load(slopes + entry * slopes_b + of_head * slopes_h).to(tl.float32) * LOG2E
+    begin, a, b, end = range_of_keys(0, queries, place, count, left, right, LEFT, RIGHT, N)
+    first = part * LENGTH
+    begin = tl.minimum(tl.maximum(begin, first), first + LENGTH)
+    a = tl.minimum(tl.maximum(a, first), first + LENGTH)
+    b = tl.minimum(tl.maximum(b, first), first + LENGTH)
+    end = tl.minimum(tl.maximum(end, first), first + LENGTH)
+    m, l, o, strange = visited(
+        qt, k + entry * k_b + h * k_h, v + entry * v_b + h * v_h, begin, a, b, end, i, row, place, queries, count,
+        left, right, of_query, softcap, slope, mask + entry * mask_b + of_head * mask_h, mask_l, mask_k,
+        bias + entry * bias_b + of_head * bias_h, bias_l, bias_k, k_l, v_l,
+        LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, D, DV, PAD, PADV, M, N, STAGES,
+    )  # fmt: skip
+    at = ((entry * heads + h * group) * queries + row) * parts + part
+    tl.store(m_parts + at, m, mask=exists)
+    tl.store(l_parts + at, tl.where(strange, float("nan"), l), mask=exists)
+    f = tl.arange(0, PADV)[None, :]
+    tl.store(o_parts + at[:, None] * DV + f, o, mask=exists[:, None] & (f < DV))
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def merge_splits(
+    q, k, v, scale, mask, bias, sink, lengths, slopes, output, lse, o_parts, m_parts, l_parts,
+    heads, group, queries, keys, parts, left, right, number, softcap,
+    q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l,
+    mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
+    BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, LSE: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """Merge the states of a query in the order of the keys."""
+    query = tl.program_id(0).to(tl.int64)
+    head = query // queries
+    i = (query % queries).to(tl.int32) + tl.zeros([1, 1], tl.int32)
+    entry, h = head // heads, head % heads
+    m = tl.full([1], -INF, tl.float32)
+    for first in range(0, parts, 32):
+        part = first + tl.arange(0, 32)[None, :]
+        m = tl.maximum(m, tl.max(tl.load(m_parts + query * parts + part, mask=part < parts, other=-INF), axis=1))
+    shift = tl.where(m == -INF, 0.0, m)
+    f = tl.arange(0, PADV)[None, :]
+    l, o = tl.zeros([1], tl.float32), tl.zeros([1, PADV], tl.float32)
+    for part in tl.range(0, parts, num_stages=4):
+        at = query * parts + part + tl.zeros([1], tl.int64)
+        weight = tl.exp2(tl.load(m_parts + at) - shift)
+        l = tl.fma(tl.load(l_parts + at), weight, l)
+        o = tl.fma(tl.load(o_parts + at[:, None] * DV + f, mask=f < DV, other=0.0), weight[:, None], o)
+    of_sink = 0.0
+    if SINK:
+        of_sink = tl.load(sink + entry * sink_b + h * sink_h).to(tl.float32)
+    o, of_row, infinite = finished(m, l, o, of_sink, SINK)
+    to = output + entry * output_b + h * output_h + i.to(tl.int64) * output_l + f
+    if tl.max((~(l < INF) | infinite).to(tl.int32), axis=0) > 0:
+        mend_query(
+            q, k, v, scale, mask, bias, sink, lengths, slopes, output, lse, i, entry, h,
+            heads, group, queries, keys, left, right, number, softcap, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l,
+            output_b, output_h, output_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
+            bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
+            LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, LSE, D, DV, PAD, PADV, N,
+        )  # fmt: skip
+    else:
+        tl.store(to, o.to(output.dtype.element_ty), mask=f < DV)
+        if LSE:
+            tl.store(lse + query + tl.zeros([1], tl.int64), of_row)

@@ -15,7 +15,7 @@ from triton import cdiv, next_power_of_2
 from softargmax.attend import operations, reference
 from softargmax.attend.arguments import AttentionGradients
 from softargmax.attend.triton_backward import prepare, to_keys, to_queries
-from softargmax.attend.triton_forward import forward, mend
+from softargmax.attend.triton_forward import forward, mend, merge_splits, split
 from softargmax.attend.triton_tiles import FOLDED, LOG2E, NUMBER, PER_QUERY
 from softargmax.core.triton_launch import Block, define, launch, served
 
@@ -28,6 +28,10 @@ MENDED = 128
 """Queries per program that looks for strange rows."""
 PREPARED = 64
 """Queries per program that computes delta."""
+FEW = 16
+"""Calls with at most so many queries split the keys between programs."""
+SPLIT = 512
+"""Keys per program. It depends on nothing else, because it fixes the order of sums."""
 WIDEST = 256
 """The largest head size of the kernels."""
 
@@ -163,13 +167,40 @@ def _named(i: Attention, like: Tensor) -> dict[str, Any]:
 
 
 def _forward(named: dict[str, Any]) -> None:
+    total, queries = named["q"].shape[0] * named["heads"], named["queries"]
+    if queries <= FEW:
+        _split(named, total)
+        return
     size, warps, constants = forward_tile(named)
-    total = named["q"].shape[0] * named["heads"]
-    tiles = cdiv(named["queries"], size)
-    flags = named["q"].new_empty(total * named["queries"], dtype=torch.int8)
+    tiles = cdiv(queries, size)
+    flags = named["q"].new_empty(total * queries, dtype=torch.int8)
     launch(forward, Block((tiles * total,), warps, constants), **named, tiles=tiles, flags=flags)
-    tiles = cdiv(named["queries"], MENDED)
+    tiles = cdiv(queries, MENDED)
     launch(mend, Block((tiles * total,), 4, {"M": MENDED, "N": 16}), **named, tiles=tiles, flags=flags)
+
+
+def _split(named: dict[str, Any], total: int) -> None:
+    group, queries = named["group"], named["queries"]
+    size, warps, constants = split_tile(named)
+    parts, tiles = max(1, cdiv(named["keys"], SPLIT)), cdiv(group * queries, size)
+    memory = named["q"].new_empty(total * queries * parts * (named["DV"] + 2), dtype=torch.float32)
+    named |= dict(zip(("m_parts", "l_parts", "o_parts"), memory.split((total * queries * parts, total * queries * parts, total * queries * parts * named["DV"])), strict=True))
+    named["parts"] = parts
+    constants["LENGTH"] = SPLIT
+    launch(split, Block((total // group * tiles * parts,), warps, constants), **named, tiles=tiles)
+    launch(merge_splits, Block((total * queries,), 1 if named["PADV"] <= 64 else 2, {"N": 16}), **named)
+
+
+def split_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
+    """Queries per tile, warps, and the constants of `split`."""
+    wide = max(named["PAD"], named["PADV"])
+    if named["q"].dtype == torch.float32:
+        m, n, warps, stages = 16, 32, 8, 2
+    elif wide <= 128:
+        m, n, warps, stages = 16, 64, 4, 3
+    else:
+        m, n, warps, stages = 16, 64, 4, 2
+    return m, warps, {"M": m, "N": n, "STAGES": stages}
 
 
 def forward_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
