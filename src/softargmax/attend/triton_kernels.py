@@ -1,7 +1,7 @@
 """CUDA kernels of attention: what they serve, their layouts and sizes of tiles.
 
 Kernels serve softmax attention (alpha = 1) without dropout, for float32, bfloat16 and float16 and heads of 1 to 256
-numbers. The definition serves all other calls. triton_forward.py computes the output, triton_backward.py the gradients.
+numbers (float32: 128). The definition serves all other calls. triton_forward.py computes the output, triton_backward.py the gradients.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ def attention(i: Attention, r: Any) -> None:
 
 def _served(i: Attention, *results: Tensor) -> bool:
     options, widest = i.options, max(i.q.shape[-1], i.v.shape[-1])
-    arrays = (x for x in options if isinstance(x, torch.Tensor) and x.numel() == 0)
-    sizes = widest <= WIDEST and max(i.q.shape[-2], i.k.shape[-2]) < 1 << 30 and not any(True for _ in arrays)
-    return options.is_softmax and options.seeds is None and sizes and served(*i[:3], *results)
+    arrays = [x for x in options if isinstance(x, torch.Tensor)]
+    fits = widest <= (WIDEST if i.q.dtype.itemsize == 2 else WIDEST // 2) and max(i.scores[-2:]) < 1 << 30
+    plain = options.is_softmax and options.seeds is None and all(x.numel() for x in arrays)
+    return plain and fits and served(*i[:3], *results)
 
 
 def attention_vjp(i: AttentionVjp, r: Any) -> None:
@@ -143,7 +144,7 @@ def _named(i: Attention, like: Tensor) -> dict[str, Any]:
             aligned = x.reshape((1,) * (len(batch) + 3 - x.ndim) + tuple(x.shape))
             laid = flattened(aligned.detach(), batch)
         else:
-            laid = i.q.new_empty((1, 1, 1, 1), dtype=torch.float32) if False else None
+            laid = None
         named |= {name: named["q"] if laid is None else laid}
         named |= strides(name, laid, axes) if given else {f"{name}_{axis}": 0 for axis in axes}
         if name != "scale":
@@ -183,9 +184,10 @@ def _split(named: dict[str, Any], total: int) -> None:
     group, queries = named["group"], named["queries"]
     size, warps, constants = split_tile(named)
     parts, tiles = max(1, cdiv(named["keys"], SPLIT)), cdiv(group * queries, size)
-    memory = named["q"].new_empty(total * queries * parts * (named["DV"] + 2), dtype=torch.float32)
-    named |= dict(zip(("m_parts", "l_parts", "o_parts"), memory.split((total * queries * parts, total * queries * parts, total * queries * parts * named["DV"])), strict=True))
-    named["parts"] = parts
+    states = total * queries * parts
+    memory = named["q"].new_empty(states * (named["DV"] + 2), dtype=torch.float32)
+    sizes = states * named["DV"], states, states
+    named |= dict(zip(("o_parts", "m_parts", "l_parts"), memory.split(sizes), strict=True)) | {"parts": parts}
     constants["LENGTH"] = SPLIT
     launch(split, Block((total // group * tiles * parts,), warps, constants), **named, tiles=tiles)
     launch(merge_splits, Block((total * queries,), 1 if named["PADV"] <= 64 else 2, {"N": 16}), **named)
@@ -199,7 +201,7 @@ def split_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
     elif wide <= 128:
         m, n, warps, stages = 16, 64, 4, 3
     else:
-        m, n, warps, stages = 16, 64, 4, 2
+        m, n, warps, stages = 16, 32, 4, 3
     return m, warps, {"M": m, "N": n, "STAGES": stages}
 
 
@@ -237,7 +239,7 @@ def backward_tiles(named: dict[str, Any]) -> list[tuple[int, int, dict[str, Any]
     """Rows per tile, warps, and the constants of `to_queries` and `to_keys`."""
     wide = max(named["PAD"], named["PADV"])
     if named["q"].dtype == torch.float32:
-        sizes = ((32, 32, 8, 2), (32, 32, 8, 2))
+        sizes = ((32, 32, 8, 2), (32 if wide <= 64 else 16, 32, 8, 2))
     elif wide <= 64:
         sizes = ((128, 64, 8, 3), (64, 128, 8, 2))
     elif wide <= 128:

@@ -244,5 +244,5 @@ def define(operation: Any, i: Any, results: Sequence[Tensor | None]) -> None:
     """Write the results of the definition into the memory of a kernel's results."""
     found = operation.define(i)
     for memory, one in zip(results, found if len(operation.fields) > 1 else (found,), strict=True):
-        if memory is not None and one.shape == memory.shape:  # only kernels compute states
+        if memory is not None and one is not None and one.shape == memory.shape:  # only kernels compute states
             memory.copy_(one)
