@@ -10,6 +10,7 @@ and the gradients have the same bounds with their terms.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 import softargmax as sa
 
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 ROUNDOFF = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 TINY = {torch.float32: 0.0, torch.bfloat16: 0.0, torch.float16: 2.0**-24}
 """The distance of subnormals, which adds to the relative error."""
@@ -106,3 +108,35 @@ def compare(ours: dict[str, Tensor], theirs: Truth) -> None:
         if bool(wrong.any()):
             far = float(((ours[name].double() - x).abs() / theirs.bounds[name])[wrong].max())
             raise AssertionError(f"{name}: {int(wrong.sum())} of {x.numel()} numbers are off, by {far:.3g} bounds")
+
+
+def cases(device: Any, small: bool, widths: tuple[int, int] = (64, 32)) -> Iterator[tuple[str, list[Tensor], dict[str, Any]]]:
+    """Inputs and options for which results are compared."""
+    queries, keys = (37, 70) if small else (333, 520)
+
+    def options(width: int, few: bool = False) -> dict[str, dict[str, Any]]:
+        rows, generator = 3 if few else queries, torch.Generator().manual_seed(7)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator).to(device)
+
+        return {
+            "plain": {}, "causal": {"causal": True}, "window": {"causal": True, "window": (keys // 4, None)},
+            "both sides": {"window": (17, 5)}, "softcap": {"softcap": 2.0}, "sink": {"sink": draw(4)},
+            "slopes": {"slopes": draw(4).abs(), "causal": True}, "mask": {"mask": draw(2, 1, rows, keys) > 0.0},
+            "bias": {"bias": draw(4, rows, keys)}, "scale": {"scale": draw(4, rows)}, "negative": {"scale": -0.1},
+            "lengths": {"key_lengths": torch.tensor([keys // 3, keys], device=device), "causal": True},
+            "all": {"causal": True, "softcap": 3.0, "sink": draw(4), "slopes": draw(4).abs(), "bias": draw(rows, keys),
+                    "scale": draw(4, rows), "mask": draw(rows, keys) > -1.0},
+        }  # fmt: skip
+
+    for dtype, width in zip((BF16, F32), widths, strict=True):
+        for name, more in options(width).items():
+            yield f"{name} {dtype} {width}", inputs(2, 4, 2, queries, keys, width, width, dtype, device), more
+        for name, more in options(width, few=True).items():
+            yield f"{name} {dtype} {width} few", inputs(2, 4, 2, 3, keys, width, width, dtype, device), more
+    for dtype, width, values in ((BF16, 16, 16), (F16, 64, 64), (BF16, 80, 48), (BF16, 128, 128), (F16, 128, 128),
+                                 (BF16, 256, 256), (F32, 64, 64), (F32, 128, 128), (F32, 256, 256), (BF16, 7, 5)):  # fmt: skip
+        for rows in (queries, 3) if not small or width in (7, 80) else ():
+            name = f"causal {dtype} {width} {values} {rows}"
+            yield name, inputs(2, 4, 2, rows, keys, width, values, dtype, device), {"causal": True}

@@ -120,7 +120,7 @@ def visit_keys(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def to_queries(
-    q, k, v, g, of_rows, scale, mask, bias, lengths, slopes, dq, per_query, bias_gradient,
+    q, k, v, g, of_rows, scale, mask, bias, lengths, slopes, dq, per_query, bias_gradient, flags,
     heads, group, queries, keys, tiles, left, right, number, softcap,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, dq_b, dq_h, dq_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, lengths_b, slopes_b, slopes_h,
@@ -188,6 +188,8 @@ def to_queries(
     tl.store(
         dq + i.to(tl.int64) * dq_l + e, (of_q * factor).to(dq.dtype.element_ty), mask=(i < queries) & (e < D)
     )
+    strange = is_strange(of_q) | ~(tl.abs(of_scale) < INF) | ~(tl.abs(of_slope) < INF)
+    tl.store(flags + head * queries + first + row, strange.to(tl.int8), mask=first + row < queries)
     to = per_query + head * queries + first + row
     if SCALE == PER_QUERY:
         tl.store(to, of_scale, mask=first + row < queries)
@@ -240,7 +242,7 @@ def visit_queries(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def to_keys(
-    q, k, v, g, of_rows, scale, mask, bias, lengths, slopes, dk, dv,
+    q, k, v, g, of_rows, scale, mask, bias, lengths, slopes, dk, dv, flags,
     heads, group, queries, keys, tiles, left, right, number, softcap,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, dk_b, dk_h, dk_l, dv_b, dv_h, dv_l,
     scale_b, scale_h, scale_l,
@@ -311,3 +313,5 @@ def to_keys(
     of_k, of_v = tl.where(j < count, of_k, 0.0), tl.where(j < count, of_v, 0.0)
     tl.store(dk + at * dk_l + e, (of_k * factor).to(dk.dtype.element_ty), mask=(j < keys) & (e < D))
     tl.store(dv + at * dv_l + f, of_v.to(dv.dtype.element_ty), mask=(j < keys) & (f < DV))
+    strange = is_strange(of_k) | is_strange(of_v)
+    tl.store(flags + head * keys + first + row, strange.to(tl.int8), mask=first + row < keys)

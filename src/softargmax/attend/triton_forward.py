@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from softargmax.attend.triton_mend import mend_query
 from softargmax.attend.triton_tiles import (
     FOLDED,
     LN2,
@@ -20,7 +21,6 @@ from softargmax.attend.triton_tiles import (
     load_scale,
     load_tile,
     long,
-    mended_row,
     range_of_keys,
     scores_of,
     sees,
@@ -193,76 +193,6 @@ def forward(
     if LSE:
         tl.store(lse + first + row, of_row, mask=first + row < queries)
     tl.store(flags + head * queries + first + row, (strange | infinite).to(tl.int8), mask=first + row < queries)
-
-
-@triton.jit
-def mend_query(
-    q, k, v, scale, mask, bias, sink, lengths, slopes, output, lse, i, entry, h,
-    heads, group, queries, keys, left, right, number, softcap,
-    q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l,
-    mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, LSE: tl.constexpr,
-    D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
-    """Compute a query by the definition, and store its output and lse. i has shape (1, 1)."""
-    count = keys
-    if LENGTHS:
-        count = tl.load(lengths + entry * lengths_b).to(tl.int32)
-    place = count - queries
-    slope, of_sink = tl.zeros([1, 1], tl.float32), tl.zeros([1], tl.float32)
-    if SLOPES:
-        slope += tl.load(slopes + entry * slopes_b + h * slopes_h).to(tl.float32) * LOG2E
-    if SINK:
-        of_sink += tl.load(sink + entry * sink_b + h * sink_h).to(tl.float32)
-    e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
-    q += entry * q_b + h * q_h
-    scale += entry * scale_b + h * scale_h
-    of_query = load_scale(
-        scale, i.to(tl.int64) * scale_l, i >= 0, number + tl.zeros([1, 1], tl.float32), softcap, SCALE, SOFTCAP
-    )
-    first = tl.max(tl.reshape(i, [1]), axis=0)
-    begin, _a, _b, end = range_of_keys(first, first + 1, place, count, left, right, LEFT, RIGHT, N)
-    o, of_row = mended_row(
-        load_tile(q, i.to(tl.int64), e, q_l, i >= 0, True, D, PAD), k + entry * k_b + h // group * k_h,
-        v + entry * v_b + h // group * v_h, i, place, queries, count, of_query, softcap, left, right,
-        mask + entry * mask_b + h * mask_h, mask_l, mask_k, bias + entry * bias_b + h * bias_h, bias_l, bias_k, slope,
-        of_sink, k_l, v_l, begin, end, SOFTCAP, MASK, BIAS, SINK, SLOPES, LEFT, RIGHT, D, DV, PAD, PADV, N,
-    )  # fmt: skip
-    to = output + entry * output_b + h * output_h + i.to(tl.int64) * output_l + f
-    tl.store(to, o.to(output.dtype.element_ty), mask=f < DV)
-    if LSE:
-        tl.store(lse + (entry * heads + h) * queries + i, of_row)
-
-
-@triton.jit(do_not_specialize=RUNTIME)
-def mend(
-    q, k, v, scale, mask, bias, sink, lengths, slopes, output, lse, flags,
-    heads, group, queries, keys, tiles, left, right, number, softcap,
-    q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l,
-    mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, LSE: tl.constexpr,
-    D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
-    """Compute the flagged queries of a tile once more, by the definition."""
-    program = tl.program_id(0)
-    head = (program // tiles).to(tl.int64)
-    first = program % tiles * M
-    row = tl.arange(0, M)
-    strange = tl.load(flags + head * queries + first + row, mask=first + row < queries, other=0).to(tl.int32)
-    if tl.max(strange, axis=0) > 0:
-        entry, h = head // heads, head % heads
-        for r in range(M):
-            if tl.max(tl.where(row == r, strange, 0), axis=0) > 0:
-                i = first + r + tl.zeros([1, 1], tl.int32)
-                mend_query(
-                    q, k, v, scale, mask, bias, sink, lengths, slopes, output, lse, i, entry, h,
-                    heads, group, queries, keys, left, right, number, softcap, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l,
-                    output_b, output_h, output_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
-                    bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
-                    LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, LSE, D, DV, PAD, PADV, N,
-                )  # fmt: skip
 
 
 # --- few queries: the keys are split between programs -----------------------------------------------------------------

@@ -15,7 +15,8 @@ from triton import cdiv, next_power_of_2
 from softargmax.attend import operations, reference
 from softargmax.attend.arguments import AttentionGradients
 from softargmax.attend.triton_backward import prepare, to_keys, to_queries
-from softargmax.attend.triton_forward import forward, mend, merge_splits, split
+from softargmax.attend.triton_forward import forward, merge_splits, split
+from softargmax.attend.triton_mend import mend, mend_keys, mend_queries
 from softargmax.attend.triton_tiles import FOLDED, LOG2E, NUMBER, PER_QUERY
 from softargmax.core.triton_launch import Block, define, launch, served
 
@@ -69,8 +70,8 @@ def attention_vjp(i: AttentionVjp, r: Any) -> None:
         named |= {name: laid} | strides(name, laid)
     for name in ("q", "k", "v"):
         named |= memory.of(f"d{name}", getattr(results, name), of)
-    rows = of.q.new_empty((2, *of.q.shape[:-1]), dtype=torch.float32)
-    per_query = torch.empty_like(rows) if of.options.slopes is not None or named["SCALE"] == PER_QUERY.value else rows
+    rows = of.q.new_empty((3, *of.q.shape[:-1]), dtype=torch.float32)
+    per_query = torch.empty_like(rows[:2]) if of.options.slopes is not None or named["SCALE"] == PER_QUERY.value else rows
     scores = of.q.new_zeros(of.scores, dtype=torch.float32) if results.bias.numel() else rows
     g_lse = i.g if i.g_lse is None else flattened(i.g_lse[..., None], batch)
     named |= {"g_lse": g_lse, "G_LSE": i.g_lse is not None} | strides("g_lse", g_lse)
@@ -81,7 +82,8 @@ def attention_vjp(i: AttentionVjp, r: Any) -> None:
     delta, found = rows[1], {"bias": scores, "scale": per_query[0, ..., None], "slopes": per_query[1, ..., None]}
     if results.sink.numel():
         sink: Any = of.options.sink
-        p = torch.exp(sink[..., 0].double() - i.lse)
+        score = sink[..., 0].double()
+        p = torch.where(i.lse == math.inf, (score == math.inf) / rows[2], torch.exp(score - i.lse))
         found["sink"] = reference.to_heads(torch.where(i.lse == -math.inf, 0.0, -p * delta)[..., None], sink)
     for name in ("scale", "bias", "sink", "slopes"):
         memory_of, like = getattr(results, name), getattr(of.options, name)
@@ -229,10 +231,17 @@ def _backward(named: dict[str, Any]) -> None:
     of_queries, of_keys = backward_tiles(named)
     size, warps, constants = of_queries
     tiles = cdiv(queries, size)
-    launch(to_queries, Block((tiles * entries * heads,), warps, constants), **named, tiles=tiles)
+    flags = named["q"].new_empty(entries * heads * max(queries, named["keys"]), dtype=torch.int8)
+    mended = {"M": MENDED, "N": 16}
+    launch(to_queries, Block((tiles * entries * heads,), warps, constants), **named, tiles=tiles, flags=flags)
+    tiles = cdiv(queries, MENDED)
+    launch(mend_queries, Block((tiles * entries * heads,), 4, mended), **named, tiles=tiles, flags=flags)
     size, warps, constants = of_keys
     tiles = cdiv(named["keys"], size)
-    launch(to_keys, Block((tiles * entries * heads // named["group"],), warps, constants), **named, tiles=tiles)
+    total = entries * heads // named["group"]
+    launch(to_keys, Block((tiles * total,), warps, constants), **named, tiles=tiles, flags=flags)
+    tiles = cdiv(named["keys"], MENDED)
+    launch(mend_keys, Block((tiles * total,), 4, mended), **named, tiles=tiles, flags=flags)
 
 
 def backward_tiles(named: dict[str, Any]) -> list[tuple[int, int, dict[str, Any]]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from softargmax.core.triton_state import INF, exp64, f32, less_one64, log1p64, row_sum
+from softargmax.core.triton_state import INF, f32
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -145,92 +145,3 @@ def load_scale(scale, at, inside, number, softcap, SCALE: tl.constexpr, SOFTCAP:
 def is_strange(o):
     """True for rows that have a NaN or inf."""
     return tl.max((~(tl.abs(o) < INF)).to(tl.int32), axis=1) > 0
-
-
-# --- rows with NaN, inf or overflow, in float64 -----------------------------------------------------------------------
-
-
-@triton.jit
-def exact_scores(
-    q, k, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope, seen,
-    SOFTCAP: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr,
-):  # fmt: skip
-    """Scores in base e, the products q k^T, the slope of the soft-cap and the visible keys, by the definition.
-
-    q and k are tiles with as many rows as `seen` has entries, or one row.
-    """
-    raw = row_sum(q.to(tl.float64) * k.to(tl.float64), 1, tl.float64)
-    raw = tl.reshape(raw, seen.shape)
-    seen = seen & (raw != -INF)
-    z = tl.where(seen, raw, 0.0) * (scale.to(tl.float64) * LN2)
-    steep = 1.0 + 0.0 * z
-    if SOFTCAP:
-        t = -less_one64(-2.0 * tl.abs(z))
-        t = t / (2.0 - t)
-        steep = 1.0 - t * t
-        z = tl.where(z < 0.0, -t, t) * softcap.to(tl.float64)
-    if BIAS:
-        at = bias + i.to(tl.int64) * bias_l + j.to(tl.int64) * bias_k
-        added = tl.load(at, mask=(i < queries) & (j < count), other=0.0).to(tl.float64)
-        seen = seen & (added != -INF)
-        z = z + tl.where(added == -INF, 0.0, added)
-    if SLOPES:
-        z = z - slope.to(tl.float64) * LN2 * tl.abs(i + place - j).to(tl.float64)
-    return tl.where(seen, z, -INF), raw, steep, seen
-
-
-@triton.jit
-def mended_row(
-    q, k, v, i, place, queries, count, scale, softcap, left, right, mask, mask_l, mask_k, bias, bias_l, bias_k, slope,
-    sink, k_l, v_l, begin, end,
-    SOFTCAP: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr, SINK: tl.constexpr, SLOPES: tl.constexpr,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
-    B: tl.constexpr,
-):  # fmt: skip
-    """The output (1, PADV) and lse (1, 1) of one query, whose row of q has shape (1, PAD)."""
-    e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
-    m = tl.full([1], -INF, tl.float64)
-    if SINK:
-        m = tl.where(sink != sink, -INF, tl.zeros([1], tl.float64) + sink.to(tl.float64))
-    nan = tl.zeros([1], tl.int32)
-    if SINK:
-        nan = nan + (sink != sink).to(tl.int32)
-    for at in range(begin, end, B):
-        j = at + tl.arange(0, B)[None, :]
-        seen = sees(i, j, place, queries, count, left, right, mask, mask_l, mask_k, True, LEFT, RIGHT, MASK)
-        rows = long(at) + tl.arange(0, B)[:, None]
-        kt = load_tile(k, rows, e, k_l, rows < count, True, D, PAD)
-        s, _, _, seen = exact_scores(
-            q, kt, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope, seen, SOFTCAP, BIAS, SLOPES
-        )
-        nan = tl.maximum(nan, tl.max((s != s).to(tl.int32), axis=1))
-        m = tl.maximum(m, tl.max(tl.where(s == s, s, -INF), axis=1))
-    l = tl.zeros([1], tl.float64)
-    if SINK:
-        l = tl.where(sink == m, 1.0, tl.where(sink < m, exp64(tl.where(m < INF, sink.to(tl.float64) - m, -INF)), 0.0))
-        l = tl.where(m == -INF, 0.0, l)
-    o = tl.zeros([PADV, 1], tl.float64)
-    high, low, odd = (tl.zeros([PADV, 1], tl.int32), tl.zeros([PADV, 1], tl.int32), tl.zeros([PADV, 1], tl.int32))
-    for at in range(begin, end, B):
-        j = at + tl.arange(0, B)[None, :]
-        seen = sees(i, j, place, queries, count, left, right, mask, mask_l, mask_k, True, LEFT, RIGHT, MASK)
-        rows = long(at) + tl.arange(0, B)[:, None]
-        kt = load_tile(k, rows, e, k_l, rows < count, True, D, PAD)
-        s, _, _, seen = exact_scores(
-            q, kt, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope, seen, SOFTCAP, BIAS, SLOPES
-        )
-        s = tl.where(s == s, s, -INF)
-        p = tl.where(s == m[:, None], 1.0, tl.where(m[:, None] < INF, exp64(s - m[:, None]), 0.0))
-        p = tl.where(s == -INF, 0.0, p)
-        l += row_sum(p, 1, tl.float64)
-        vt = tl.trans(load_tile(v, rows, f, v_l, rows < count, True, DV, PADV).to(tl.float64))  # (PADV, B)
-        o += row_sum(tl.where(tl.abs(vt) < INF, vt, 0.0) * p, 1, tl.float64)[:, None]
-        there = seen & (s > -INF)
-        high = tl.maximum(high, tl.max((there & (vt == INF)).to(tl.int32), axis=1)[:, None])
-        low = tl.maximum(low, tl.max((there & (vt == -INF)).to(tl.int32), axis=1)[:, None])
-        odd = tl.maximum(odd, tl.max((there & (vt != vt)).to(tl.int32), axis=1)[:, None])
-    o = tl.where(nan[:, None] > 0, float("nan"), tl.where(l[:, None] > 0.0, o / l[:, None], 0.0))
-    o = tl.where(high > 0, INF, tl.where(low > 0, -INF, o))
-    o = tl.where((odd > 0) | ((high > 0) & (low > 0)), float("nan"), o)
-    lse = tl.where(tl.abs(m) == INF, m, m + log1p64(l - 1.0))
-    return tl.trans(o), tl.where(nan > 0, float("nan"), lse)[:, None]
