@@ -40,7 +40,15 @@ BACKWARD = {
     128: (((128, 64, 8, 2), (32, 128, 8, 2)), ((64, 64, 4, 2), (64, 128, 8, 2)), ((128, 32, 8, 3), (32, 128, 8, 3)),
           ((128, 64, 8, 3), (64, 64, 8, 2)), ((128, 128, 8, 1), (64, 64, 4, 2))),
 }  # fmt: skip
-SPLIT = ((16, 64, 4, 3), (16, 64, 4, 2), (16, 64, 2, 3), (16, 32, 2, 3), (16, 32, 1, 3), (16, 128, 4, 2), (16, 32, 4, 4))
+SPLIT = (
+    (16, 64, 4, 3),
+    (16, 64, 4, 2),
+    (16, 64, 2, 3),
+    (16, 32, 2, 3),
+    (16, 32, 1, 3),
+    (16, 128, 4, 2),
+    (16, 32, 4, 4),
+)
 DECODE = ((16, 8192), (64, 8192), (16, 32768), (64, 32768))
 
 
@@ -54,7 +62,9 @@ def microseconds(call: Callable[[], Any]) -> float | None:
 
 
 def _shaped(width: int, length: int, device: Any) -> list[Tensor]:
-    return inputs_on(device, (4, 16, length, width), (4, 4, length, width), (4, 4, length, width), (4, 16, length, width))
+    return inputs_on(
+        device, (4, 16, length, width), (4, 4, length, width), (4, 4, length, width), (4, 16, length, width)
+    )
 
 
 def inputs_on(device: Any, *shapes: tuple[int, ...]) -> list[Tensor]:
@@ -100,7 +110,12 @@ def lines(device: Any = "cuda", lengths: tuple[int, ...] = LENGTHS) -> Iterator[
             for causal in (False, True):
                 for name, calls in _calls(*_shaped(width, length, device), causal).items():
                     times = {by: microseconds(call) for by, call in calls.items()}
-                    line = {"call": f"attention {name}", "shape": [4, 16, 4, length, width], "causal": causal, "dtype": "bfloat16"}
+                    line = {
+                        "call": f"attention {name}",
+                        "shape": [4, 16, 4, length, width],
+                        "causal": causal,
+                        "dtype": "bfloat16",
+                    }
                     line |= {"us": times.pop("us", None), "peers": times}
                     if line["us"]:
                         line["TFLOP/s"] = round(tflops(width, length, causal, name) / line["us"] * 1e6)
@@ -183,6 +198,7 @@ def tiles(device: Any, length: int) -> Iterator[dict[str, Any]]:
     """Times of single kernels with other sizes of tiles."""
     launch = triton_kernels.launch
     for name, replaced, call, kernel in _candidates(device, length):
+
         def only(function: Any, *arguments: Any, kernel: Any = kernel, **named: Any) -> None:
             if kernel is None or function.fn.__name__ == kernel:
                 launch(function, *arguments, **named)
@@ -210,7 +226,7 @@ def prepare(worker: int, workers: int, device: Any = "cuda", small: bool = False
 
     jobs += [lambda tile=tile: replaced("split_tile", _tile(tile), lambda: sa.attention(*one)) for tile in SPLIT]
     jobs += [lambda r=r, call=call: replaced(*r, call) for _, r, call, _ in _candidates(device, 128)]
-    for job in (jobs[:: len(jobs) // 2] if small else jobs[worker::workers]):
+    for job in jobs[:: len(jobs) // 2] if small else jobs[worker::workers]:
         try:
             job()
         except Exception as error:  # noqa: BLE001 a tile may not fit

@@ -1,4 +1,4 @@
-"""The CUDA kernels of attention on a GPU: results, and bits over batches, numbers of queries and runs. Half a minute."""
+"""The CUDA kernels of attention on a GPU: results, and bits over batches, numbers of queries and runs."""
 
 from __future__ import annotations
 

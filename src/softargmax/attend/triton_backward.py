@@ -13,6 +13,7 @@ import triton.language as tl
 
 from softargmax.attend.triton_tiles import (
     FOLDED,
+    LARGE,
     LN2,
     LOG2E,
     PER_QUERY,
@@ -37,7 +38,7 @@ def prepare(
 ):  # fmt: skip
     """Store lse in base 2 and delta of each query.
 
-    An empty row gets lse = inf, so that its p are 0. A row with lse = inf gets NaN.
+    An empty row gets lse = inf, so that its p are 0. A row with an infinite or large lse gets NaN, so it is mended.
     """
     program = tl.program_id(0)
     head = (program // tiles).to(tl.int64)
@@ -53,9 +54,12 @@ def prepare(
     else:
         delta = row_sum(o.to(tl.float64) * of_o.to(tl.float64), VECTOR, tl.float64)
     if G_LSE:
-        delta -= tl.load(g_lse + entry * g_lse_b + h * g_lse_h + i.to(tl.int64) * g_lse_l, mask=exists, other=0.0).to(tl.float64)
+        delta -= tl.load(g_lse + entry * g_lse_b + h * g_lse_h + i.to(tl.int64) * g_lse_l, mask=exists, other=0.0).to(
+            tl.float64
+        )
     of_row = tl.load(lse + head * queries + i, mask=exists, other=-INF)
-    of_row = tl.where(of_row == -INF, INF, tl.where(of_row == INF, float("nan"), of_row * (1.0 / LN2)))
+    two = of_row * (1.0 / LN2)
+    of_row = tl.where(of_row == -INF, INF, tl.where(tl.abs(two) > LARGE, float("nan"), two))
     total = tl.num_programs(0).to(tl.int64) // tiles * queries
     tl.store(of_rows + head * queries + i, of_row.to(tl.float32), mask=exists)
     tl.store(of_rows + total + head * queries + i, delta.to(tl.float32), mask=exists)
@@ -185,9 +189,7 @@ def to_queries(
     if SOFTCAP:
         factor = factor * softcap
     dq += entry * dq_b + h * dq_h
-    tl.store(
-        dq + i.to(tl.int64) * dq_l + e, (of_q * factor).to(dq.dtype.element_ty), mask=(i < queries) & (e < D)
-    )
+    tl.store(dq + i.to(tl.int64) * dq_l + e, (of_q * factor).to(dq.dtype.element_ty), mask=(i < queries) & (e < D))
     strange = is_strange(of_q) | ~(tl.abs(of_scale) < INF) | ~(tl.abs(of_slope) < INF)
     tl.store(flags + head * queries + first + row, strange.to(tl.int8), mask=first + row < queries)
     to = per_query + head * queries + first + row

@@ -14,6 +14,7 @@ import triton.language as tl
 from softargmax.attend.triton_mend import mend_query
 from softargmax.attend.triton_tiles import (
     FOLDED,
+    LARGE,
     LN2,
     LOG2E,
     LOW,
@@ -116,10 +117,7 @@ def visited(
             mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
             True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, D, DV, PAD, PADV, N,
         )  # fmt: skip
-    least = -0.1 * LOW
-    if SCALE == FOLDED:
-        least = least * scale
-    strange = missed | ~(l < INF) | is_strange(o) | ((m > -INF) & (m < least))
+    strange = missed | ~(l < INF) | is_strange(o) | ((m > -INF) & (tl.abs(m) > LARGE))
     return m, l, o, strange
 
 
@@ -206,7 +204,7 @@ def split(
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, lengths_b, slopes_b, slopes_h,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr,
-    D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, 
+    D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr, LENGTH: tl.constexpr,
 ):  # fmt: skip
     """The state of LENGTH keys, for M of the queries of all heads that share them."""

@@ -44,7 +44,10 @@ def attention(i: Attention, r: Any) -> None:
         define(operations.attention, i, r)
         return
     named, memory = _named(i, output), Written()
-    named |= memory.of("output", output, i) | {"lse": memory.flat(lse, i) if lse is not None else i.q, "LSE": lse is not None}
+    named |= memory.of("output", output, i) | {
+        "lse": memory.flat(lse, i) if lse is not None else i.q,
+        "LSE": lse is not None,
+    }
     _forward(named)
     memory.finish()
 
@@ -71,7 +74,9 @@ def attention_vjp(i: AttentionVjp, r: Any) -> None:
     for name in ("q", "k", "v"):
         named |= memory.of(f"d{name}", getattr(results, name), of)
     rows = of.q.new_empty((3, *of.q.shape[:-1]), dtype=torch.float32)
-    per_query = torch.empty_like(rows[:2]) if of.options.slopes is not None or named["SCALE"] == PER_QUERY.value else rows
+    per_query = (
+        torch.empty_like(rows[:2]) if of.options.slopes is not None or named["SCALE"] == PER_QUERY.value else rows
+    )
     scores = of.q.new_zeros(of.scores, dtype=torch.float32) if results.bias.numel() else rows
     g_lse = i.g if i.g_lse is None else flattened(i.g_lse[..., None], batch)
     named |= {"g_lse": g_lse, "G_LSE": i.g_lse is not None} | strides("g_lse", g_lse)
@@ -139,7 +144,14 @@ def _named(i: Attention, like: Tensor) -> dict[str, Any]:
         laid = flattened(x, batch)
         laid = laid if laid.stride(-1) == 1 else laid.contiguous()
         named |= {name: laid} | strides(name, laid)
-    for name, axes in {"scale": "bhl", "mask": "bhlk", "bias": "bhlk", "sink": "bh", "lengths": "b", "slopes": "bh"}.items():
+    for name, axes in {
+        "scale": "bhl",
+        "mask": "bhlk",
+        "bias": "bhlk",
+        "sink": "bh",
+        "lengths": "b",
+        "slopes": "bh",
+    }.items():
         x = getattr(options, name)
         given = isinstance(x, torch.Tensor)
         if given:

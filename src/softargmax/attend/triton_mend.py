@@ -10,7 +10,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from softargmax.attend.triton_tiles import LN2, LOG2E, PER_QUERY, load_scale, load_tile, long, range_of_keys, range_of_queries, sees
+from softargmax.attend.triton_tiles import (
+    LN2,
+    LOG2E,
+    PER_QUERY,
+    load_scale,
+    load_tile,
+    long,
+    range_of_keys,
+    range_of_queries,
+    sees,
+)
 from softargmax.core.triton_launch import RUNTIME
 from softargmax.core.triton_state import INF, exp64, less_one64, log1p64, row_sum
 
@@ -28,7 +38,7 @@ def exact_scores(
     raw = tl.reshape(raw, seen.shape)
     seen = seen & (raw != -INF)
     z = tl.where(seen, raw, 0.0) * (scale.to(tl.float64) * LN2)
-    steep = 1.0 + 0.0 * z
+    steep = tl.full(seen.shape, 1.0, tl.float64)
     if SOFTCAP:
         t = -less_one64(-2.0 * tl.abs(z))
         t = t / (2.0 - t)
@@ -236,7 +246,9 @@ def mend_queries(
                 for key in range(begin, end, N):
                     j = key + tl.arange(0, N)[None, :]
                     rows = long(key) + tl.arange(0, N)[:, None]
-                    seen = sees(i, j, place, queries, count, left, right, mask_at, mask_l, mask_k, True, LEFT, RIGHT, MASK)
+                    seen = sees(
+                        i, j, place, queries, count, left, right, mask_at, mask_l, mask_k, True, LEFT, RIGHT, MASK
+                    )
                     kt = load_tile(k_at, rows, e, k_l, rows < count, True, D, PAD)
                     vt = load_tile(v_at, rows, f, v_l, rows < count, True, DV, PADV)
                     s, _raw, _steep, seen = exact_scores(
@@ -257,7 +269,9 @@ def mend_queries(
                 for key in range(begin, end, N):
                     j = key + tl.arange(0, N)[None, :]
                     rows = long(key) + tl.arange(0, N)[:, None]
-                    seen = sees(i, j, place, queries, count, left, right, mask_at, mask_l, mask_k, True, LEFT, RIGHT, MASK)
+                    seen = sees(
+                        i, j, place, queries, count, left, right, mask_at, mask_l, mask_k, True, LEFT, RIGHT, MASK
+                    )
                     kt = load_tile(k_at, rows, e, k_l, rows < count, True, D, PAD)
                     vt = load_tile(v_at, rows, f, v_l, rows < count, True, DV, PADV)
                     s, raw, steep, seen = exact_scores(
@@ -294,7 +308,7 @@ def mend_keys(
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, dk_b, dk_h, dk_l, dv_b, dv_h, dv_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, lengths_b, slopes_b, slopes_h,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, 
+    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of flagged keys and values once more."""
@@ -370,5 +384,9 @@ def mend_keys(
                         odd = tl.maximum(odd, tl.max((there & (gt != gt)).to(tl.int32), axis=1)[:, None])
                 of_v = tl.where(high > 0, INF, tl.where(low > 0, -INF, of_v))
                 of_v = tl.where((odd > 0) | ((high > 0) & (low > 0)), float("nan"), of_v)
-                tl.store(dk + entry * dk_b + h * dk_h + at * dk_l + e, tl.trans(of_k).to(dk.dtype.element_ty), mask=e < D)
-                tl.store(dv + entry * dv_b + h * dv_h + at * dv_l + f, tl.trans(of_v).to(dv.dtype.element_ty), mask=f < DV)
+                tl.store(
+                    dk + entry * dk_b + h * dk_h + at * dk_l + e, tl.trans(of_k).to(dk.dtype.element_ty), mask=e < D
+                )
+                tl.store(
+                    dv + entry * dv_b + h * dv_h + at * dv_l + f, tl.trans(of_v).to(dv.dtype.element_ty), mask=f < DV
+                )

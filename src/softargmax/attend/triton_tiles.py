@@ -15,6 +15,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 LOW = tl.constexpr(1e30)
 """Scores below -LOW are replaced by -LOW, so that a row of such scores differs from a row without keys."""
+LARGE = tl.constexpr(2.0**22)
+"""Rows whose scores are larger are computed in float64, because float32 has no digits left for their differences."""
 FOLDED, NUMBER, PER_QUERY = (tl.constexpr(k) for k in range(3))
 """How the scale is passed: a positive number that is multiplied inside of the exponent, a number, or a number per query.
 """
