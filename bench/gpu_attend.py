@@ -149,7 +149,6 @@ def decoding(device: Any, sizes: tuple[tuple[int, int], ...] = DECODE) -> Iterat
             us = microseconds(lambda given=given: sa.attention(*given))
         read = given[1].nbytes + given[2].nbytes
         yield {"call": f"decoding with tiles {tile}", "us": us, "of copy": round(read / us / speed, 3) if us else None}
-    del large, copied
 
 
 @contextlib.contextmanager

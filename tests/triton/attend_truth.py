@@ -3,7 +3,7 @@
 A kernel rounds p and dS to the inputs' dtype before it multiplies them, and rounds each result once. Everything else is
 float32. So an output with terms p v has an error of at most
 
-    (2 u + f) sum p |v|        u: the unit roundoff of the inputs' dtype        f = 2^-24 (keys + width max |q| |k| + 32)
+    (2 u + f) sum p |v|      u: the unit roundoff of the inputs' dtype      f = 2^-24 (keys + width max |q| |k| + 32)
 
 and the gradients have the same bounds with their terms.
 """
@@ -139,8 +139,8 @@ def cases(
             yield f"{name} {dtype} {width}", inputs(2, 4, 2, queries, keys, width, width, dtype, device), more
         for name, more in options(width, few=True).items():
             yield f"{name} {dtype} {width} few", inputs(2, 4, 2, 3, keys, width, width, dtype, device), more
-    for dtype, width, values in ((BF16, 16, 16), (F16, 64, 64), (BF16, 80, 48), (BF16, 128, 128), (F16, 128, 128),
-                                 (BF16, 256, 256), (F32, 64, 64), (F32, 128, 128), (F32, 256, 256), (BF16, 7, 5)):  # fmt: skip
+    for dtype, width, values in ((BF16, 16, 16), (F16, 64, 64), (BF16, 80, 48), (BF16, 128, 128), (BF16, 7, 5),
+                                 (F16, 128, 128), (BF16, 256, 256), (F32, 64, 64), (F32, 128, 128)):  # fmt: skip
         for rows in (queries, 3) if not small or width == 7 else ():
             name = f"causal {dtype} {width} {values} {rows}"
             yield name, inputs(2, 4, 2, rows, keys, width, values, dtype, device), {"causal": True}

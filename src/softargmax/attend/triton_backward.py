@@ -201,8 +201,8 @@ def to_queries(
 
 @triton.jit
 def visit_queries(
-    k, v, q, g, of_rows, total, tile, begin, each, dk, dv, j, entry, h, place, heads, group, queries, count, left, right,
-    number, scale, softcap, slopes, mask, bias, q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l,
+    k, v, q, g, of_rows, total, tile, begin, each, dk, dv, j, entry, h, place, heads, group, queries, count, left,
+    right, number, scale, softcap, slopes, mask, bias, q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, slopes_b, slopes_h,
     ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
     MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,

@@ -1,7 +1,8 @@
 """CUDA kernels of attention: what they serve, their layouts and sizes of tiles.
 
-Kernels serve softmax attention (alpha = 1) without dropout, for float32, bfloat16 and float16 and heads of 1 to 256
-numbers (float32: 128). The definition serves all other calls. triton_forward.py computes the output, triton_backward.py the gradients.
+Kernels serve softmax attention (alpha = 1) without dropout, for bfloat16 and float16 with heads of at most 256 numbers,
+and for float32 with heads of at most 128. The definition serves all other calls. triton_forward.py computes the output,
+triton_backward.py the gradients, and triton_mend.py results with NaN, inf or an overflow.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def attention(i: Attention, r: Any) -> None:
         define(operations.attention, i, r)
         return
     named, memory = _named(i, output), Written()
-    named |= memory.of("output", output, i) | {
-        "lse": memory.flat(lse, i) if lse is not None else i.q,
+    named |= memory.of("output", output) | {
+        "lse": memory.flat(lse) if lse is not None else i.q,
         "LSE": lse is not None,
     }
     _forward(named)
@@ -72,7 +73,7 @@ def attention_vjp(i: AttentionVjp, r: Any) -> None:
         laid = laid if laid.stride(-1) == 1 else laid.contiguous()
         named |= {name: laid} | strides(name, laid)
     for name in ("q", "k", "v"):
-        named |= memory.of(f"d{name}", getattr(results, name), of)
+        named |= memory.of(f"d{name}", getattr(results, name))
     rows = of.q.new_empty((3, *of.q.shape[:-1]), dtype=torch.float32)
     per_query = (
         torch.empty_like(rows[:2]) if of.options.slopes is not None or named["SCALE"] == PER_QUERY.value else rows
@@ -102,14 +103,14 @@ class Written:
     def __init__(self) -> None:
         self._copied: list[tuple[Tensor, Tensor]] = []
 
-    def flat(self, x: Tensor, i: Attention) -> Tensor:
+    def flat(self, x: Tensor) -> Tensor:
         """The memory of a contiguous result."""
         own = x if x.is_contiguous() else torch.empty_like(x, memory_format=torch.contiguous_format)
         if own is not x:
             self._copied.append((x, own))
         return own
 
-    def of(self, name: str, x: Tensor, i: Attention) -> dict[str, Any]:
+    def of(self, name: str, x: Tensor) -> dict[str, Any]:
         """A result (..., heads, length, width) as arguments of a kernel."""
         laid = flattened(x, x.shape[:-3])
         if laid.data_ptr() != x.data_ptr() or laid.stride(-1) != 1:
@@ -131,7 +132,7 @@ def flattened(x: Tensor, batch: Any) -> Tensor:
 
 
 def strides(name: str, x: Tensor, axes: str = "bhl") -> dict[str, int]:
-    """The strides of an array (batch, heads, length, width) as arguments of a kernel. An axis of size 1 has stride 0."""
+    """The strides of an array (batch, heads, length, width) as arguments of a kernel, 0 for axes of size 1."""
     return {f"{name}_{axis}": 0 if n == 1 else step for axis, n, step in zip(axes, x.shape, x.stride(), strict=False)}
 
 
@@ -244,16 +245,16 @@ def _backward(named: dict[str, Any]) -> None:
     size, warps, constants = of_queries
     tiles = cdiv(queries, size)
     flags = named["q"].new_empty(entries * heads * max(queries, named["keys"]), dtype=torch.int8)
-    mended = {"M": MENDED, "N": 16}
+    mended = {"M": MENDED, "N": max(2, 512 // max(named["PAD"], named["PADV"]))}
     launch(to_queries, Block((tiles * entries * heads,), warps, constants), **named, tiles=tiles, flags=flags)
     tiles = cdiv(queries, MENDED)
-    launch(mend_queries, Block((tiles * entries * heads,), 4, mended), **named, tiles=tiles, flags=flags)
+    launch(mend_queries, Block((tiles * entries * heads,), 8, mended), **named, tiles=tiles, flags=flags)
     size, warps, constants = of_keys
     tiles = cdiv(named["keys"], size)
     total = entries * heads // named["group"]
     launch(to_keys, Block((tiles * total,), warps, constants), **named, tiles=tiles, flags=flags)
     tiles = cdiv(named["keys"], MENDED)
-    launch(mend_keys, Block((tiles * total,), 4, mended), **named, tiles=tiles, flags=flags)
+    launch(mend_keys, Block((tiles * total,), 8, mended), **named, tiles=tiles, flags=flags)
 
 
 def backward_tiles(named: dict[str, Any]) -> list[tuple[int, int, dict[str, Any]]]:

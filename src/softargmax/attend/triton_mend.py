@@ -174,8 +174,8 @@ def mend(
                 i = first + r + tl.zeros([1, 1], tl.int32)
                 mend_query(
                     q, k, v, scale, mask, bias, sink, lengths, slopes, output, lse, i, entry, h,
-                    heads, group, queries, keys, left, right, number, softcap, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l,
-                    output_b, output_h, output_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
+                    heads, group, queries, keys, left, right, number, softcap, q_b, q_h, q_l, k_b, k_h, k_l, v_b,
+                    v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
                     bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
                     LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, LSE, D, DV, PAD, PADV, N,
                 )  # fmt: skip
@@ -202,7 +202,8 @@ def shares(s, lse, ties):
 def mend_queries(
     q, k, v, g, lse, g_lse, of_rows, scale, mask, bias, sink, lengths, slopes, dq, per_query, bias_gradient, flags,
     heads, group, queries, keys, tiles, left, right, number, softcap,
-    q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, g_lse_b, g_lse_h, g_lse_l, dq_b, dq_h, dq_l, scale_b, scale_h, scale_l,
+    q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, g_lse_b, g_lse_h, g_lse_l,
+    dq_b, dq_h, dq_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, TO_BIAS: tl.constexpr, SINK: tl.constexpr,
@@ -305,7 +306,8 @@ def mend_queries(
 def mend_keys(
     q, k, v, g, lse, of_rows, scale, mask, bias, lengths, slopes, dk, dv, flags,
     heads, group, queries, keys, tiles, left, right, number, softcap,
-    q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, dk_b, dk_h, dk_l, dv_b, dv_h, dv_l, scale_b, scale_h, scale_l,
+    q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l,
+    dk_b, dk_h, dk_l, dv_b, dv_h, dv_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, lengths_b, slopes_b, slopes_h,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr,

@@ -1,4 +1,4 @@
-"""Tiles of queries and keys in Triton: which keys a query sees, and its scores. The CUDA kernels of attention share them.
+"""Tiles of queries and keys in Triton, for the CUDA kernels of attention: which keys a query sees, and its scores.
 
 Scores are in base 2: s = log2(e) S. The index i of queries and the index j of keys are of shape (M, 1) and (1, N), or
 of shape (1, M) and (N, 1) in the kernel that owns keys.
@@ -18,7 +18,7 @@ LOW = tl.constexpr(1e30)
 LARGE = tl.constexpr(2.0**22)
 """Rows whose scores are larger are computed in float64, because float32 has no digits left for their differences."""
 FOLDED, NUMBER, PER_QUERY = (tl.constexpr(k) for k in range(3))
-"""How the scale is passed: a positive number that is multiplied inside of the exponent, a number, or a number per query.
+"""How the scale is passed: a positive number for one step with the exponent, a number, or a number per query.
 """
 
 
