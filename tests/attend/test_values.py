@@ -12,6 +12,7 @@ from tests.attend.truth import attended
 from tests.oracle.backends import Backend
 
 import softargmax as s
+from softargmax.core import dispatch
 
 pytestmark = pytest.mark.sanitize
 
@@ -33,6 +34,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 PAIRS = [(), *((x,) for x in OPTIONS), *itertools.combinations(OPTIONS, 2)]
 BACKENDS = tuple(Backend(library, name) for library in ("numpy", "torch") for name in ("reference", "native"))
+if dispatch.INTERPRETED:  # `make test-triton`
+    BACKENDS = (Backend("torch", "triton"),)
 
 
 def inputs() -> tuple[np.ndarray, ...]:

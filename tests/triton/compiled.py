@@ -25,7 +25,7 @@ MEASURED = 90
 """The compute capability for which the sizes of blocks were chosen. There no kernel may spill registers."""
 _POINTERS = {
     torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.float64: "*fp64",
-    torch.int32: "*i32", torch.int64: "*i64", torch.bool: "*i1",
+    torch.int8: "*i8", torch.int32: "*i32", torch.int64: "*i64", torch.bool: "*i1",
 }  # fmt: skip
 
 

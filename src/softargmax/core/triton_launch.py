@@ -25,7 +25,8 @@ STRIDED = 1 << 9
 """The longest row that is read with a stride. Blocks of 16 such rows fit into registers."""
 _WARPS = 16
 _SHORT_WARPS = 4
-RUNTIME = ("count", "parts", "each", "tasks", "ahead", "ignore_index")
+RUNTIME = ("count", "parts", "each", "tasks", "ahead", "ignore_index", "heads", "group", "queries", "keys", "left",
+           "right", "tiles")  # fmt: skip
 """Numbers for which Triton compiles no kernels of their own."""
 AT_ONCE = 264
 """Tasks that are read before the first write, two for each multiprocessor of an H100."""
@@ -332,5 +333,5 @@ def define(operation: Any, i: Any, results: Sequence[Tensor | None]) -> None:
     """Write the results of the definition into the memory of a kernel's results."""
     found = operation.define(i)
     for memory, one in zip(results, found if len(operation.fields) > 1 else (found,), strict=True):
-        if memory is not None and one.shape == memory.shape:  # only kernels compute states
+        if memory is not None and one is not None and one.shape == memory.shape:  # only kernels compute states
             memory.copy_(one)

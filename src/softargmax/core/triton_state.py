@@ -59,6 +59,31 @@ def row_sum(x, VECTOR: tl.constexpr, KIND: tl.constexpr):
     return tl.reshape(_from_bottom(x, 1), [x.shape[0]])
 
 
+@triton.jit
+def tile_sum(x):
+    """The sum of each row of a tile of a matrix product, in the tile's dtype. The number of columns is a power of two.
+
+    The tree is fixed. Its order suits the layout of products: a thread has pairs of neighbours, each of which is 8
+    columns from the next, and 4 neighbouring threads share a row.
+    """
+    N: tl.constexpr = x.shape[1]
+    x = _from_bottom(x, N // 2)
+    x = _from_top(x, 4)
+    return tl.reshape(_from_bottom(x, 1), [x.shape[0]])
+
+
+@triton.jit
+def product(a, b):
+    """The matrix product a b in float32. The GPU's tensor cores fix the order of its sums."""
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
+def add_product(total, a, b):
+    """The matrix total + a b in float32."""
+    return tl.dot(a, b, total, input_precision="ieee")
+
+
 # --- the terms of a block ---------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,274 @@
+"""CUDA kernels of attention: what they serve, their layouts and sizes of tiles.
+
+Kernels serve softmax attention (alpha = 1) without dropout, for bfloat16 and float16 with heads of at most 256 numbers,
+and for float32 with heads of at most 128. The definition serves all other calls. triton_forward.py computes the output,
+triton_backward.py the gradients, and triton_mend.py results with NaN, inf or an overflow.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from triton import cdiv, next_power_of_2
+
+from softargmax.attend import operations, reference
+from softargmax.attend.arguments import AttentionGradients
+from softargmax.attend.triton_backward import prepare, to_keys, to_queries
+from softargmax.attend.triton_forward import forward, merge_splits, split
+from softargmax.attend.triton_mend import mend, mend_keys, mend_queries
+from softargmax.attend.triton_tiles import FOLDED, LOG2E, NUMBER, PER_QUERY
+from softargmax.core.triton_launch import Block, define, launch, served
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from softargmax.attend.arguments import Attention, AttentionVjp
+
+MENDED = 128
+"""Queries per program that looks for strange rows."""
+PREPARED = 64
+"""Queries per program that computes delta."""
+FEW = 16
+"""Calls with at most so many queries split the keys between programs."""
+SPLIT = 512
+"""Keys per program. It depends on nothing else, because it fixes the order of sums."""
+WIDEST = 256
+"""The largest head size of the kernels."""
+
+
+def attention(i: Attention, r: Any) -> None:
+    """Compute the output, and lse if there is memory for it."""
+    output, lse = r
+    if not _served(i, output):
+        define(operations.attention, i, r)
+        return
+    named, memory = _named(i, output), Written()
+    named |= memory.of("output", output) | {
+        "lse": memory.flat(lse) if lse is not None else i.q,
+        "LSE": lse is not None,
+    }
+    _forward(named)
+    memory.finish()
+
+
+def _served(i: Attention, *results: Tensor) -> bool:
+    options, widest = i.options, max(i.q.shape[-1], i.v.shape[-1])
+    arrays = [x for x in options if isinstance(x, torch.Tensor)]
+    fits = widest <= (WIDEST if i.q.dtype.itemsize == 2 else WIDEST // 2) and max(i.scores[-2:]) < 1 << 30
+    plain = options.is_softmax and options.seeds is None and all(x.numel() for x in arrays)
+    return plain and fits and served(*i[:3], *results)
+
+
+def attention_vjp(i: AttentionVjp, r: Any) -> None:
+    """Compute the gradients of <g, output> + <g_lse, lse>."""
+    if not (_served(i.of, i.g, *r[:3]) and i.lse.numel()):
+        define(operations.attention_vjp, i, r)
+        return
+    of, memory, results = i.of, Written(), AttentionGradients(*r)
+    named, batch = _named(of, i.g), of.q.shape[:-3]
+    for name, x in (("g", i.g), ("output", i.output)):
+        laid = flattened(x, batch)
+        laid = laid if laid.stride(-1) == 1 else laid.contiguous()
+        named |= {name: laid} | strides(name, laid)
+    for name in ("q", "k", "v"):
+        named |= memory.of(f"d{name}", getattr(results, name))
+    rows = of.q.new_empty((3, *of.q.shape[:-1]), dtype=torch.float32)
+    per_query = (
+        torch.empty_like(rows[:2]) if of.options.slopes is not None or named["SCALE"] == PER_QUERY.value else rows
+    )
+    scores = of.q.new_zeros(of.scores, dtype=torch.float32) if results.bias.numel() else rows
+    g_lse = i.g if i.g_lse is None else flattened(i.g_lse[..., None], batch)
+    named |= {"g_lse": g_lse, "G_LSE": i.g_lse is not None} | strides("g_lse", g_lse)
+    named |= {"lse": i.lse.contiguous(), "of_rows": rows, "per_query": per_query, "bias_gradient": scores}
+    named |= {"TO_BIAS": scores is not rows, "VECTOR": 16 // of.q.element_size()}
+    _backward(named)
+    memory.finish()
+    delta, found = rows[1], {"bias": scores, "scale": per_query[0, ..., None], "slopes": per_query[1, ..., None]}
+    if results.sink.numel():
+        sink: Any = of.options.sink
+        score = sink[..., 0].double()
+        p = torch.where(i.lse == math.inf, (score == math.inf) / rows[2], torch.exp(score - i.lse))
+        found["sink"] = reference.to_heads(torch.where(i.lse == -math.inf, 0.0, -p * delta)[..., None], sink)
+    for name in ("scale", "bias", "sink", "slopes"):
+        memory_of, like = getattr(results, name), getattr(of.options, name)
+        if memory_of.numel():
+            memory_of.copy_(reference.summed(found[name], like))
+
+
+class Written:
+    """The memory of results. A result with another layout than a kernel needs is copied into its own memory at last."""
+
+    def __init__(self) -> None:
+        self._copied: list[tuple[Tensor, Tensor]] = []
+
+    def flat(self, x: Tensor) -> Tensor:
+        """The memory of a contiguous result."""
+        own = x if x.is_contiguous() else torch.empty_like(x, memory_format=torch.contiguous_format)
+        if own is not x:
+            self._copied.append((x, own))
+        return own
+
+    def of(self, name: str, x: Tensor) -> dict[str, Any]:
+        """A result (..., heads, length, width) as arguments of a kernel."""
+        laid = flattened(x, x.shape[:-3])
+        if laid.data_ptr() != x.data_ptr() or laid.stride(-1) != 1:
+            own = torch.empty_like(x, memory_format=torch.contiguous_format)
+            self._copied.append((x, own))
+            laid = flattened(own, x.shape[:-3])
+        return {name: laid} | strides(name, laid)
+
+    def finish(self) -> None:
+        """Copy results to their own memory."""
+        for result, own in self._copied:
+            result.copy_(own)
+
+
+def flattened(x: Tensor, batch: Any) -> Tensor:
+    """An array (..., heads, length, width) with one batch axis. It broadcasts along the batch."""
+    x = x.expand(*batch, *x.shape[-3:])
+    return x if len(batch) == 1 else x.reshape(math.prod(batch), *x.shape[-3:])
+
+
+def strides(name: str, x: Tensor, axes: str = "bhl") -> dict[str, int]:
+    """The strides of an array (batch, heads, length, width) as arguments of a kernel, 0 for axes of size 1."""
+    return {f"{name}_{axis}": 0 if n == 1 else step for axis, n, step in zip(axes, x.shape, x.stride(), strict=False)}
+
+
+def _named(i: Attention, like: Tensor) -> dict[str, Any]:
+    """The arguments that all kernels share."""
+    options, (heads, queries, width), (groups, keys) = i.options, i.q.shape[-3:], i.k.shape[-3:-1]
+    batch = i.q.shape[:-3]
+    named: dict[str, Any] = {}
+    for name, x in zip("qkv", i[:3], strict=True):
+        laid = flattened(x, batch)
+        laid = laid if laid.stride(-1) == 1 else laid.contiguous()
+        named |= {name: laid} | strides(name, laid)
+    for name, axes in {
+        "scale": "bhl",
+        "mask": "bhlk",
+        "bias": "bhlk",
+        "sink": "bh",
+        "lengths": "b",
+        "slopes": "bh",
+    }.items():
+        x = getattr(options, name)
+        given = isinstance(x, torch.Tensor)
+        if given:
+            aligned = x.reshape((1,) * (len(batch) + 3 - x.ndim) + tuple(x.shape))
+            laid = flattened(aligned.detach(), batch)
+        else:
+            laid = None
+        named |= {name: named["q"] if laid is None else laid}
+        named |= strides(name, laid, axes) if given else {f"{name}_{axis}": 0 for axis in axes}
+        if name != "scale":
+            named[name.upper()] = given
+    cap, scale = options.softcap, options.scale
+    number = 1.0 if isinstance(scale, torch.Tensor) else scale * LOG2E.value / (cap or 1.0)
+    plain = 1e-6 < number < 1e6 and cap is None and not (named["BIAS"] or named["SLOPES"])
+    far = queries + keys
+    named |= {
+        "heads": heads, "group": heads // groups, "queries": queries, "keys": keys, "number": number,
+        "softcap": float(cap or 0.0), "SOFTCAP": cap is not None, "left": min(options.left or 0, far),
+        "right": min(options.right or 0, far), "LEFT": options.left is not None, "RIGHT": options.right is not None,
+        "SCALE": (PER_QUERY if isinstance(scale, torch.Tensor) else FOLDED if plain else NUMBER).value,
+        "D": width, "DV": i.v.shape[-1],
+        "PAD": max(16, next_power_of_2(width)), "PADV": max(16, next_power_of_2(i.v.shape[-1])),
+    }  # fmt: skip
+    return named
+
+
+# --- the output -------------------------------------------------------------------------------------------------------
+
+
+def _forward(named: dict[str, Any]) -> None:
+    total, queries = named["q"].shape[0] * named["heads"], named["queries"]
+    if queries <= FEW:
+        _split(named, total)
+        return
+    size, warps, constants = forward_tile(named)
+    tiles = cdiv(queries, size)
+    flags = named["q"].new_empty(total * queries, dtype=torch.int8)
+    launch(forward, Block((tiles * total,), warps, constants), **named, tiles=tiles, flags=flags)
+    tiles = cdiv(queries, MENDED)
+    launch(mend, Block((tiles * total,), 4, {"M": MENDED, "N": 16}), **named, tiles=tiles, flags=flags)
+
+
+def _split(named: dict[str, Any], total: int) -> None:
+    group, queries = named["group"], named["queries"]
+    size, warps, constants = split_tile(named)
+    parts, tiles = max(1, cdiv(named["keys"], SPLIT)), cdiv(group * queries, size)
+    states = total * queries * parts
+    memory = named["q"].new_empty(states * (named["DV"] + 2), dtype=torch.float32)
+    sizes = states * named["DV"], states, states
+    named |= dict(zip(("o_parts", "m_parts", "l_parts"), memory.split(sizes), strict=True)) | {"parts": parts}
+    constants["LENGTH"] = SPLIT
+    launch(split, Block((total // group * tiles * parts,), warps, constants), **named, tiles=tiles)
+    launch(merge_splits, Block((total * queries,), 1 if named["PADV"] <= 64 else 2, {"N": 16}), **named)
+
+
+def split_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
+    """Queries per tile, warps, and the constants of `split`."""
+    wide = max(named["PAD"], named["PADV"])
+    if named["q"].dtype == torch.float32:
+        m, n, warps, stages = 16, 32, 8, 2
+    elif wide <= 128:
+        m, n, warps, stages = 16, 64, 4, 3
+    else:
+        m, n, warps, stages = 16, 32, 4, 3
+    return m, warps, {"M": m, "N": n, "STAGES": stages}
+
+
+def forward_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
+    """Queries per tile, warps, and the constants of `forward`."""
+    wide = max(named["PAD"], named["PADV"])
+    if named["q"].dtype == torch.float32:
+        m, n, warps, stages = 32, 32, 8, 2
+    elif wide <= 64:
+        m, n, warps, stages = 128, 128, 8, 3
+    elif wide <= 128:
+        m, n, warps, stages = 128, 64, 8, 3
+    else:
+        m, n, warps, stages = 128, 64, 8, 2
+    return m, warps, {"M": m, "N": n, "STAGES": stages}
+
+
+# --- the gradients ----------------------------------------------------------------------------------------------------
+
+
+def _backward(named: dict[str, Any]) -> None:
+    entries, heads, queries = named["q"].shape[0], named["heads"], named["queries"]
+    tiles = cdiv(queries, PREPARED)
+    launch(prepare, Block((tiles * entries * heads,), 4, {"M": PREPARED}), **named, tiles=tiles)
+    of_queries, of_keys = backward_tiles(named)
+    size, warps, constants = of_queries
+    tiles = cdiv(queries, size)
+    flags = named["q"].new_empty(entries * heads * max(queries, named["keys"]), dtype=torch.int8)
+    mended = {"M": MENDED, "N": max(2, 512 // max(named["PAD"], named["PADV"]))}
+    launch(to_queries, Block((tiles * entries * heads,), warps, constants), **named, tiles=tiles, flags=flags)
+    tiles = cdiv(queries, MENDED)
+    launch(mend_queries, Block((tiles * entries * heads,), 8, mended), **named, tiles=tiles, flags=flags)
+    size, warps, constants = of_keys
+    tiles = cdiv(named["keys"], size)
+    total = entries * heads // named["group"]
+    launch(to_keys, Block((tiles * total,), warps, constants), **named, tiles=tiles, flags=flags)
+    tiles = cdiv(named["keys"], MENDED)
+    launch(mend_keys, Block((tiles * total,), 8, mended), **named, tiles=tiles, flags=flags)
+
+
+def backward_tiles(named: dict[str, Any]) -> list[tuple[int, int, dict[str, Any]]]:
+    """Rows per tile, warps, and the constants of `to_queries` and `to_keys`."""
+    wide = max(named["PAD"], named["PADV"])
+    if named["q"].dtype == torch.float32:
+        sizes = ((32, 32, 8, 2), (32 if wide <= 64 else 16, 32, 8, 2))
+    elif wide <= 64:
+        sizes = ((128, 64, 8, 3), (64, 128, 8, 2))
+    elif wide <= 128:
+        sizes = ((128, 64, 8, 2), (32, 128, 8, 2))
+    else:
+        sizes = ((64, 32, 8, 2), (32, 32, 8, 2))
+    return [
+        (n if of_keys else m, warps, {"M": m, "N": n, "STAGES": stages})
+        for of_keys, (m, n, warps, stages) in enumerate(sizes)
+    ]

@@ -1,0 +1,149 @@
+"""Tiles of queries and keys in Triton, for the CUDA kernels of attention: which keys a query sees, and its scores.
+
+Scores are in base 2: s = log2(e) S. The index i of queries and the index j of keys are of shape (M, 1) and (1, N), or
+of shape (1, M) and (N, 1) in the kernel that owns keys.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from softargmax.core.triton_math import INF, f32
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+LOW = tl.constexpr(1e30)
+"""Scores below -LOW are replaced by -LOW, so that a row of such scores differs from a row without keys."""
+LARGE = tl.constexpr(2.0**22)
+"""Rows whose scores are larger are computed in float64, because float32 has no digits left for their differences."""
+FOLDED, NUMBER, PER_QUERY = (tl.constexpr(k) for k in range(3))
+"""How the scale is passed: a positive number for one step with the exponent, a number, or a number per query.
+"""
+
+
+@triton.jit
+def long(at):
+    """A number in int64."""
+    return tl.full([], 0, tl.int64) + at
+
+
+@triton.jit
+def load_tile(x, row, column, stride, inside, MASKED: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """Load a tile of a matrix: its rows `row` (a column vector) and its columns `column` (a row vector)."""
+    at = x + row * stride + column
+    if MASKED and WIDTH != PADDED:
+        return tl.load(at, mask=inside & (column < WIDTH), other=0.0)
+    if MASKED:
+        return tl.load(at, mask=inside & (column >= 0), other=0.0)
+    if WIDTH != PADDED:
+        return tl.load(at, mask=(row >= 0) & (column < WIDTH), other=0.0)
+    return tl.load(at)
+
+
+@triton.jit
+def range_of_keys(first, last, place, count, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, N: tl.constexpr):
+    """The keys that the queries first..last - 1 see, as three ranges of whole tiles of N keys: begin, a, b and end.
+
+    All these queries see all keys from a to b.
+    """
+    begin, a, b, end = count * 0, count * 0, count, count
+    if RIGHT:
+        b = tl.minimum(count, tl.maximum(first + place + right + 1, 0))
+        end = tl.minimum(count, tl.maximum(last + place + right, 0))
+    if LEFT:
+        begin = tl.maximum(first + place - left, 0) // N * N
+        a = (tl.maximum(last - 1 + place - left, 0) + N - 1) // N * N
+    end = (end + N - 1) // N * N
+    a = tl.maximum(tl.minimum(a, end), begin)
+    b = tl.maximum(tl.minimum(b // N * N, end), a)
+    return begin, a, b, end
+
+
+@triton.jit
+def range_of_queries(
+    first, last, place, queries, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, M: tl.constexpr
+):
+    """The queries that see the keys first..last - 1, as three ranges of whole tiles of M queries: begin, a, b and end.
+
+    All queries from a to b see all these keys. Without LEFT, the last tile may reach beyond the queries.
+    """
+    begin, a, b, end = queries * 0, queries * 0, queries, queries
+    if RIGHT:
+        begin = tl.minimum(tl.maximum(first - place - right, 0), queries) // M * M
+        a = (tl.minimum(tl.maximum(last - 1 - place - right, 0), queries) + M - 1) // M * M
+    if LEFT:
+        b = tl.minimum(queries, tl.maximum(first - place + left + 1, 0))
+        end = tl.minimum(queries, tl.maximum(last - place + left, 0))
+    else:
+        b = (b + M - 1) // M * M
+    end = (end + M - 1) // M * M
+    a = tl.maximum(tl.minimum(a, end), begin)
+    b = tl.maximum(tl.minimum(b // M * M, end), a)
+    return begin, a, b, end
+
+
+@triton.jit
+def sees(
+    i, j, place, queries, count, left, right, mask, mask_l, mask_k,
+    ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, MASK: tl.constexpr, BOUNDS: tl.constexpr = True,
+):  # fmt: skip
+    """True where query i sees key j. Without ENDS, only the mask decides. BOUNDS hides keys that do not exist."""
+    seen = (i >= 0) & (j >= 0)
+    if ENDS:
+        if RIGHT and BOUNDS:
+            seen = j <= tl.minimum(i + (place + right), count - 1)
+        elif RIGHT:
+            seen = j <= i + (place + right)
+        elif BOUNDS:
+            seen = seen & (j < count)
+        if LEFT:
+            seen = seen & (j >= i + (place - left))
+    if MASK:
+        at = mask + i.to(tl.int64) * mask_l + j.to(tl.int64) * mask_k
+        seen = seen & (tl.load(at, mask=(i < queries) & (j < count), other=0) != 0)
+    return seen
+
+
+@triton.jit
+def scores_of(
+    raw, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope,
+    SOFTCAP: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr,
+):  # fmt: skip
+    """Return the scores in base 2 of products `raw` = q k^T, and the slope 1 - tanh^2 of the soft-cap.
+
+    `scale` is in base 2, or if there is a soft-cap, log2(e) scale / softcap. -inf becomes NaN under a soft-cap.
+    """
+    if SOFTCAP:
+        x = raw * scale
+        e = tl.exp2(-2.0 * tl.abs(x))
+        t = (1.0 - e) / (1.0 + e)
+        steep = 1.0 - t * t
+        s = tl.where(raw == -INF, float("nan"), tl.where(x < 0.0, -t, t) * (softcap * LOG2E))
+    else:
+        s = raw * scale
+        steep = s
+    if BIAS:
+        at = bias + i.to(tl.int64) * bias_l + j.to(tl.int64) * bias_k
+        s = tl.fma(tl.load(at, mask=(i < queries) & (j < count), other=0.0).to(tl.float32), f32(LOG2E), s)
+    if SLOPES:
+        s = tl.fma(tl.abs(i + place - j).to(tl.float32), -slope, s)
+    return s, steep
+
+
+@triton.jit
+def load_scale(scale, at, inside, number, softcap, SCALE: tl.constexpr, SOFTCAP: tl.constexpr):
+    """The scale for `scores_of`, with one number per query if SCALE is PER_QUERY."""
+    if SCALE == PER_QUERY:
+        found = tl.load(scale + at, mask=inside, other=0.0).to(tl.float32) * LOG2E
+        if SOFTCAP:
+            found = tl.div_rn(found, softcap + 0.0 * found)
+    else:
+        found = number
+    return found
+
+
+@triton.jit
+def is_strange(o):
+    """True for rows that have a NaN or inf."""
+    return tl.max((~(tl.abs(o) < INF)).to(tl.int32), axis=1) > 0

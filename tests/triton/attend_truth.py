@@ -1,0 +1,146 @@
+"""The definition of attention in float64, and bounds of the errors of kernels with products in half precision.
+
+A kernel rounds p and dS to the inputs' dtype before it multiplies them, and rounds each result once. Everything else is
+float32. So an output with terms p v has an error of at most
+
+    (2 u + f) sum p |v|      u: the unit roundoff of the inputs' dtype      f = 2^-24 (keys + width max |q| |k| + 32)
+
+and the gradients have the same bounds with their terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import softargmax as sa
+
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+ROUNDOFF = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+TINY = {torch.float32: 0.0, torch.bfloat16: 0.0, torch.float16: 2.0**-24}
+"""The distance of subnormals, which adds to the relative error."""
+
+
+class Truth(NamedTuple):
+    """Results, and the bound of the error of each."""
+
+    results: dict[str, Tensor]
+    bounds: dict[str, Tensor]
+
+
+def inputs(
+    entries: int, heads: int, groups: int, queries: int, keys: int, width: int, values: int, dtype: torch.dtype,
+    device: Any = "cpu", seed: int = 0,
+) -> list[Tensor]:  # fmt: skip
+    """Random q, k, v and g."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = (heads, queries, width), (groups, keys, width), (groups, keys, values), (heads, queries, values)
+    return [torch.randn(entries, *shape, generator=generator).to(device=device, dtype=dtype) for shape in shapes]
+
+
+def truth(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> Truth:
+    """The output, lse and gradients of the definition, with bounds for kernels."""
+    u, tiny, keys, each = ROUNDOFF[q.dtype], TINY[q.dtype], k.shape[-2], q.shape[-3] // k.shape[-3]
+    wide = {name: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for name, x in options.items()}
+    q, k, v, g = (x.double() for x in (q, k, v, g))
+    eye = torch.eye(keys, dtype=torch.float64, device=q.device).expand(*k.shape[:-1], keys)
+    with sa.using("reference"):
+        output, lse = sa.attention_with_lse(q, k, v, **wide)
+        p = sa.attention(q, k, eye, **wide)
+        gradients = sa.attention_vjp(q, k, v, g, **wide)
+    many_k, many_v = (x.repeat_interleave(each, -3) for x in (k, v))
+    scale: Any = options.get("scale", q.shape[-1] ** -0.5)
+    scale = scale.double().abs()[..., None] if isinstance(scale, Tensor) else abs(scale)
+    reach = float((scale * (q.abs() @ many_k.mT.abs())).max())
+    f = 2.0**-24 * (keys + q.shape[-2] * each + q.shape[-1] * reach + 32)
+    if options.get("slopes") is not None:
+        f += 2.0**-22 * float(options["slopes"].abs().max()) * max(keys, q.shape[-2])
+    if options.get("softcap") is not None:
+        f += 2.0**-21 * options["softcap"]
+    products = g.abs() @ many_v.mT.abs()
+    slopes = p * (products + (p * products).sum(-1, keepdim=True))
+    slopes = slopes * (1.0 + 2.0 * u) + tiny
+
+    def grouped(x: Tensor) -> Tensor:
+        return x.unflatten(-3, (-1, each)).sum(-3)
+
+    error = 4.0 * u + 4.0 * f
+    bounds = {
+        "output": (2.1 * u + 2.0 * f) * (p @ many_v.abs()) + tiny,
+        "lse": 2.0 * f * (1.0 + lse.abs().nan_to_num(posinf=0.0)),
+        "dq": error * scale * (slopes @ many_k.abs()) + tiny,
+        "dk": error * grouped((slopes * scale).mT @ q.abs()) + tiny,
+        "dv": (3.0 * u + 2.0 * f) * grouped((p + tiny).mT @ g.abs()) + tiny,
+    }
+    results = {"output": output, "lse": lse, "dq": gradients.q, "dk": gradients.k, "dv": gradients.v}
+    total = error * slopes.sum((-1, -2), keepdim=True)
+    if gradients.scale is not None:
+        results["dscale"] = gradients.scale
+        bounds["dscale"] = error * (slopes * (q.abs() @ many_k.mT.abs())).sum(-1).expand(lse.shape).sum_to_size(
+            gradients.scale.shape
+        )
+    if gradients.bias is not None:
+        results["dbias"] = gradients.bias
+        bounds["dbias"] = (error * slopes).sum_to_size(gradients.bias.shape)
+    if gradients.slopes is not None:
+        results["dslopes"] = gradients.slopes
+        bounds["dslopes"] = (total * max(keys, q.shape[-2]))[..., 0, 0].sum_to_size(gradients.slopes.shape)
+    if gradients.sink is not None:
+        results["dsink"] = gradients.sink
+        bounds["dsink"] = (error * products.sum((-1, -2)).clamp(min=1.0)).sum_to_size(gradients.sink.shape)
+    return Truth(results, bounds)
+
+
+def found(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> dict[str, Tensor]:
+    """The output, lse and gradients by the kernels."""
+    with sa.using("triton"):
+        output, lse = sa.attention_with_lse(q, k, v, **options)
+        gradients = sa.attention_vjp(q, k, v, g, **options)
+    learned = {f"d{name}": x for name, x in gradients._asdict().items() if x is not None}
+    return {"output": output, "lse": lse} | learned
+
+
+def compare(ours: dict[str, Tensor], theirs: Truth) -> None:
+    """Raise AssertionError if a result is farther from the truth than its bound."""
+    for name, x in theirs.results.items():
+        wrong = ~((ours[name].double() - x).abs() <= theirs.bounds[name]) & (ours[name] != x)
+        if bool(wrong.any()):
+            far = float(((ours[name].double() - x).abs() / theirs.bounds[name])[wrong].max())
+            raise AssertionError(f"{name}: {int(wrong.sum())} of {x.numel()} numbers are off, by {far:.3g} bounds")
+
+
+def cases(
+    device: Any, small: bool, widths: tuple[int, ...] = (64, 32)
+) -> Iterator[tuple[str, list[Tensor], dict[str, Any]]]:
+    """Inputs and options for which results are compared."""
+    queries, keys = (20, 40) if small else (333, 520)
+
+    def options(width: int, few: bool = False) -> dict[str, dict[str, Any]]:
+        rows, generator = 3 if few else queries, torch.Generator().manual_seed(7)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator).to(device)
+
+        return {
+            "plain": {}, "causal": {"causal": True}, "window": {"causal": True, "window": (keys // 4, None)},
+            "both sides": {"window": (17, 5)}, "softcap": {"softcap": 2.0}, "sink": {"sink": draw(4)},
+            "slopes": {"slopes": draw(4).abs(), "causal": True}, "mask": {"mask": draw(2, 1, rows, keys) > 0.0},
+            "bias": {"bias": draw(4, rows, keys)}, "scale": {"scale": draw(4, rows)}, "negative": {"scale": -0.1},
+            "lengths": {"key_lengths": torch.tensor([keys // 3, keys], device=device), "causal": True},
+            "all": {"causal": True, "softcap": 3.0, "sink": draw(4), "slopes": draw(4).abs(), "bias": draw(rows, keys),
+                    "scale": draw(4, rows), "mask": draw(rows, keys) > -1.0},
+        }  # fmt: skip
+
+    for dtype, width in zip((BF16, F32)[: len(widths)], widths, strict=True):
+        for name, more in options(width).items():
+            yield f"{name} {dtype} {width}", inputs(2, 4, 2, queries, keys, width, width, dtype, device), more
+        for name, more in options(width, few=True).items():
+            yield f"{name} {dtype} {width} few", inputs(2, 4, 2, 3, keys, width, width, dtype, device), more
+    for dtype, width, values in ((BF16, 16, 16), (F16, 64, 64), (BF16, 80, 48), (BF16, 128, 128), (BF16, 7, 5),
+                                 (F16, 128, 128), (BF16, 256, 256), (F32, 64, 64), (F32, 128, 128)):  # fmt: skip
+        for rows in (queries, 3) if not small or width == 7 else ():
+            name = f"causal {dtype} {width} {values} {rows}"
+            yield name, inputs(2, 4, 2, rows, keys, width, values, dtype, device), {"causal": True}

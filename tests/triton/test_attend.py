@@ -1,0 +1,110 @@
+"""The CUDA kernels of attention in Triton's interpreter: results, bits, NaN and inf, and calls left to the definition.
+
+`make test-triton` runs these tests in a process of its own, because Triton looks at TRITON_INTERPRET when it compiles.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import softargmax as sa
+from softargmax.core import dispatch
+
+if not dispatch.INTERPRETED:
+    pytest.skip("needs TRITON_INTERPRET=1: run `make test-triton`", allow_module_level=True)
+
+import torch
+from tests.triton.attend_truth import BF16, F16, F32, cases, compare, found, inputs, truth
+
+from softargmax.attend import operations, triton_kernels
+
+SMALL = {name: (given, options) for name, given, options in cases("cpu", small=True, widths=(16,))}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_results_are_near_the_definition(name: str) -> None:
+    given, options = SMALL[name]
+    compare(found(*given, **options), truth(*given, **options))
+
+
+@pytest.mark.parametrize("queries", [40, 3])
+def test_bits_do_not_depend_on_batch_queries_or_run(queries: int) -> None:
+    for dtype in (BF16, F32):
+        q, k, v, g = inputs(2, 2, 1, queries, 60, 16, 16, dtype)
+        whole, again = found(q, k, v, g, causal=True), found(q, k, v, g, causal=True)
+        one = found(q[1:], k[1:], v[1:], g[1:], causal=True)
+        rows = slice(queries // 2, None) if queries < 20 else slice(17, None)
+        last = found(q[:, :, rows], k, v, g[:, :, rows], causal=True)
+        for name, x in whole.items():
+            assert torch.equal(x, again[name]), name
+            assert torch.equal(x[1:], one[name]), name
+        for name in ("output", "lse", "dq"):
+            assert torch.equal(whole[name][:, :, rows], last[name]), name
+
+
+def test_parts_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_kernels, "SPLIT", 64)
+    given = inputs(2, 4, 2, 3, 150, 16, 24, F16)
+    for options in ({}, {"causal": True, "window": (70, None)}, {"key_lengths": torch.tensor([0, 65])}):
+        compare(found(*given, **options), truth(*given, **options))
+
+
+@pytest.mark.parametrize("rows", [20, 3])
+@pytest.mark.parametrize(
+    ("which", "value"), [*((x, y) for x in "qkvg" for y in ("nan", "inf")), ("k", "-inf"), ("q", "1e30")]
+)
+def test_nan_inf_and_overflow_change_what_depends_on_them(which: str, value: str, rows: int) -> None:
+    clean = inputs(1, 2, 2, rows, 40, 8, 8, F32)
+    given = [x.clone() for x in clean]
+    given["qkvg".index(which)][0, 1, 2, 3] = float(value)
+    before, ours = found(*clean, causal=True), found(*given, causal=True)
+    with sa.using("reference"):
+        wide = [x.double() for x in given]
+        theirs = dict(zip(("output", "lse"), sa.attention_with_lse(*wide[:3], causal=True), strict=True))
+        gradients = sa.attention_vjp(*wide, causal=True)
+    theirs |= {"dq": gradients.q, "dk": gradients.k, "dv": gradients.v}
+    if value == "1e30":  # times the rounding of delta
+        del theirs["dk"]
+    for name, x in theirs.items():
+        torch.testing.assert_close(ours[name].double(), x, rtol=1e-4, atol=1e-5, equal_nan=True, msg=name)
+        assert torch.equal(ours[name][0, 0], before[name][0, 0]), name  # another head keeps its bits
+    if which == "q":
+        assert torch.equal(ours["output"][0, 1, :2], before["output"][0, 1, :2])
+
+
+def test_layouts() -> None:
+    q, k, v, g = inputs(2, 4, 2, 20, 33, 16, 16, F32)
+    expected = found(q, k, v, g, causal=True)
+    other = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)] + [g.mT.contiguous().mT]
+    for name, x in found(*other, causal=True).items():
+        assert torch.equal(x, expected[name]), name
+    deep = found(*(x.unflatten(0, (2, 1)) for x in (q, k, v, g)), causal=True)
+    for name, x in deep.items():
+        assert torch.equal(x.flatten(0, 1), expected[name]), name
+
+
+def test_autograd_and_opcheck() -> None:
+    q, k, v, g = inputs(1, 2, 1, 20, 24, 16, 16, F32)
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    with sa.using("triton"):
+        sa.attention(*leaves, causal=True).backward(g)
+        i = sa.attend.check_options.plain_attention_of(*leaves, True)
+        torch.library.opcheck(operations.attention.torch.overload, operations.attention.torch.flatten(i))
+    expected = found(q, k, v, g, causal=True)
+    for name, x in zip("qkv", leaves, strict=True):
+        assert torch.equal(x.grad, expected[f"d{name}"])
+
+
+def test_the_definition_serves_what_no_kernel_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[Any] = []
+    monkeypatch.setattr(triton_kernels, "launch", lambda *_a, **_k: launched.append(1))
+    q, k, v, _ = inputs(1, 2, 1, 20, 24, 16, 16, F32)
+    with sa.using("triton"):
+        for options in ({"alpha": 1.5}, {"dropout": 0.5, "seed": 1}):
+            assert sa.attention(q, k, v, **options).isfinite().all()
+        assert sa.attention(q.double(), k.double(), v.double()).isfinite().all()
+        wide = inputs(1, 1, 1, 2, 3, 300, 300, BF16)
+        assert sa.attention_vjp(*wide).q.isfinite().all()
+    assert not launched
