@@ -245,16 +245,16 @@ def _backward(named: dict[str, Any]) -> None:
     size, warps, constants = of_queries
     tiles = cdiv(queries, size)
     flags = named["q"].new_empty(entries * heads * max(queries, named["keys"]), dtype=torch.int8)
-    mended = {"M": MENDED, "N": max(2, 512 // max(named["PAD"], named["PADV"]))}
+    mended = {"M": MENDED, "N": 1}
     launch(to_queries, Block((tiles * entries * heads,), warps, constants), **named, tiles=tiles, flags=flags)
     tiles = cdiv(queries, MENDED)
-    launch(mend_queries, Block((tiles * entries * heads,), 8, mended), **named, tiles=tiles, flags=flags)
+    launch(mend_queries, Block((tiles * entries * heads,), 4, mended), **named, tiles=tiles, flags=flags)
     size, warps, constants = of_keys
     tiles = cdiv(named["keys"], size)
     total = entries * heads // named["group"]
     launch(to_keys, Block((tiles * total,), warps, constants), **named, tiles=tiles, flags=flags)
     tiles = cdiv(named["keys"], MENDED)
-    launch(mend_keys, Block((tiles * total,), 8, mended), **named, tiles=tiles, flags=flags)
+    launch(mend_keys, Block((tiles * total,), 4, mended), **named, tiles=tiles, flags=flags)
 
 
 def backward_tiles(named: dict[str, Any]) -> list[tuple[int, int, dict[str, Any]]]:
