@@ -49,14 +49,13 @@ def results(z: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
     return [p.detach(), lse.detach(), log_p.detach(), of_p, of_log_p, sa.logsumexp(z), *losses]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("classes", [1024, 1100])
+@pytest.mark.parametrize(("classes", "dtype"), [(512, torch.float32), (600, torch.bfloat16)])
 def test_turns_and_programs_of_their_own_give_the_same_bits(
     classes: int, dtype: torch.dtype, small_parts: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     z = torch.randn(4, classes, generator=torch.Generator().manual_seed(0)) * 5.0
-    z[1, 700], z[2, 3], z[3, 10] = 60.0, INF, NAN
-    z, target = z.to(dtype), torch.tensor([5, 700, 3, -100])
+    z[1, 500], z[2, 3], z[3, 10] = 60.0, INF, NAN
+    z, target = z.to(dtype), torch.tensor([5, 500, 3, -100])
     by_turns = results(z, target)
     monkeypatch.setattr(triton_launch, "MANY", 1)
     for one, other in zip(by_turns, results(z, target), strict=True):
@@ -64,7 +63,7 @@ def test_turns_and_programs_of_their_own_give_the_same_bits(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("classes", [2, 16, 64, 130, 300, 1000])
+@pytest.mark.parametrize("classes", [2, 16, 130, 1000])
 def test_short_rows_have_the_same_bits_in_every_block(classes: int, dtype: torch.dtype) -> None:
     z = torch.randn(21, classes, generator=torch.Generator().manual_seed(1)) * 4.0
     z[3, 0], z[4, 1], z[5, 0] = 50.0, INF, NAN
