@@ -487,7 +487,7 @@ def run(i: Any, seed: Tensor | None = None, gradient: Tensor | None = None, loss
         tile = parts_of(rows, z, writes=gradient is not None)
         states = tile.named["r_parts"]
         sums = states.new_empty((4, *states.shape)) if named["SMOOTH"] else states
-        launch(loss_parts, _wider(tile, named["MASKED"] or named["BETA"] > 0), sums=sums, **named)
+        launch(loss_parts, _wider(tile, named["MASKED"] or named["SMOOTH"] or named["BETA"] > 0), sums=sums, **named)
     rows.finish()
     return of_row
 
