@@ -506,7 +506,7 @@ def _choose(
     tile = parts_of(rows, given["z"], writes="gradient" in given)
     states = tile.named["r_parts"]
     named["sums"] = states.new_empty((4, *states.shape)) if smooth else states
-    return loss_parts, _wider(tile, "where" in given or beta > 0), named
+    return loss_parts, _wider(tile, "where" in given or smooth or beta > 0), named
 
 
 def _wider(tile: Block, needed: bool) -> Block:
