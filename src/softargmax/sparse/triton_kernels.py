@@ -21,7 +21,6 @@ from softargmax.core.triton_launch import (
     Rows,
     beta_of,
     block,
-    cdiv,
     define,
     launch,
     rows_of,
@@ -309,7 +308,7 @@ def tile_of(rows: Rows, heavy: bool, fast: bool, most: int = REGISTERS) -> Block
     if rows.scores <= min(most, part if heavy else REGISTERS):
         tile = block(rows)
         return tile._replace(warps=2 * tile.warps) if heavy else tile
-    named = {"parts": cdiv(rows.scores, part), "SCORES": part, "WHOLE": rows.scores % part == 0}
+    named = {"parts": triton.cdiv(rows.scores, part), "SCORES": part, "WHOLE": rows.scores % part == 0}
     return Block((rows.total,), PART // ELEMENTS * (1 if fast or not heavy else 2), named)
 
 
