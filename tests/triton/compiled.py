@@ -66,8 +66,21 @@ def recorded(*modules: Any) -> Iterator[list[Launch]]:
             module.launch = launch
 
 
-def compile_for(launch: Launch, capability: int) -> Any:
-    """Compile a recorded launch as Triton would do it on a GPU of this compute capability."""
+class Specialised(NamedTuple):
+    """What Triton compiles a launch for: types and constants by name, and which arguments 16 divides, by place."""
+
+    signature: dict[str, str]
+    constants: dict[str, Any]
+    attributes: dict[tuple[int], list[list[Any]]]
+
+    @property
+    def key(self) -> str:
+        """The same text for launches of one kernel that are compiled once."""
+        return repr(self)
+
+
+def specialised(launch: Launch) -> Specialised:
+    """What Triton compiles a recorded launch for."""
     signature, constants, attributes = {}, {}, {}
     for place, name in enumerate(launch.kernel.arg_names):
         value, aligned = launch.named[name], [["tt.divisibility", 16]]
@@ -84,8 +97,19 @@ def compile_for(launch: Launch, capability: int) -> Any:
             signature[name] = "i32" if abs(value) < 1 << 31 else "i64"
             if value % 16 == 0 and name not in triton_launch.RUNTIME:
                 attributes[(place,)] = aligned
-    signature = {name: signature.get(name, "constexpr") for name in launch.kernel.arg_names}
-    source = ASTSource(launch.kernel, signature, constants, attributes)
+    return Specialised(
+        {name: signature.get(name, "constexpr") for name in launch.kernel.arg_names}, constants, attributes
+    )
+
+
+def different(found: list[Launch]) -> list[Launch]:
+    """The first launch of each kind that is compiled."""
+    return list({(one.kernel.__name__, one.warps, specialised(one).key): one for one in reversed(found)}.values())[::-1]
+
+
+def compile_for(launch: Launch, capability: int) -> Any:
+    """Compile a recorded launch as Triton would do it on a GPU of this compute capability."""
+    source = ASTSource(launch.kernel, *specialised(launch))
     options = {"num_warps": launch.warps, "enable_fp_fusion": False}
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
