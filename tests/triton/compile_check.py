@@ -18,6 +18,8 @@ import torch
 import triton
 from tests.triton.compiled import Launch, Report, recorded, report
 
+from softargmax.attend import triton_kernels as attend_kernels
+from softargmax.attend.arguments import Attention, AttentionVjp, Options
 from softargmax.core.scale import UNIT, Scale
 from softargmax.loss import triton_kernels as loss_kernels
 from softargmax.loss.arguments import CrossEntropy, LossOptions
@@ -28,13 +30,38 @@ SHAPES = ((4096, 100), (4096, 1000), (4096, 4096), (4096, 16384), (64, 131072))
 
 def launches() -> list[Launch]:
     """The launches of every kernel, with each option at least once."""
-    with recorded(triton_kernels, loss_kernels) as found:
+    with recorded(triton_kernels, loss_kernels, attend_kernels) as found:
         for shape in SHAPES:
             for dtype in (torch.float32, torch.bfloat16):
                 z = torch.empty(shape, dtype=dtype, device="meta")
                 for more in _calls_of(z):
                     more()
+        for dtype, width in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.bfloat16, 256), (torch.float32, 128)):
+            _attend(dtype, width)
     return found
+
+
+def _attend(dtype: torch.dtype, width: int) -> None:
+    """Launch the kernels of attention: causal, and with all options."""
+
+    def empty(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    for queries in (1, 4096):
+        q, k = empty(4, 16, queries, width), empty(4, 4, 4096, width)
+        lse, none = empty(4, 16, queries, dtype=torch.float64), empty(0)
+        plain = Options(0.1, None, None, None, 1.0, None, None, None, 0, None, 0.0)
+        scale, head = empty(4, 16, queries, 1), empty(16, 1, 1, dtype=torch.float32)
+        mask, bias = empty(queries, 4096, dtype=torch.bool), empty(4, 16, queries, 4096)
+        lengths = empty(4, 1, 1, 1, dtype=torch.int64)
+        every = Options(scale, mask, bias, head, 1.0, lengths, None, 100, 0, 30.0, 0.0, head)
+        for options in (plain, every):
+            i = Attention(q, k, k, options)
+            attend_kernels.attention(i, (empty(*q.shape), lse))
+            more = (none,) * 4 if options is plain else (empty(*scale.shape), none, none, none)
+            if queries > 1:
+                results = (empty(*q.shape), empty(*k.shape), empty(*k.shape), *more)
+                attend_kernels.attention_vjp(AttentionVjp(q, None, i, q, lse, False), results)
 
 
 def _calls_of(z: torch.Tensor) -> Iterator[Any]:
