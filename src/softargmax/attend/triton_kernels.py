@@ -192,7 +192,7 @@ def _forward(named: dict[str, Any]) -> None:
     flags = named["q"].new_empty(total * queries, dtype=torch.int8)
     launch(forward, Block((tiles * total,), warps, constants), **named, tiles=tiles, flags=flags)
     tiles = cdiv(queries, MENDED)
-    launch(mend, Block((tiles * total,), 4, {"M": MENDED, "N": 16}), **named, tiles=tiles, flags=flags)
+    launch(mend, Block((tiles * total,), 4, {"M": MENDED, "N": 1}), **named, tiles=tiles, flags=flags)
 
 
 def _split(named: dict[str, Any], total: int) -> None:
@@ -205,7 +205,7 @@ def _split(named: dict[str, Any], total: int) -> None:
     named |= dict(zip(("o_parts", "m_parts", "l_parts"), memory.split(sizes), strict=True)) | {"parts": parts}
     constants["LENGTH"] = SPLIT
     launch(split, Block((total // group * tiles * parts,), warps, constants), **named, tiles=tiles)
-    launch(merge_splits, Block((total * queries,), 1 if named["PADV"] <= 64 else 2, {"N": 16}), **named)
+    launch(merge_splits, Block((total * queries,), 2, {"N": 1}), **named)
 
 
 def split_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
@@ -220,11 +220,18 @@ def split_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
     return m, warps, {"M": m, "N": n, "STAGES": stages}
 
 
+def special(named: dict[str, Any]) -> bool:
+    """True for options that need registers, so tiles are smaller."""
+    return named["MASK"] or named["SCALE"] != FOLDED.value
+
+
 def forward_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
     """Queries per tile, warps, and the constants of `forward`."""
     wide = max(named["PAD"], named["PADV"])
     if named["q"].dtype == torch.float32:
         m, n, warps, stages = 32, 32, 8, 2
+    elif special(named):
+        m, n, warps, stages = 64, 32, 8, 2
     elif wide <= 64:
         m, n, warps, stages = 128, 128, 8, 3
     elif wide <= 128:
@@ -262,6 +269,8 @@ def backward_tiles(named: dict[str, Any]) -> list[tuple[int, int, dict[str, Any]
     wide = max(named["PAD"], named["PADV"])
     if named["q"].dtype == torch.float32:
         sizes = ((32, 32, 8, 2), (32 if wide <= 64 else 16, 32, 8, 2))
+    elif special(named):
+        sizes = ((64, 32, 8, 2), (64 if wide <= 128 else 32, 32, 8, 2))
     elif wide <= 64:
         sizes = ((128, 64, 8, 3), (64, 128, 8, 2))
     elif wide <= 128:
