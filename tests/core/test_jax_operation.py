@@ -80,6 +80,22 @@ def test_refused_values_in_64_bits() -> None:
         assert jax.jit(s.softmax)(jnp.zeros((0, 3))).shape == (0, 3)
 
 
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+@pytest.mark.parametrize("mode", [False, True], ids=["32 bits", "64 bits"])
+def test_float64_results(mode: bool, implementation: str) -> None:
+    """Without 64-bit mode, dtype="float64" means float32, without a warning."""
+    with enable_x64(mode), s.using(implementation):
+        z, y = jnp.asarray(Z), jnp.asarray(Y)
+        for f in (s.softmax, s.logsumexp, lambda z, dtype: s.cross_entropy(z, y, dtype=dtype)):
+            for dtype in ("float64", np.float64, jnp.float64):
+                found = f(z, dtype=dtype)
+                assert found.dtype == (np.float64 if mode else np.float32)
+                if not mode:
+                    np.testing.assert_allclose(found, f(z, dtype="float32"), rtol=1e-6)
+        for x in s.linear_cross_entropy_terms(z, SQUARE, y, reduction="none"):
+            assert x.dtype == np.float32
+
+
 def test_which_kernels_get_views(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of the compiled core get views, unless an argument must first be converted."""
     seen, write = [], JaxOperation._write_view
