@@ -198,6 +198,7 @@ WRONG: dict[str, Any] = {
     "entmax_loss": (partial(s.entmax_loss, reduction="none"), [Z, CLASSES]),
     "sparsemax_loss": (partial(s.sparsemax_loss, reduction="none"), [Z, CLASSES]),
     "offsets": (s.segment_softmax, [Z[:, 0], np.array([0, 5])]),
+    "key_lengths": (lambda q, n: s.attention(q, q, q, key_lengths=n), [Z.reshape(3, 1, 4, 2), np.array([2, 5, -1])]),
     "row without support": (partial(s.categorical, seed=1), [np.full((2, 3), -np.inf, "f4")]),
     "temperature": (lambda z, t: s.softmax(z, temperature=t), [Z, np.array([[1.0], [np.nan], [2.0], [np.nan]], "f4")]),
 }
@@ -213,6 +214,25 @@ def test_wrong_values_give_nan_or_minus_one(case: Any) -> None:
     assert bad.any()
     for f in (call, jax.jit(call)):
         np.testing.assert_allclose(f(*arrays), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("f", [s.attention, lambda *a, **k: s.attention_with_lse(*a, **k).lse], ids=["output", "lse"])
+def test_lengths_out_of_range(f: Any) -> None:
+    """The results and gradients of an entry with a wrong length are NaN. Those of the other entries are as before."""
+    q, right, wrong = jnp.asarray(Z.reshape(3, 1, 4, 2)) / 4, jnp.array([2, 4, 0]), jnp.array([2, 5, -1])
+
+    def call(q: Any, lengths: Any) -> Any:
+        return f(q, q, q, key_lengths=lengths)
+
+    def gradient(q: Any, lengths: Any) -> Any:
+        return jax.grad(lambda q: (call(q, lengths) ** 2).sum())(q)
+
+    for name in ("native", "reference"):
+        for of in (call, gradient):
+            with s.using(name):
+                found = jax.jit(partial(of))(q, wrong)
+                np.testing.assert_allclose(found[0], of(q, right)[0], rtol=1e-5, atol=1e-6)
+            assert np.isnan(found[1:]).all()
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "selected_log_softmax", "linear_cross_entropy", "entmax_loss"])
