@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from tests.oracle.traced import enable_x64
 
 import softargmax as s
 
@@ -26,7 +26,6 @@ from softargmax.jax import TARGET  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-enable_x64 = (jax if hasattr(jax, "typeof") else importlib.import_module("jax.experimental")).enable_x64  # JAX 0.6
 RNG = np.random.default_rng(3)
 Z = (3.0 * RNG.standard_normal((4, 6))).astype("f4")
 Y, MASK = np.array([0, 5, 2, 1], "i4"), np.arange(6) != 4

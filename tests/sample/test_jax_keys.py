@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.oracle.traced import enable_x64
 
 import softargmax as sa
 
 jax = pytest.importorskip("jax")
 jnp = pytest.importorskip("jax.numpy")
 
-enable_x64 = (jax if hasattr(jax, "typeof") else importlib.import_module("jax.experimental")).enable_x64  # JAX 0.6
 Z = np.random.default_rng(3).standard_normal((6, 40)).astype(np.float32) * 3
 EMISSIONS, TRANSITIONS = Z[:, :5], Z[:5, 5:10]
 DRAWS: dict[str, Any] = {
