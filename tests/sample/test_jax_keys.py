@@ -139,3 +139,10 @@ def test_tensors_take_keys() -> None:
     torch = pytest.importorskip("torch")
     key = jax.random.key(7)
     assert same(sa.categorical(torch.from_numpy(Z), seed=key), sa.categorical(Z, seed=seed_of(key)))
+
+
+def test_output_layers_draw_by_keys() -> None:
+    torch = pytest.importorskip("torch")
+    layer, h, key = sa.nn.FullSoftmax(3, 50), torch.ones(20, 3), jax.random.key(3)
+    assert torch.equal(layer.sample(h, seed=key), layer.sample(h, seed=seed_of(key)))
+    assert not torch.equal(layer.sample(h, seed=key), layer.sample(h, seed=jax.random.key(4)))
