@@ -113,6 +113,29 @@ def test_which_kernels_get_views(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == ["softmax"] * 3
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_views_of_temperatures(axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 64-bit mode kernels read one temperature per row from XLA's memory, also for rows that are not contiguous."""
+    seen, prepared = [], JaxOperation.prepared
+
+    def noted(self: Any, *a: Any, **how: Any) -> Any:
+        found = prepared(self, *a, **how)
+        seen.append(found[1])
+        return found
+
+    monkeypatch.setattr(JaxOperation, "prepared", noted)
+    z = np.stack([Z, 2 * Z, Z - 1]).astype("f8")
+    rows = tuple(n for k, n in enumerate(z.shape) if k != axis % 3)
+    per_row = np.arange(1.0, 1 + rows[0] * rows[1]).reshape(rows)
+    for t in (per_row, -per_row, per_row[:, :1], per_row[0]):
+        wanted = s.softmax(z, axis=axis, temperature=t)
+        with enable_x64(True):
+            found = jax.jit(lambda z, t: s.softmax(z, axis=axis, temperature=t))(jnp.asarray(z), jnp.asarray(t))
+            assert_array_equal(found, wanted)
+    assert seen
+    assert all(seen)
+
+
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_derivatives_of_both_orders_and_modes(name: str) -> None:
     with enable_x64(True):
