@@ -74,6 +74,7 @@ def sharded() -> None:
     assert softargmax.jax.TARGET in by_device.lower(z).compile().as_text()
     np.testing.assert_array_equal(by_device(z), s.softmax(Z))
     _gradients_in_shard_map(mesh, spec, z)
+    _last_layer(jax.sharding.NamedSharding(mesh, spec))
     moved = jax.device_put(Z, jax.devices()[2])
     assert s.softmax(moved).devices() == s.entmax(moved).devices() == {jax.devices()[2]}
     with s.using("native"):
@@ -109,6 +110,29 @@ def _gradients_in_shard_map(mesh: Any, spec: Any, z: Any) -> None:
     )
     for a, b in zip(found, own(jnp.asarray(Z), jnp.asarray(H)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def _last_layer(sharding: Any) -> None:
+    """The scores are computed by parts of rows of every device. Of 399 rows, the last part repeats one."""
+    rows, k = 4 * 399, 2048
+    rng = np.random.default_rng(2)
+    h, w = rng.standard_normal((rows, 4)).astype("f4"), rng.standard_normal((k, 4)).astype("f4")
+    y = rng.integers(0, k, rows)
+    cut = jax.device_put(h, sharding)
+
+    def loss(h: Any, w: Any) -> Any:
+        return s.linear_cross_entropy(h, w, y, reduction="none")
+
+    gradient = jax.grad(lambda h, w: loss(h, w).mean(), (0, 1))
+    squares = jax.grad(lambda h, w: sum((x**2).sum() for x in gradient(h, w)))
+    for f in (loss, gradient, squares):
+        wanted = f(jnp.asarray(h), jnp.asarray(w))
+        compiled = jax.jit(f).lower(cut, w).compile()
+        assert not [kind for kind in MOVES if kind in compiled.as_text()]
+        assert compiled.memory_analysis().temp_size_in_bytes < rows * k * 4 / 4 / 8, "of the scores of a device"
+        found = compiled(cut, w)
+        assert jax.tree.leaves(found)[0].sharding.spec[0] == "rows"
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-7), found, wanted)
 
 
 def cut_classes() -> None:

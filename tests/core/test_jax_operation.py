@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
+from tests.oracle.traced import enable_x64
 
 import softargmax as s
 
@@ -26,7 +26,6 @@ from softargmax.jax import TARGET  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-enable_x64 = (jax if hasattr(jax, "typeof") else importlib.import_module("jax.experimental")).enable_x64  # JAX 0.6
 RNG = np.random.default_rng(3)
 Z = (3.0 * RNG.standard_normal((4, 6))).astype("f4")
 Y, MASK = np.array([0, 5, 2, 1], "i4"), np.arange(6) != 4
@@ -80,6 +79,22 @@ def test_refused_values_in_64_bits() -> None:
         assert jax.jit(s.softmax)(jnp.zeros((0, 3))).shape == (0, 3)
 
 
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+@pytest.mark.parametrize("mode", [False, True], ids=["32 bits", "64 bits"])
+def test_float64_results(mode: bool, implementation: str) -> None:
+    """Without 64-bit mode, dtype="float64" means float32, without a warning."""
+    with enable_x64(mode), s.using(implementation):
+        z, y = jnp.asarray(Z), jnp.asarray(Y)
+        for f in (s.softmax, s.logsumexp, lambda z, dtype: s.cross_entropy(z, y, dtype=dtype)):
+            for dtype in ("float64", np.float64, jnp.float64):
+                found = f(z, dtype=dtype)
+                assert found.dtype == (np.float64 if mode else np.float32)
+                if not mode:
+                    np.testing.assert_allclose(found, f(z, dtype="float32"), rtol=1e-6)
+        for x in s.linear_cross_entropy_terms(z, SQUARE, y, reduction="none"):
+            assert x.dtype == np.float32
+
+
 def test_which_kernels_get_views(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of the compiled core get views, unless an argument must first be converted."""
     seen, write = [], JaxOperation._write_view
@@ -96,6 +111,29 @@ def test_which_kernels_get_views(monkeypatch: pytest.MonkeyPatch) -> None:
     jax.jit(lambda z: s.softmax(z, temperature=jnp.full(z.shape[:-1], t)))(z).block_until_ready()
     jax.jit(lambda z: s.cross_entropy(z, jnp.zeros(z.shape[:-1], int), temperature=t))(z).block_until_ready()
     assert seen == ["softmax"] * 3
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_views_of_temperatures(axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 64-bit mode kernels read one temperature per row from XLA's memory, also for rows that are not contiguous."""
+    seen, prepared = [], JaxOperation.prepared
+
+    def noted(self: Any, *a: Any, **how: Any) -> Any:
+        found = prepared(self, *a, **how)
+        seen.append(found[1])
+        return found
+
+    monkeypatch.setattr(JaxOperation, "prepared", noted)
+    z = np.stack([Z, 2 * Z, Z - 1]).astype("f8")
+    rows = tuple(n for k, n in enumerate(z.shape) if k != axis % 3)
+    per_row = np.arange(1.0, 1 + rows[0] * rows[1]).reshape(rows)
+    for t in (per_row, -per_row, per_row[:, :1], per_row[0]):
+        wanted = s.softmax(z, axis=axis, temperature=t)
+        with enable_x64(True):
+            found = jax.jit(lambda z, t: s.softmax(z, axis=axis, temperature=t))(jnp.asarray(z), jnp.asarray(t))
+            assert_array_equal(found, wanted)
+    assert seen
+    assert all(seen)
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
@@ -182,6 +220,7 @@ WRONG: dict[str, Any] = {
     "entmax_loss": (partial(s.entmax_loss, reduction="none"), [Z, CLASSES]),
     "sparsemax_loss": (partial(s.sparsemax_loss, reduction="none"), [Z, CLASSES]),
     "offsets": (s.segment_softmax, [Z[:, 0], np.array([0, 5])]),
+    "key_lengths": (lambda q, n: s.attention(q, q, q, key_lengths=n), [Z.reshape(3, 1, 4, 2), np.array([2, 5, -1])]),
     "row without support": (partial(s.categorical, seed=1), [np.full((2, 3), -np.inf, "f4")]),
     "temperature": (lambda z, t: s.softmax(z, temperature=t), [Z, np.array([[1.0], [np.nan], [2.0], [np.nan]], "f4")]),
 }
@@ -197,6 +236,25 @@ def test_wrong_values_give_nan_or_minus_one(case: Any) -> None:
     assert bad.any()
     for f in (call, jax.jit(call)):
         np.testing.assert_allclose(f(*arrays), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("f", [s.attention, lambda *a, **k: s.attention_with_lse(*a, **k).lse], ids=["output", "lse"])
+def test_lengths_out_of_range(f: Any) -> None:
+    """The results and gradients of an entry with a wrong length are NaN. Those of the other entries are as before."""
+    q, right, wrong = jnp.asarray(Z.reshape(3, 1, 4, 2)) / 4, jnp.array([2, 4, 0]), jnp.array([2, 5, -1])
+
+    def call(q: Any, lengths: Any) -> Any:
+        return f(q, q, q, key_lengths=lengths)
+
+    def gradient(q: Any, lengths: Any) -> Any:
+        return jax.grad(lambda q: (call(q, lengths) ** 2).sum())(q)
+
+    for name in ("native", "reference"):
+        for of in (call, gradient):
+            with s.using(name):
+                found = jax.jit(partial(of))(q, wrong)
+                np.testing.assert_allclose(found[0], of(q, right)[0], rtol=1e-5, atol=1e-6)
+            assert np.isnan(found[1:]).all()
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "selected_log_softmax", "linear_cross_entropy", "entmax_loss"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,6 +17,12 @@ import softargmax
 Call = Callable[[Any, Callable[[Any], Any]], Any]
 """A function that returns an array. Its arguments are the scores, and a function that converts NumPy arrays to the
 library of the scores."""
+
+
+def enable_x64(mode: bool) -> Any:
+    """Return JAX's context manager of this name. Before JAX 0.6 it was in jax.experimental."""
+    jax = pytest.importorskip("jax")
+    return (jax if hasattr(jax, "typeof") else importlib.import_module("jax.experimental")).enable_x64(mode)
 
 
 def check(call: Call, z: np.ndarray, *, mapped: bool = True) -> None:

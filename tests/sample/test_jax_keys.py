@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.oracle.traced import enable_x64
 
 import softargmax as sa
 
 jax = pytest.importorskip("jax")
 jnp = pytest.importorskip("jax.numpy")
 
-enable_x64 = (jax if hasattr(jax, "typeof") else importlib.import_module("jax.experimental")).enable_x64  # JAX 0.6
 Z = np.random.default_rng(3).standard_normal((6, 40)).astype(np.float32) * 3
 EMISSIONS, TRANSITIONS = Z[:, :5], Z[:5, 5:10]
 DRAWS: dict[str, Any] = {
@@ -140,3 +139,10 @@ def test_tensors_take_keys() -> None:
     torch = pytest.importorskip("torch")
     key = jax.random.key(7)
     assert same(sa.categorical(torch.from_numpy(Z), seed=key), sa.categorical(Z, seed=seed_of(key)))
+
+
+def test_output_layers_draw_by_keys() -> None:
+    torch = pytest.importorskip("torch")
+    layer, h, key = sa.nn.FullSoftmax(3, 50), torch.ones(20, 3), jax.random.key(3)
+    assert torch.equal(layer.sample(h, seed=key), layer.sample(h, seed=seed_of(key)))
+    assert not torch.equal(layer.sample(h, seed=key), layer.sample(h, seed=jax.random.key(4)))

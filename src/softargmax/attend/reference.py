@@ -107,7 +107,16 @@ def _scores(of: Attention, start: int, length: int) -> tuple[Any, Any]:
     for x, factor in at.terms(options).values():
         wide = xp.astype(x, z.dtype)
         z = z + (xp.where(wide == -INF, 0.0, wide) if factor is None else wide * xp.astype(factor, z.dtype))
-    return xp.where(visible, z, -INF), visible
+    z, wrong = xp.where(visible, z, -INF), _wrong_lengths(of)
+    return z if wrong is None else z + xp.where(wrong, math.nan, 0.0), visible
+
+
+def _wrong_lengths(of: Attention) -> Any:
+    """Return True for lengths out of range. Their entries become NaN. None if all lengths were checked before."""
+    lengths = of.options.lengths
+    if lengths is None or check.inspectable(lengths):
+        return None
+    return (lengths < 0) | (lengths > of.scores[-1])
 
 
 class Places(NamedTuple):
@@ -142,7 +151,9 @@ def places(of: Attention, start: int, length: int) -> Places:
     """Return the positions for a part of the queries. The part begins at query `start` of all `length` queries."""
     xp, device, options = namespace(of.q), device_of(of.q), of.options
     queries, keys = of.scores[-2:]
-    count = keys if options.lengths is None else options.lengths
+    count, wrong = keys if options.lengths is None else options.lengths, _wrong_lengths(of)
+    if wrong is not None:
+        count = xp.where(wrong, keys, count)  # so that gradients are NaN, too
     place = xp.expand_dims(xp.arange(start, start + queries, device=device), axis=-1) + (count - length)
     return Places(place, xp.arange(keys, device=device), count)
 

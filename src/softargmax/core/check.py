@@ -31,6 +31,7 @@ from softargmax.core.arrays import (
     integer_dtype,
     is_strict,
     is_torch,
+    jax_of,
     kept_shape,
     kind_of,
     like,
@@ -190,7 +191,7 @@ def values_of(values: Any, z: Any, length: int) -> Any:
 
 
 def float_dtype(dtype: Any, z: Any) -> Any:
-    """The requested dtype of a result, as a dtype of z's library."""
+    """The requested dtype of a result, as a dtype of z's library. In JAX without 64-bit mode, float64 means float32."""
     xp = namespace(z)
     try:
         if isinstance(z.dtype, np.dtype):  # NumPy, and libraries that use its dtypes
@@ -204,7 +205,8 @@ def float_dtype(dtype: Any, z: Any) -> Any:
         library = xp.__name__.removeprefix("array_api_compat.")
         expected = f"{library}'s float16, bfloat16, float32 or float64, or its name"
         raise TypeError(f"dtype: expected {expected}, got {dtype!r}")
-    return requested
+    jax = jax_of(z)
+    return requested if jax is None else jax.dtypes.canonicalize_dtype(requested)
 
 
 def dtype_of_rows(dtype: Any, z: Any) -> Any:

@@ -23,6 +23,7 @@ from jax.interpreters import ad, mlir
 from softargmax.core import check, jax_rules, jax_vmap
 from softargmax.core.dispatch import requested_name
 from softargmax.core.jax_call import BFLOAT16, GIVEN, SHAPES, TARGET, array_at, ffi, given, text_of
+from softargmax.core.jax_rows import has_typed_axes
 from softargmax.core.jax_rules import (
     defined_jvp,
     defined_vjp,
@@ -81,7 +82,7 @@ class JaxOperation:
         arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in map(flat.__getitem__, places)]
         if all(map(_is_here, arrays)):  # the same as by `bind`, in 20 us less
             return self._eager(*arrays, static=static, first=first)
-        if any(map(_has_typed_axes, arrays)):
+        if any(map(has_typed_axes, arrays)):
             self.refuse_native()
             return list(self._jitted(self._define, static, first)(*arrays))
         found: list[Any] = self._call.bind(*arrays, static=static, first=first)
@@ -369,17 +370,6 @@ def _is_here(x: Any) -> bool:
         return False
     devices = x.devices() if hasattr(x, "devices") else ()  # constants of a program are NumPy arrays
     return len(devices) < 2 and all(device.platform == "cpu" for device in devices)
-
-
-def _has_typed_axes(x: Any) -> bool:
-    """True if the array's type says over which devices it is cut (explicit sharding, shard_map with check_vma).
-
-    JAX derives the types of results from those of arguments, for jax.numpy, but not for our primitives.
-    """
-    aval = jax.typeof(x) if hasattr(jax, "typeof") else None
-    mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
-    varying = getattr(getattr(aval, "manual_axis_type", aval), "varying", None) or getattr(aval, "vma", None)
-    return bool(varying) or any(kind.name == "Explicit" for kind in getattr(mesh, "axis_types", None) or ())
 
 
 @cache

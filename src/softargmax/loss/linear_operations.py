@@ -34,6 +34,8 @@ from softargmax.loss.results import Divergences, LinearDivergences, LinearLoss, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from softargmax.loss.reference_linear import Part
+
 OF_LAYER = {"h": "h", "w": "w", "bias": "b"}
 """The letters that stand for the arrays of a layer in `forms` and `to`."""
 
@@ -168,13 +170,13 @@ def _layer(i: LinearDivergence, whose: str) -> Layer:
     return Layer(h, w, bias)
 
 
-def _slope(i: LinearDivergence, g: LinearDivergences, whose: str, other: str) -> Callable[[Any, Any, slice], Any]:
+def _slope(i: LinearDivergence, g: LinearDivergences, whose: str, other: str) -> Callable[[Any, Any, Part], Any]:
     """Return a function that computes the gradient with respect to the scores of `whose`, for a part of the rows.
 
     The function takes the scores of `whose`, the scores of `other`, and the slice of the rows to which both belong.
     """
 
-    def slope(z: Any, other_z: Any, part: slice) -> Any:
+    def slope(z: Any, other_z: Any, part: Part) -> Any:
         where, beta = reference_linear.rows_of(i.where, part), reference_linear.beta_of(i.beta, part)
         scores = {whose: z, other: other_z}
         of = Divergence(**scores, where=where, beta=beta, axes=(1,), kind=i.kind, softcap=i.softcap)
@@ -183,7 +185,7 @@ def _slope(i: LinearDivergence, g: LinearDivergences, whose: str, other: str) ->
     return slope
 
 
-def _with_scores_of(other: Layer, slope: Callable[[Any, Any, slice], Any]) -> Callable[[Any, slice], Any]:
+def _with_scores_of(other: Layer, slope: Callable[[Any, Any, Part], Any]) -> Callable[[Any, Part], Any]:
     """Return a function of z and part that computes the scores of the other layer and passes them to `slope`."""
     return lambda z, part: slope(z, reference_linear.product(reference_linear.part_of(other, part)), part)
 

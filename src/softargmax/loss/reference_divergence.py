@@ -23,6 +23,7 @@ from softargmax.loss.reference_linear import beta_of, by_parts, part_of, product
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale
     from softargmax.loss.arguments import LinearDivergence
+    from softargmax.loss.reference_linear import Part
 
 
 @np.errstate(all="ignore")
@@ -59,7 +60,7 @@ def linear_divergence(i: LinearDivergence) -> Any:
     """Return the divergence of every row. The scores of the two layers are computed for a few rows at a time."""
     student, teacher = Layer(i.h_student, i.w_student, i.bias_student), Layer(i.h_teacher, i.w_teacher, i.bias_teacher)
 
-    def rows(z: Any, part: slice) -> Any:
+    def rows(z: Any, part: Part) -> Any:
         other = product(part_of(teacher, part))
         return divergence(z, other, rows_of(i.where, part), beta_of(i.beta, part), (1,), i.kind, i.softcap)
 

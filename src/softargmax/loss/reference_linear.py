@@ -3,18 +3,19 @@
     dh = dz W        dW = dz^T h        db = sum dz
 
 The array library computes the matrix products, in the dtype of the inputs (float32 for half precision). The losses are
-computed by reference.py. Only NumPy arrays, and torch tensors that record no derivative, are split into parts (`cut` in
-core/row_chunks.py). Otherwise all rows are computed at once.
+computed by reference.py. Only NumPy arrays, torch tensors that record no derivative (`cut` in core/row_chunks.py), and
+JAX arrays of a program (core/jax_rows.py) are split into parts. Otherwise all rows are computed at once.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softargmax.core.arrays import device_of, dtype_name, is_torch, namespace
+from softargmax.core.arrays import device_of, dtype_name, is_torch, kind_of, namespace
 from softargmax.core.loss_reduction import total_weight
 from softargmax.core.products import biased, finite
 from softargmax.core.row_chunks import SIZE, cut
@@ -25,8 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from softargmax.core.jax_rows import Part as RowsOfGroups
     from softargmax.loss.arguments import Layer, LinearCrossEntropy, LinearTerms, LossOptions
     from softargmax.loss.results import CrossEntropyTerms
+
+    Part = slice | RowsOfGroups
 
 PARTS = 768
 """The approximate number of parts into which the rows are split. Each part has at least one row.
@@ -35,6 +39,11 @@ Measured for torch tensors with 1024 x 8192 scores and D = 16: with 768 parts, t
 memory at once. With 192 parts it has 27 to 45 %, because malloc does not reuse the memory of a part. Both take the same
 time. Every part reads W and adds to dW. A layer with larger D is therefore split into fewer parts, but into at
 least 192.
+"""
+PARTS_OF_PROGRAM = 192
+"""The approximate number of parts in a program of XLA for CPUs.
+
+XLA stores about 16 arrays of the size of the scores of a part, for a loss with all options and its gradients.
 """
 ON_DEVICE = 1 << 26
 """The approximate number of scores of a part on a device, which needs large products."""
@@ -59,7 +68,7 @@ def linear_cross_entropy_vjp(of: LinearCrossEntropy, g: Any, to: str) -> tuple[A
     """Return g times the gradients of the loss with respect to the arrays that `to` names."""
     seed = seed_of(of, g)
 
-    def slope(z: Any, part: slice) -> Any:
+    def slope(z: Any, part: Part) -> Any:
         return reference.gradient(
             z, (rows_of(seed, part), None, None, None), options_of_rows(of.options, part), CLASSES
         )
@@ -79,7 +88,7 @@ def linear_terms_vjp(of: LinearTerms, g_loss: Any, g_lse: Any, g_entropy: Any, g
     """Return the gradients with respect to the arrays that `to` names, for incoming gradients of the four terms."""
     seeds = [None if g is None else g[:, None] for g in (g_loss, g_lse, g_entropy, g_z)]
 
-    def slope(z: Any, part: slice) -> Any:
+    def slope(z: Any, part: Part) -> Any:
         return reference.gradient(z, [rows_of(g, part) for g in seeds], options_of_rows(of.options, part), CLASSES)
 
     return layer_vjp(slope, of.layer, (of.options, *seeds), to)
@@ -134,22 +143,29 @@ def _without_autocast(like: Any) -> AbstractContextManager[Any]:
 
 
 def layer_vjp(
-    slope: Callable[[Any, slice], Any], layer: Layer, operands: Sequence[Any], forms: str
+    slope: Callable[[Any, Part], Any], layer: Layer, operands: Sequence[Any], forms: str
 ) -> tuple[Any, Any, Any]:
     """Return dz W, dz^T h and sum dz for dz = slope(scores, part). Results not named in `forms` have shape (0,)."""
     h, w, _ = layer
     xp, none = namespace(h), reference.no_array(h)
     safe_w = finite(w) if "h" in forms else none
-    dh, dw, db = none, none, none
-    for part in parts(layer, operands):
+
+    def gradients(part: Part) -> Iterator[Any]:
         hidden = rows_of(h, part)
         dz = slope(product(layer._replace(h=hidden)), part)
-        if "h" in forms:
-            dh = _placed(dh, times(dz, safe_w), part, h.shape[0])
-        if "w" in forms:
-            dw = _added(dw, times(xp.permute_dims(dz, (1, 0)), finite(hidden)))
-        if "b" in forms:
-            db = _added(db, xp.sum(dz, axis=0))
+        dz = dz if isinstance(part, slice) else part.once(dz)
+        yield times(dz, safe_w) if "h" in forms else none
+        yield times(xp.permute_dims(dz, (1, 0)), finite(hidden)) if "w" in forms else none
+        yield xp.sum(dz, axis=0) if "b" in forms else none
+
+    over_parts = _loop(layer, operands)
+    if over_parts is not None:
+        dh, (dw, db) = over_parts(lambda part: (next(found := gradients(part)), [*found]))
+        return dh, dw, db
+    dh, dw, db = none, none, none
+    for part in parts(layer, operands):
+        found = gradients(part)
+        dh, dw, db = _placed(dh, next(found), part, h.shape[0]), _added(dw, next(found)), _added(db, next(found))
     return dh, dw, db
 
 
@@ -160,14 +176,14 @@ def _added(total: Any, term: Any) -> Any:
     return total
 
 
-def _placed(whole: Any, found: Any, part: slice, rows: int) -> Any:
+def _placed(whole: Any, found: Any, part: Part, rows: int) -> Any:
     """Write the rows of a part into the array of all rows. Allocate that array at the first part.
 
     With a list of small results, one per part, malloc would place each result between two large temporary arrays. It
     could then not reuse the memory of these arrays. With such a list, 4096 rows of 8192 classes take 140 MiB, which is
     more than the scores. With one array they take 28 MiB.
     """
-    if found.shape[0] == rows:
+    if found.shape[0] in (0, rows):
         return found
     if whole.shape == (0,):
         whole = namespace(found).empty((rows, *found.shape[1:]), dtype=found.dtype, device=device_of(found))
@@ -179,8 +195,11 @@ def _placed(whole: Any, found: Any, part: slice, rows: int) -> Any:
 
 
 @np.errstate(all="ignore")
-def by_parts(rows: Callable[[Any, slice], Any], layer: Layer, operands: Sequence[Any]) -> Any:
+def by_parts(rows: Callable[[Any, Part], Any], layer: Layer, operands: Sequence[Any]) -> Any:
     """Call rows(scores, part) for every part, and join the results. They are arrays, or named tuples of arrays."""
+    over_parts = _loop(layer, operands)
+    if over_parts is not None:
+        return over_parts(lambda part: (rows(product(part_of(layer, part)), part), []))[0]
     xp, size = namespace(layer.h), layer.h.shape[0]
     whole: list[Any] = []
     found: Any = None
@@ -190,6 +209,17 @@ def by_parts(rows: Callable[[Any, slice], Any], layer: Layer, operands: Sequence
         whole = whole or [reference.no_array(layer.h)] * len(each)
         whole = [_placed(*both, part, size) for both in zip(whole, each, strict=True)]
     return type(found)(*whole) if isinstance(found, tuple) else whole[0]
+
+
+def _loop(layer: Layer, operands: Sequence[Any]) -> Callable[..., Any] | None:
+    """Return the function that computes the parts in a program of JAX, or None to compute them one by one here."""
+    if kind_of(layer.h) != "jax":
+        return None
+    from softargmax.core.jax_rows import over_parts, step_of
+
+    rows, classes = layer.h.shape[0], layer.w.shape[0]
+    step = step_of((layer, operands), (rows, classes), (SIZE, PARTS_OF_PROGRAM), ON_DEVICE)
+    return partial(over_parts, rows=rows, step=step) if step else None
 
 
 def parts(layer: Layer, operands: Sequence[Any]) -> Iterator[slice]:
@@ -211,25 +241,25 @@ def _is_plain(x: Any) -> bool:
     return x is None or isinstance(x, int | float)
 
 
-def part_of(layer: Layer, part: slice) -> Layer:
+def part_of(layer: Layer, part: Part) -> Layer:
     """Return the layer for a part of the rows."""
     return layer._replace(h=rows_of(layer.h, part))
 
 
-def options_of_rows(options: LossOptions, part: slice) -> LossOptions:
+def options_of_rows(options: LossOptions, part: Part) -> LossOptions:
     """Return the options for a part of the rows."""
     target = rows_of(options.target, part)
     probabilities, where = rows_of(options.probabilities, part), rows_of(options.where, part)
     return options._replace(target=target, probabilities=probabilities, where=where, beta=beta_of(options.beta, part))
 
 
-def beta_of(beta: Scale, part: slice) -> Scale:
+def beta_of(beta: Scale, part: Part) -> Scale:
     """Return beta for a part of the rows."""
     return beta if isinstance(beta.hi, float) else Scale(*(rows_of(x, part) for x in beta))
 
 
-def rows_of(array: Any, part: slice) -> Any:
+def rows_of(array: Any, part: Part) -> Any:
     """Return a part of the rows of an array. A single row, which counts for all rows, is returned unchanged."""
     if array is None or array.shape[0] == 1 or part == slice(0, array.shape[0]):
         return array
-    return array[part, ...]
+    return array[part, ...] if isinstance(part, slice) else part.rows_of(array)

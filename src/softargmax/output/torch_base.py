@@ -16,7 +16,7 @@ from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE, REDUCTIONS, in_range
 from softargmax.core.torch_modules import one_call
 from softargmax.core.torch_operation import register
-from softargmax.core.types import Generator, Integers
+from softargmax.core.types import Generator, Integers, Seed
 from softargmax.output.counts import at_least
 from softargmax.sample import categorical
 
@@ -183,7 +183,7 @@ class OutputLayer(nn.Module, ABC):
     def sample(
         self,
         hidden: Tensor,
-        seed: int | None = None,
+        seed: Seed | None = None,
         *,
         stream: Integers | None = None,
         generator: Generator | None = None,
