@@ -237,7 +237,7 @@ def forward_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
     elif wide <= 128:
         m, n, warps, stages = 128, 64, 8, 3
     else:
-        m, n, warps, stages = 128, 64, 8, 2
+        m, n, warps, stages = 128, 32, 8, 2
     return m, warps, {"M": m, "N": n, "STAGES": stages}
 
 
@@ -270,7 +270,7 @@ def backward_tiles(named: dict[str, Any]) -> list[tuple[int, int, dict[str, Any]
     if named["q"].dtype == torch.float32:
         sizes = ((32, 32, 8, 2), (32 if wide <= 64 else 16, 32, 8, 2))
     elif special(named):
-        sizes = ((64, 32, 8, 2), (64 if wide <= 128 else 32, 32, 8, 2))
+        sizes = ((64 if wide <= 128 else 32, 32, 8, 2), (64 if wide <= 128 else 32, 32, 8, 2))
     elif wide <= 64:
         sizes = ((128, 64, 8, 3), (64, 128, 8, 2))
     elif wide <= 128:
