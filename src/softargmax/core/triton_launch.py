@@ -24,6 +24,7 @@ PART = 1 << 13
 STRIDED = 1 << 9
 """The longest row that is read with a stride. Blocks of 16 such rows fit into registers."""
 _WARPS = 16
+_MOST_WARPS = 32
 _SHORT_WARPS = 4
 RUNTIME = ("count", "parts", "each", "tasks", "ahead", "ignore_index", "heads", "group", "queries", "keys", "left",
            "right", "tiles")  # fmt: skip
@@ -213,6 +214,11 @@ def parts_of(rows: Rows, like: Tensor, *, writes: bool) -> Block:
     }  # fmt: skip
     programs = tasks * (2 * total + ahead if writes else total) if turns else total
     return Block((programs,), LONG_WARPS, named)
+
+
+def wider(tile: Block, times: int) -> Block:
+    """A block with more warps, which have fewer scores per thread: for options that need registers."""
+    return tile._replace(warps=min(times * tile.warps, _MOST_WARPS))
 
 
 _compiled: dict[Any, Any] = {}

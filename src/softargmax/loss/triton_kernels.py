@@ -18,6 +18,7 @@ import triton.language as tl
 
 from softargmax.core.arrays import row_shape
 from softargmax.core.triton_launch import (
+    ELEMENTS,
     PART,
     RUNTIME,
     Block,
@@ -28,6 +29,7 @@ from softargmax.core.triton_launch import (
     launch_rows,
     parts_of,
     served,
+    wider,
 )
 from softargmax.core.triton_math import INF
 from softargmax.core.triton_rows import (
@@ -502,13 +504,13 @@ def _choose(
     named |= {"MASKED": "where" in given, "WEIGHTED": "weight" in given, "GRADIENT": "gradient" in given}
     named["VECTOR"] = 16 // given["z"].dtype.itemsize
     if rows.scores <= PART:
-        return loss_rows, _wider(block(rows), smooth), named
+        tile = block(rows)
+        tight = fast and "gradient" in given and tile.named["SCORES"] == ELEMENTS
+        return loss_rows, wider(tile, 2 if smooth or tight else 1), named
     tile = parts_of(rows, given["z"], writes="gradient" in given)
     states = tile.named["r_parts"]
     named["sums"] = states.new_empty((4, *states.shape)) if smooth else states
-    return loss_parts, _wider(tile, "where" in given or smooth or beta > 0), named
-
-
-def _wider(tile: Block, needed: bool) -> Block:
-    """A block with half as many scores per thread, for options that need registers."""
-    return tile._replace(warps=min(2 * tile.warps, 32)) if needed else tile
+    if smooth and "weight" in given:  # more warps would have too few registers
+        tile.named["STAGES"] = 1
+        return loss_parts, tile, named
+    return loss_parts, wider(tile, 2 if "where" in given or smooth or beta > 0 else 1), named

@@ -23,6 +23,7 @@ from softargmax.core.triton_launch import (
     launch_rows,
     parts_of,
     served,
+    wider,
 )
 from softargmax.core.triton_math import INF
 from softargmax.core.triton_rows import (
@@ -358,8 +359,10 @@ def _choose(rows: Rows, *, what: int, beta: int, fast: bool) -> tuple[Any, Block
     named |= {"beta_o": named["hi_o"], "beta_i": named["hi_i"], "WHAT": what, "BETA": beta, "FAST": fast}
     named |= {"MASKED": "where" in given, "LSE": "lse" in given, "VECTOR": 16 // given["z"].dtype.itemsize}
     if rows.scores <= REGISTERS:
-        return whole_rows, block(rows), named
-    return long_rows, parts_of(rows, given["z"], writes=not reduces), named
+        tile = block(rows)
+        many = beta > 0 and tile.named["SCORES"] == REGISTERS  # 16 warps would have too few registers
+        return whole_rows, tile._replace(warps=8) if many else tile, named
+    return long_rows, wider(parts_of(rows, given["z"], writes=not reduces), 2 if beta else 1), named
 
 
 # --- derivatives ------------------------------------------------------------------------------------------------------

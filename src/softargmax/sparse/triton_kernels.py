@@ -263,7 +263,7 @@ def _solve(operation: Any, i: Any, r: Any, **results: Tensor | None) -> None:
     named |= {"MAP": map_of, "SCALED": scaling(i.beta, i.alpha, fast), "MASKED": i.where is not None, "P": p}
     named |= {"TAU": results.get("tau") is not None, "SUPPORT": results.get("support") is not None}
     named |= {"FAST": fast, "VECTOR": 16 // i.z.dtype.itemsize}
-    tile = tile_of(rows, is_heavy(named), fast)
+    tile = tile_of(rows, is_heavy(named))
     launch(long_rows if "parts" in tile.named else whole_rows, tile, **named)
     rows.finish()
 
@@ -298,18 +298,17 @@ def is_heavy(named: dict[str, Any]) -> bool:
     return named["MAP"] == GENERAL.value or named["MASKED"] or named["SCALED"] == PAIR.value
 
 
-def tile_of(rows: Rows, heavy: bool, fast: bool, most: int = REGISTERS) -> Block:
+def tile_of(rows: Rows, heavy: bool, most: int = REGISTERS) -> Block:
     """The block of a kernel, with `parts` if one program goes through all parts of a row.
 
-    A thread has 32 scores. A thread of a heavy kernel has 16 or, for float32 scores of a part, 8. `most` is the length
-    of the longest row in registers.
+    A thread has 32 scores, and a thread of a heavy kernel 16. `most` is the length of the longest row in registers.
     """
     part = PART // 2 if heavy else PART
     if rows.scores <= min(most, part if heavy else REGISTERS):
         tile = block(rows)
         return tile._replace(warps=2 * tile.warps) if heavy else tile
     named = {"parts": triton.cdiv(rows.scores, part), "SCORES": part, "WHOLE": rows.scores % part == 0}
-    return Block((rows.total,), PART // ELEMENTS * (1 if fast or not heavy else 2), named)
+    return Block((rows.total,), PART // ELEMENTS, named)
 
 
 # --- derivatives ------------------------------------------------------------------------------------------------------
@@ -414,8 +413,7 @@ def entmax_vjp(i: Any, r: Any) -> None:
     rows = rows_of(i.axes, ("out",), p=i.p, tau=i.tau, g=i.g, out=out)
     named = rows.named(aligned=("p", "g", "out")) | order(i.alpha)
     named |= {"MAP": map_of, "FAST": out.dtype.itemsize == 2, "VECTOR": 16 // i.p.dtype.itemsize}
-    tile = tile_of(
-        rows, map_of == GENERAL.value, named["FAST"], REGISTERS if map_of == LINEAR.value or named["FAST"] else PART
-    )
+    longest = REGISTERS if map_of == LINEAR.value or named["FAST"] else PART
+    tile = tile_of(rows, map_of == GENERAL.value, longest)
     launch(long_rows_vjp if "parts" in tile.named else whole_rows_vjp, tile, **named)
     rows.finish()
