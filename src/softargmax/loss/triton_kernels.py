@@ -506,7 +506,7 @@ def _choose(
     if rows.scores <= PART:
         tile = block(rows)
         tight = fast and "gradient" in given and tile.named["SCORES"] == ELEMENTS
-        return loss_rows, wider(tile, 2 if smooth or tight else 1), named
+        return loss_rows, wider(tile, 2 if tight or (smooth and "weight" not in given) else 1), named
     tile = parts_of(rows, given["z"], writes="gradient" in given)
     states = tile.named["r_parts"]
     named["sums"] = states.new_empty((4, *states.shape)) if smooth else states

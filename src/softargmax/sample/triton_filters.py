@@ -494,7 +494,8 @@ def run(i: Any, *, marks: Tensor | None = None, size: Tensor | None = None) -> d
     named |= {"VECTOR": vector, "ONE": one, "SCORES": block, "LANES": block // vector}
     named["STAGES"] = 2 if named["TOP_K"] and not (one or named["TOP_P"]) else 1  # 2 for masses would spill
     named["unit"] = 2.0 ** -scores.bit_length()
-    two = named["TOP_K"] and named["TOP_P"]  # two searches need more registers
-    warps = block // (512 if two and one else 256)
-    launch(filter_rows, Block((rows,), min(max(1, warps), 8 if two else 16), {}), **named)
+    two = named["TOP_K"] and named["TOP_P"]  # two searches need more registers: 8 warps, or 16 with other filters
+    warps = block // (512 if two and block < LIST else 256)
+    most = 8 if two and not named["PER"] else 16
+    launch(filter_rows, Block((rows,), min(max(1, warps), most), {}), **named)
     return found

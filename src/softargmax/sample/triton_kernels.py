@@ -376,5 +376,5 @@ def draw(i: Any, index: Tensor, logprob: Tensor | None = None, **found: Tensor) 
     named |= {"KEPT": "edge" in found, "LOGPROB": logprob is not None, "count": pairs, "draws": i.draws}
     launch(draw_rows, tiles(z, pairs), **named)
     again = {"PAIRS": PAIRS, "SCORES": BLOCK, "parts": cdiv(z.shape[1], BLOCK)}
-    warps = WARPS if named["BETA"] == 0 else WARPS // 2  # distances with beta need registers
+    warps = WARPS if named["BETA"] == 0 else 4 * WARPS  # distances with beta need registers
     launch(draw_again, Block((cdiv(pairs, PAIRS),), warps, again), **named)

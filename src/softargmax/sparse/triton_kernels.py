@@ -25,6 +25,7 @@ from softargmax.core.triton_launch import (
     launch,
     rows_of,
     served,
+    wider,
 )
 from softargmax.core.triton_math import INF, f32, f64
 from softargmax.core.triton_rows import load_beta, load_scores, offsets, store_block
@@ -263,7 +264,7 @@ def _solve(operation: Any, i: Any, r: Any, **results: Tensor | None) -> None:
     named |= {"MAP": map_of, "SCALED": scaling(i.beta, i.alpha, fast), "MASKED": i.where is not None, "P": p}
     named |= {"TAU": results.get("tau") is not None, "SUPPORT": results.get("support") is not None}
     named |= {"FAST": fast, "VECTOR": 16 // i.z.dtype.itemsize}
-    tile = tile_of(rows, is_heavy(named))
+    tile = tile_of(rows, named)
     launch(long_rows if "parts" in tile.named else whole_rows, tile, **named)
     rows.finish()
 
@@ -295,20 +296,23 @@ def scaling(beta: Any, alpha: float, fast: bool) -> int:
 
 def is_heavy(named: dict[str, Any]) -> bool:
     """True for options that need many registers."""
-    return named["MAP"] == GENERAL.value or named["MASKED"] or named["SCALED"] == PAIR.value
+    return named["MAP"] == GENERAL.value or named.get("MASKED", False) or named.get("SCALED") == PAIR.value
 
 
-def tile_of(rows: Rows, heavy: bool, most: int = REGISTERS) -> Block:
+def tile_of(rows: Rows, named: dict[str, Any], most: int = REGISTERS) -> Block:
     """The block of a kernel, with `parts` if one program goes through all parts of a row.
 
-    A thread has 32 scores, and a thread of a heavy kernel 16. `most` is the length of the longest row in registers.
+    A thread has 32 scores, and a thread of a heavy kernel 16 or, for float32 scores and other orders, 8. `most` is the
+    length of the longest row in registers.
     """
+    heavy = is_heavy(named)
     part = PART // 2 if heavy else PART
     if rows.scores <= min(most, part if heavy else REGISTERS):
         tile = block(rows)
-        return tile._replace(warps=2 * tile.warps) if heavy else tile
-    named = {"parts": triton.cdiv(rows.scores, part), "SCORES": part, "WHOLE": rows.scores % part == 0}
-    return Block((rows.total,), PART // ELEMENTS, named)
+        return wider(tile, 2) if heavy else tile
+    numbers = {"parts": triton.cdiv(rows.scores, part), "SCORES": part, "WHOLE": rows.scores % part == 0}
+    tile = Block((rows.total,), PART // ELEMENTS, numbers)
+    return wider(tile, 2) if named["MAP"] == GENERAL.value and not named["FAST"] else tile
 
 
 # --- derivatives ------------------------------------------------------------------------------------------------------
@@ -414,6 +418,6 @@ def entmax_vjp(i: Any, r: Any) -> None:
     named = rows.named(aligned=("p", "g", "out")) | order(i.alpha)
     named |= {"MAP": map_of, "FAST": out.dtype.itemsize == 2, "VECTOR": 16 // i.p.dtype.itemsize}
     longest = REGISTERS if map_of == LINEAR.value or named["FAST"] else PART
-    tile = tile_of(rows, map_of == GENERAL.value, longest)
+    tile = tile_of(rows, named, longest)
     launch(long_rows_vjp if "parts" in tile.named else whole_rows_vjp, tile, **named)
     rows.finish()

@@ -19,7 +19,6 @@ from softargmax.core.triton_state import any_of, is_limit, marked, row_sum, top_
 from softargmax.sparse import loss_operations
 from softargmax.sparse.triton_kernels import (
     inverse_of_total,
-    is_heavy,
     kind_of,
     order,
     scaling,
@@ -245,7 +244,7 @@ def entmax_loss(i: Any, r: Any) -> None:
     named = rows.named("where", aligned=("z",)) | _options(i) | _saved(i, rows, roots)
     named |= {"ROOTS": roots is not None, "VECTOR": 16 // i.z.dtype.itemsize}
     most = PART // 4 if named["MAP"] == GENERAL.value else PART
-    tile = tile_of(rows, is_heavy(named), most)
+    tile = tile_of(rows, named, most)
     launch(loss_parts if "parts" in tile.named else loss_rows, tile, **named)
     rows.finish()
 
@@ -258,7 +257,7 @@ def entmax_loss_vjp(i: Any, r: Any) -> None:
         return
     rows = _rows_of(i.of, ("out",), g=i.g, out=out)
     named = rows.named("where", aligned=("z", "out")) | _options(i.of) | _saved(i.of, rows, i.roots)
-    tile = tile_of(rows, is_heavy(named), PART)
+    tile = tile_of(rows, named, PART)
     parts = tile.named.get("parts", 1)
     tile = Block((tile.grid[0] * parts,), tile.warps, {"ROWS": 1} | tile.named | {"parts": parts})
     launch(loss_vjp, tile, **named)
