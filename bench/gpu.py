@@ -1,15 +1,17 @@
 """Time the CUDA kernels on the GPU of this machine, beside torch, torch.compile and Liger-Kernel, and check their bits.
 
-    python -m bench.gpu            3 minutes; writes bench/results/gpu.json
+    python -m bench.gpu            6 minutes; writes bench/results/gpu.json
 
 A time is the median of many calls, with an empty cache before each. The limit of a call is its traffic divided by the
 speed of a copy on the same GPU. The bits of 200 rows of each length are compared over batches of other sizes, other
-strides and a second run. tools/gpu_run.sh runs the tests first.
+strides and a second run. bench/gpu_<room>.py has the calls of the other rooms, which run inside `using("triton")`.
+tools/gpu_run.sh runs the tests first.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -35,6 +37,7 @@ SHAPES = ((1 << 20, 128), (131072, 1000), (131072, 1024), (32768, 4096), (16384,
 FEW = ((64, 4096), (64, 131072), (1, 131072), (1, 1 << 22))
 DTYPES = (torch.float32, torch.bfloat16)
 WORKERS = 14
+ROOMS = ("linear", "sparse", "sample", "attend")
 
 
 def scores(rows: int, classes: int, dtype: torch.dtype) -> torch.Tensor:
@@ -85,6 +88,24 @@ def prepare(worker: int) -> None:
         z, target = scores(64, classes, dtype), torch.zeros(64, dtype=torch.int64, device="cuda")
         for _, ours, _theirs in calls(z, target).values():
             ours()
+    with sa.using("triton"):
+        for room in ROOMS:
+            importlib.import_module(f"bench.gpu_{room}").prepare(worker, WORKERS)
+
+
+def of_rooms() -> dict[str, list[dict[str, Any]]]:
+    """The times of the other rooms. An error of a room is kept in place of its times."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for room in ROOMS:
+        found[room] = []
+        try:
+            with sa.using("triton"):
+                for line in importlib.import_module(f"bench.gpu_{room}").lines():
+                    print(line, flush=True)
+                    found[room].append(line)
+        except (RuntimeError, AssertionError) as error:
+            found[room].append({"error": str(error)})
+    return found
 
 
 def bits() -> dict[str, int]:
@@ -202,6 +223,7 @@ def main() -> None:
         save()
         print(line, flush=True)
     save(rows_of_200_with_other_bits=bits())
+    save(rooms=of_rooms())
     save(peers=peers())
     print(json.dumps({key: results[key] for key in ("machine", "overhead_us", "rows_of_200_with_other_bits", "peers")}))
 

@@ -1,14 +1,10 @@
 """Time the CUDA kernels of the sparse maps, beside the entmax package and torch.
 
-    python -m bench.gpu_sparse           1 minute on a GPU
-
 Times are medians, with an empty cache before each call. tests/triton/test_device_sparse.py checks the results.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -126,15 +122,3 @@ def prepare(worker: int, workers: int, device: str = "cuda") -> None:
         sa.entmax(z, alpha)
         sa.entmax_loss(ours, z.argmax(1), alpha).backward()
         sa.entmax_loss(z, z.argmax(1), alpha)
-
-
-def main() -> None:
-    """Print the times."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    with sa.using("triton"):
-        for line in lines():
-            print(json.dumps(line), flush=True)
-
-
-if __name__ == "__main__":
-    main()
