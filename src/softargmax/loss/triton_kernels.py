@@ -37,7 +37,6 @@ from softargmax.core.triton_rows import (
     exact_rest,
     is_last,
     load_beta,
-    load_block,
     load_number,
     load_scores,
     load_state,
@@ -72,45 +71,21 @@ from softargmax.core.triton_state import (
     top_of,
 )
 from softargmax.loss import operations, reference
-from softargmax.loss.triton_formulas import factors_of, finished, loss_of, slopes, smoothing_sums
+from softargmax.loss.triton_formulas import (
+    factors_of,
+    finished,
+    load_of_target,
+    load_target,
+    load_weights,
+    loss_of,
+    slopes,
+    smoothing_sums,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from softargmax.loss.arguments import LossOptions
-
-
-@triton.jit
-def load_target(target, at, exists, scores, ignore_index):
-    """The class of each row, and whether the row is ignored or its class is out of range."""
-    t = tl.load(target + at, mask=exists, other=0)
-    ignored = t == ignore_index
-    return t, ignored, ~ignored & ((t < 0) | (t >= scores))
-
-
-@triton.jit
-def load_of_target(
-    z, at, where, where_at, weight, weight_at, exists, ignored, sign, MASKED: tl.constexpr, WEIGHTED: tl.constexpr
-):
-    """The score and the weight of each row's class. The score is -inf outside the support."""
-    x_t = tl.load(z + at, mask=exists, other=0.0).to(tl.float32) * sign
-    x_t = tl.where(ignored, 0.0, x_t)
-    if MASKED:
-        x_t = tl.where(tl.load(where + where_at, mask=exists, other=0) != 0, x_t, -INF)
-    w_t = tl.full(sign.shape, 1.0, tl.float32)
-    if WEIGHTED:
-        w_t = tl.load(weight + weight_at, mask=exists, other=0.0).to(tl.float32)
-    return x_t, w_t
-
-
-@triton.jit
-def load_weights(weight, at, inside, WEIGHTED: tl.constexpr, PIECES: tl.constexpr = 1):
-    """The weights of a block of scores, or 1."""
-    if WEIGHTED:
-        w = load_block(weight, at, inside, 0.0, PIECES, False).to(tl.float32)
-    else:
-        w = tl.full([1, 1], 1.0, tl.float32)
-    return w
 
 
 @triton.jit

@@ -23,31 +23,18 @@ from softargmax.core.triton_launch import RUNTIME, Block, launch
 from softargmax.core.triton_math import INF, LARGEST, exp_term, f32, log1p64, log64
 from softargmax.core.triton_rows import load_scores, offsets
 from softargmax.core.triton_state import row_sum
-from softargmax.sample.triton_scores import beta_per_row, distance64, scores_of
+from softargmax.sample.triton_scores import beta_per_row, distance64, place_of, score_at, scores_of
 
 LIST = 4096
 """Scores of a block, and the most scores of a list."""
 NAMES = ("top_k", "top_p", "min_p", "epsilon", "eta")
-_SMALLEST, _LARGEST = tl.constexpr(-(1 << 31)), tl.constexpr((1 << 31) - 1)
+_LARGEST = tl.constexpr((1 << 31) - 1)
 _MAGIC = tl.constexpr(float.fromhex("0x1.8p+23") + 127.0 + 62.0)
 _ALL = tl.constexpr((1 << 31) - 1)
 _LINEAR = tl.constexpr(8)
 
 
 # --- scores and their order -------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def place_of(x):
-    """Whole numbers in the order of scores. -0 and 0 have the same number."""
-    bits = x.to(tl.int32, bitcast=True)
-    return tl.where(bits < 0, _SMALLEST - bits, bits)
-
-
-@triton.jit
-def score_at(place):
-    """The score with the number `place`."""
-    return tl.where(place < 0, _SMALLEST - place, place).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""The rows of a call in Triton: scores, beta, and distances in float64, which draws and filters share."""
+"""The rows of a call in Triton, for draws and filters: scores and their order, beta, and distances in float64."""
 
 from __future__ import annotations
 
@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 
 STRIDED = 1 << 9
 """Longer rows whose scores are not next to each other in memory are copied."""
+_SMALLEST = tl.constexpr(-(1 << 31))
+
+
+@triton.jit
+def place_of(x):
+    """Whole numbers in the order of scores. -0 and 0 have the same number."""
+    bits = x.to(tl.int32, bitcast=True)
+    return tl.where(bits < 0, _SMALLEST - bits, bits)
+
+
+@triton.jit
+def score_at(place):
+    """The score with the number `place`."""
+    return tl.where(place < 0, _SMALLEST - place, place).to(tl.float32, bitcast=True)
 
 
 @triton.jit

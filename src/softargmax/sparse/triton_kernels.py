@@ -302,8 +302,8 @@ def is_heavy(named: dict[str, Any]) -> bool:
 def tile_of(rows: Rows, named: dict[str, Any], most: int = REGISTERS) -> Block:
     """The block of a kernel, with `parts` if one program goes through all parts of a row.
 
-    A thread has 32 scores, and a thread of a heavy kernel 16 or, for float32 scores and other orders, 8. `most` is the
-    length of the longest row in registers.
+    A thread has 32 scores, and a thread of a heavy kernel 16 or, for a part and other orders, 8. `most` is the length
+    of the longest row in registers.
     """
     heavy = is_heavy(named)
     part = PART // 2 if heavy else PART
@@ -312,7 +312,7 @@ def tile_of(rows: Rows, named: dict[str, Any], most: int = REGISTERS) -> Block:
         return wider(tile, 2) if heavy else tile
     numbers = {"parts": triton.cdiv(rows.scores, part), "SCORES": part, "WHOLE": rows.scores % part == 0}
     tile = Block((rows.total,), PART // ELEMENTS, numbers)
-    return wider(tile, 2) if named["MAP"] == GENERAL.value and not named["FAST"] else tile
+    return wider(tile, 2) if named["MAP"] == GENERAL.value else tile
 
 
 # --- derivatives ------------------------------------------------------------------------------------------------------
