@@ -6,6 +6,7 @@ The same command runs the edge table and the accuracy tests of the rooms with th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,7 +25,7 @@ import torch
 from softargmax.core import triton_launch
 from softargmax.core.scale import UNIT
 from softargmax.loss import operations as losses
-from softargmax.normalize import operations
+from softargmax.normalize import operations, triton_kernels
 
 LONG = 16400  # two parts, and one with 16 scores
 INF, NAN = float("inf"), float("nan")
@@ -251,6 +252,24 @@ def test_out_dtype_and_other_axes() -> None:
         assert ulp_error(sa.softmax(z, axis=axis).numpy(), expected).max() <= 3
     narrow = sa.softmax(z.bfloat16(), dtype=torch.float32)
     assert ulp_error(narrow.numpy(), definition(sa.softmax, z.bfloat16())).max() <= 3
+
+
+def test_a_repeated_launch_passes_the_tensors_and_numbers_of_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[dict[str, Any]] = []
+    names = triton_kernels.whole_rows.arg_names
+    compiled = defaultdict(lambda: lambda *found: passed.append(dict(zip(names, found, strict=True))))
+    monkeypatch.setattr(triton_launch, "launch", lambda *_a, **_k: compiled)
+    monkeypatch.setattr(triton_launch, "_repeated", {})
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    z = scores(3, 8)
+    sa.softmax(z, out=z, temperature=2.0)  # the first call has the same tensor twice
+    other, out = scores(3, 8, seed=1), torch.empty(3, 8)
+    sa.softmax(other, out=out, temperature=4.0)
+    sa.softmax(other[:2], out=out[:2])  # another layout, so it is not a repeated launch
+    (found,) = passed
+    assert found["z"].data_ptr() == found["where"].data_ptr() == other.data_ptr()
+    assert found["out"].data_ptr() == out.data_ptr()
+    assert found["beta_hi"] == 0.25
 
 
 def test_the_definitions_serve_what_no_kernel_serves(monkeypatch: pytest.MonkeyPatch) -> None:

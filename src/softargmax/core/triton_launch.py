@@ -270,11 +270,12 @@ def launch_rows(
         _repeated[key] = _repeatable(compiled, kernel, tile, named | tile.named | numbers, given)
 
 
-def _repeatable(compiled: Any, kernel: Any, tile: Block, named: dict[str, Any], given: dict[str, Any]) -> Repeated:
-    names = {id(x): name for name, x in given.items()}
+def _repeatable(compiled: Any, kernel: Any, tile: Block, named: dict[str, Any], given: dict[str, Tensor]) -> Repeated:
+    """What a call repeats. In place of absent tensors, which are not read, the first one is passed."""
+    first = next(iter(given))
     arguments = [named[name] for name in kernel.arg_names]
     changing = [
-        (place, names[id(x)] if isinstance(x, Tensor) else name)
+        (place, name if not isinstance(x, Tensor) or name in given else first)
         for place, (name, x) in enumerate(zip(kernel.arg_names, arguments, strict=True))
         if isinstance(x, Tensor) or type(x) is float
     ]
