@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MENDED = 128
 """Queries per program that looks for strange rows."""
+AT_ONCE = 1
+"""Keys or queries at once where mended rows of gradients and of split keys are computed: more need more registers."""
 PREPARED = 64
 """Queries per program that computes delta."""
 FEW = 16
@@ -191,7 +193,8 @@ def _forward(named: dict[str, Any]) -> None:
     flags = named["q"].new_empty(total * queries, dtype=torch.int8)
     launch(forward, Block((tiles * total,), warps, constants), **named, tiles=tiles, flags=flags)
     tiles = cdiv(queries, MENDED)
-    launch(mend, Block((tiles * total,), 4, {"M": MENDED, "N": 16}), **named, tiles=tiles, flags=flags)
+    warps = 4 if max(named["PAD"], named["PADV"]) <= 128 else 8
+    launch(mend, Block((tiles * total,), warps, {"M": MENDED, "N": 16}), **named, tiles=tiles, flags=flags)
 
 
 def _split(named: dict[str, Any], total: int) -> None:
@@ -204,18 +207,18 @@ def _split(named: dict[str, Any], total: int) -> None:
     named |= dict(zip(("o_parts", "m_parts", "l_parts"), memory.split(sizes), strict=True)) | {"parts": parts}
     constants["LENGTH"] = SPLIT
     launch(split, Block((total // group * tiles * parts,), warps, constants), **named, tiles=tiles)
-    launch(merge_splits, Block((total * queries,), 2, {"N": 16}), **named)
+    launch(merge_splits, Block((total * queries,), 2, {"N": AT_ONCE}), **named)
 
 
 def split_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
     """Queries per tile, warps, and the constants of `split`."""
     wide = max(named["PAD"], named["PADV"])
     if named["q"].dtype == torch.float32:
-        m, n, warps, stages = 16, 32, 8, 2
+        m, n, warps, stages = 16, 16 if special(named) and wide > 64 else 32, 8, 2
     elif wide <= 128:
         m, n, warps, stages = 16, 64, 4, 3
     else:
-        m, n, warps, stages = 16, 32, 4, 3
+        m, n, warps, stages = 16, 32, 8, 3
     return m, warps, {"M": m, "N": n, "STAGES": stages}
 
 
@@ -228,7 +231,7 @@ def forward_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
     """Queries per tile, warps, and the constants of `forward`."""
     wide = max(named["PAD"], named["PADV"])
     if named["q"].dtype == torch.float32:
-        m, n, warps, stages = 32, 32, 8, 2
+        m, n, warps, stages = 16 if special(named) else 32, 32, 8, 2
     elif special(named):
         m, n, warps, stages = 64, 32, 8, 2
     elif wide <= 64:
@@ -251,7 +254,7 @@ def _backward(named: dict[str, Any]) -> None:
     size, warps, constants = of_queries
     tiles = cdiv(queries, size)
     flags = named["q"].new_empty(entries * heads * max(queries, named["keys"]), dtype=torch.int8)
-    mended = {"M": MENDED, "N": 16}
+    mended = {"M": MENDED, "N": AT_ONCE}
     launch(to_queries, Block((tiles * entries * heads,), warps, constants), **named, tiles=tiles, flags=flags)
     tiles = cdiv(queries, MENDED)
     launch(mend_queries, Block((tiles * entries * heads,), 4, mended), **named, tiles=tiles, flags=flags)
@@ -267,7 +270,8 @@ def backward_tiles(named: dict[str, Any]) -> list[tuple[int, int, dict[str, Any]
     """Rows per tile, warps, and the constants of `to_queries` and `to_keys`."""
     wide = max(named["PAD"], named["PADV"])
     if named["q"].dtype == torch.float32:
-        sizes = ((32, 32, 8, 2), (32 if wide <= 64 else 16, 32, 8, 2))
+        small = 16 if wide > 64 else 32
+        sizes = ((small if special(named) else 32, 32, 8, 2), (small, 32, 8, 2))
     elif special(named):
         sizes = ((64 if wide <= 128 else 32, 32, 8, 2), (64 if wide <= 128 else 32, 32, 8, 2))
     elif wide <= 64:
