@@ -216,7 +216,7 @@ def split_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
     if named["q"].dtype == torch.float32:
         m, n, warps, stages = 16, 16 if special(named) and wide > 64 else 32, 8, 2
     elif wide <= 128:
-        m, n, warps, stages = 16, 64, 4, 3
+        m, n, warps, stages = 16, 64, 8 if special(named) and wide > 64 else 4, 3
     else:
         m, n, warps, stages = 16, 32, 8, 3
     return m, warps, {"M": m, "N": n, "STAGES": stages}
@@ -275,7 +275,7 @@ def backward_tiles(named: dict[str, Any]) -> list[tuple[int, int, dict[str, Any]
     elif special(named):
         sizes = ((64 if wide <= 128 else 32, 32, 8, 2), (64 if wide <= 128 else 32, 32, 8, 2))
     elif wide <= 64:
-        sizes = ((128, 64, 8, 3), (64, 128, 8, 2))
+        sizes = ((128, 64, 8, 3), (32, 128, 8, 3))
     elif wide <= 128:
         sizes = ((128, 64, 8, 2), (32, 128, 8, 2))
     else:
