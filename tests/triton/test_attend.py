@@ -55,21 +55,22 @@ def test_parts_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 @functools.lru_cache
 def of_finite(rows: int) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     """Inputs without NaN and inf, and their results."""
-    given = inputs(1, 2, 2, rows, 24, 8, 8, F32)
+    given = inputs(1, 2, 2, rows, 18, 8, 8, F32)
     return given, found(*given, causal=True)
 
 
-@pytest.mark.parametrize("rows", [17, 3])
+@pytest.mark.parametrize("rows", [5, 3])
 @pytest.mark.parametrize(
     ("which", "value"), [*((x, y) for x in "qkvg" for y in ("nan", "inf")), ("k", "-inf"), ("q", "1e30")]
 )
 def test_nan_inf_and_overflow_change_what_depends_on_them(
     which: str, value: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(triton_kernels, "FEW", 3)  # five rows are many
     clean, before = of_finite(rows)
     given = [x.clone() for x in clean]
     given["qkvg".index(which)][0, 1, 2, 3] = float(value)
-    if which != "g":  # the interpreter takes a second for each key
+    if (which, value, rows) != ("g", "nan", 3):  # the interpreter takes a second for each key
         monkeypatch.setattr(triton_kernels, "AT_ONCE", 16)
     ours = found(*given, causal=True)
     with sa.using("reference"):
