@@ -75,7 +75,7 @@ check-quick: $(VENV)/.native $(VENV)/.group-test $(VENV)/.group-examples ## a sa
 TRITON_TESTS := tests/triton $(addprefix tests/normalize/test_,edges.py numbers.py temperatures.py identities.py) \
 	$(addprefix tests/loss/test_,edges.py options.py extremes.py) \
 	$(addprefix tests/sparse/test_,edges.py rows.py) \
-	$(addprefix tests/attend/test_,values.py not_finite.py broadcast.py slopes.py scales.py)
+	$(addprefix tests/attend/test_,not_finite.py broadcast.py slopes.py scales.py)
 test-triton: $(VENV)/.native $(VENV)/.group-test ## the CUDA kernels, in Triton's interpreter
 	$(QUIET) TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto --dist worksteal -q $(TRITON_TESTS) $(PYTEST_ARGS)
 

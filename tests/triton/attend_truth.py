@@ -116,7 +116,7 @@ def cases(
     device: Any, small: bool, widths: tuple[int, ...] = (64, 32)
 ) -> Iterator[tuple[str, list[Tensor], dict[str, Any]]]:
     """Inputs and options for which results are compared."""
-    queries, keys = (20, 40) if small else (333, 520)
+    queries, keys, heads, groups = (18, 35, 2, 1) if small else (333, 520, 4, 2)
 
     def options(width: int, few: bool = False) -> dict[str, dict[str, Any]]:
         rows, generator = 3 if few else queries, torch.Generator().manual_seed(7)
@@ -126,21 +126,22 @@ def cases(
 
         return {
             "plain": {}, "causal": {"causal": True}, "window": {"causal": True, "window": (keys // 4, None)},
-            "both sides": {"window": (17, 5)}, "softcap": {"softcap": 2.0}, "sink": {"sink": draw(4)},
-            "slopes": {"slopes": draw(4).abs(), "causal": True}, "mask": {"mask": draw(2, 1, rows, keys) > 0.0},
-            "bias": {"bias": draw(4, rows, keys)}, "scale": {"scale": draw(4, rows)}, "negative": {"scale": -0.1},
+            "both sides": {"window": (17, 5)}, "softcap": {"softcap": 2.0}, "sink": {"sink": draw(heads)},
+            "slopes": {"slopes": draw(heads).abs(), "causal": True}, "mask": {"mask": draw(2, 1, rows, keys) > 0.0},
+            "bias": {"bias": draw(heads, rows, keys)}, "scale": {"scale": draw(heads, rows)},
+            "negative": {"scale": -0.1},
             "lengths": {"key_lengths": torch.tensor([keys // 3, keys], device=device), "causal": True},
-            "all": {"causal": True, "softcap": 3.0, "sink": draw(4), "slopes": draw(4).abs(), "bias": draw(rows, keys),
-                    "scale": draw(4, rows), "mask": draw(rows, keys) > -1.0},
+            "all": {"causal": True, "softcap": 3.0, "sink": draw(heads), "slopes": draw(heads).abs(),
+                    "bias": draw(rows, keys), "scale": draw(heads, rows), "mask": draw(rows, keys) > -1.0},
         }  # fmt: skip
 
     for dtype, width in zip((BF16, F32)[: len(widths)], widths, strict=True):
         for name, more in options(width).items():
-            yield f"{name} {dtype} {width}", inputs(2, 4, 2, queries, keys, width, width, dtype, device), more
+            yield f"{name} {dtype} {width}", inputs(2, heads, groups, queries, keys, width, width, dtype, device), more
         for name, more in options(width, few=True).items():
-            yield f"{name} {dtype} {width} few", inputs(2, 4, 2, 3, keys, width, width, dtype, device), more
+            yield f"{name} {dtype} {width} few", inputs(2, heads, groups, 3, keys, width, width, dtype, device), more
     for dtype, width, values in ((BF16, 16, 16), (F16, 64, 64), (BF16, 80, 48), (BF16, 128, 128), (BF16, 7, 5),
                                  (F16, 128, 128), (BF16, 256, 256), (F32, 64, 64), (F32, 128, 128)):  # fmt: skip
         for rows in (queries, 3) if not small or width == 7 else ():
             name = f"causal {dtype} {width} {values} {rows}"
-            yield name, inputs(2, 4, 2, rows, keys, width, values, dtype, device), {"causal": True}
+            yield name, inputs(2, heads, groups, rows, keys, width, values, dtype, device), {"causal": True}

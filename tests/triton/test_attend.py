@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -29,10 +30,10 @@ def test_results_are_near_the_definition(name: str) -> None:
     compare(found(*given, **options), truth(*given, **options))
 
 
-@pytest.mark.parametrize("queries", [40, 3])
+@pytest.mark.parametrize("queries", [34, 3])
 def test_bits_do_not_depend_on_batch_queries_or_run(queries: int) -> None:
     for dtype in (BF16, F32):
-        q, k, v, g = inputs(2, 2, 1, queries, 60, 16, 16, dtype)
+        q, k, v, g = inputs(2, 2, 1, queries, 50, 16, 16, dtype)
         whole, again = found(q, k, v, g, causal=True), found(q, k, v, g, causal=True)
         one = found(q[1:], k[1:], v[1:], g[1:], causal=True)
         rows = slice(queries // 2, None) if queries < 20 else slice(17, None)
@@ -46,27 +47,41 @@ def test_bits_do_not_depend_on_batch_queries_or_run(queries: int) -> None:
 
 def test_parts_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_kernels, "SPLIT", 64)
-    given = inputs(2, 4, 2, 3, 150, 16, 24, F16)
+    given = inputs(2, 2, 1, 3, 130, 16, 24, F16)
     for options in ({}, {"causal": True, "window": (70, None)}, {"key_lengths": torch.tensor([0, 65])}):
         compare(found(*given, **options), truth(*given, **options))
 
 
-@pytest.mark.parametrize("rows", [20, 3])
+@functools.lru_cache
+def of_finite(rows: int) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    """Inputs without NaN and inf, and their results."""
+    given = inputs(1, 2, 2, rows, 18, 8, 8, F32)
+    return given, found(*given, causal=True)
+
+
+@pytest.mark.parametrize("rows", [5, 3])
 @pytest.mark.parametrize(
     ("which", "value"), [*((x, y) for x in "qkvg" for y in ("nan", "inf")), ("k", "-inf"), ("q", "1e30")]
 )
-def test_nan_inf_and_overflow_change_what_depends_on_them(which: str, value: str, rows: int) -> None:
-    clean = inputs(1, 2, 2, rows, 40, 8, 8, F32)
+def test_nan_inf_and_overflow_change_what_depends_on_them(
+    which: str, value: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_kernels, "FEW", 3)  # five rows are many
+    clean, before = of_finite(rows)
     given = [x.clone() for x in clean]
     given["qkvg".index(which)][0, 1, 2, 3] = float(value)
-    before, ours = found(*clean, causal=True), found(*given, causal=True)
+    if (which, value, rows) != ("g", "nan", 3):  # the interpreter takes a second for each key
+        monkeypatch.setattr(triton_kernels, "AT_ONCE", 16)
+    ours = found(*given, causal=True)
     with sa.using("reference"):
         wide = [x.double() for x in given]
         theirs = dict(zip(("output", "lse"), sa.attention_with_lse(*wide[:3], causal=True), strict=True))
         gradients = sa.attention_vjp(*wide, causal=True)
     theirs |= {"dq": gradients.q, "dk": gradients.k, "dv": gradients.v}
-    if value == "1e30":  # times the rounding of delta
-        del theirs["dk"]
+    if value == "1e30":  # delta in float32 is off by 2^-24. dk is off by as much times |q|, as for all other q
+        torch.testing.assert_close(ours["dk"][..., 3].double(), theirs["dk"][..., 3], rtol=1e-4, atol=1e-5 * 1e30)
+        ours["dk"], theirs["dk"] = (x["dk"][..., [0, 1, 2, 4, 5, 6, 7]] for x in (ours, theirs))
+        before = before | {"dk": before["dk"][..., [0, 1, 2, 4, 5, 6, 7]]}
     for name, x in theirs.items():
         torch.testing.assert_close(ours[name].double(), x, rtol=1e-4, atol=1e-5, equal_nan=True, msg=name)
         assert torch.equal(ours[name][0, 0], before[name][0, 0]), name  # another head keeps its bits

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MENDED = 128
 """Queries per program that looks for strange rows."""
+AT_ONCE = 1
+"""Keys or queries at once where mended rows of gradients and of split keys are computed: more need more registers."""
 PREPARED = 64
 """Queries per program that computes delta."""
 FEW = 16
@@ -67,6 +69,7 @@ def attention_vjp(i: AttentionVjp, r: Any) -> None:
         define(operations.attention_vjp, i, r)
         return
     of, memory, results = i.of, Written(), AttentionGradients(*r)
+    wanted = {name: getattr(results, name) for name in ("scale", "bias", "sink", "slopes")}  # empty if not
     named, batch = _named(of, i.g), of.q.shape[:-3]
     for name, x in (("g", i.g), ("output", i.output)):
         laid = flattened(x, batch)
@@ -78,7 +81,7 @@ def attention_vjp(i: AttentionVjp, r: Any) -> None:
     per_query = (
         torch.empty_like(rows[:2]) if of.options.slopes is not None or named["SCALE"] == PER_QUERY.value else rows
     )
-    scores = of.q.new_zeros(of.scores, dtype=torch.float32) if results.bias.numel() else rows
+    scores = of.q.new_zeros(of.scores, dtype=torch.float32) if wanted["bias"].numel() else rows
     g_lse = i.g if i.g_lse is None else flattened(i.g_lse[..., None], batch)
     named |= {"g_lse": g_lse, "G_LSE": i.g_lse is not None} | strides("g_lse", g_lse)
     named |= {"lse": i.lse.contiguous(), "of_rows": rows, "per_query": per_query, "bias_gradient": scores}
@@ -86,15 +89,14 @@ def attention_vjp(i: AttentionVjp, r: Any) -> None:
     _backward(named)
     memory.finish()
     delta, found = rows[1], {"bias": scores, "scale": per_query[0, ..., None], "slopes": per_query[1, ..., None]}
-    if results.sink.numel():
+    if wanted["sink"].numel():
         sink: Any = of.options.sink
         score = sink[..., 0].double()
         p = torch.where(i.lse == math.inf, (score == math.inf) / rows[2], torch.exp(score - i.lse))
         found["sink"] = reference.to_heads(torch.where(i.lse == -math.inf, 0.0, -p * delta)[..., None], sink)
-    for name in ("scale", "bias", "sink", "slopes"):
-        memory_of, like = getattr(results, name), getattr(of.options, name)
-        if memory_of.numel():
-            memory_of.copy_(reference.summed(found[name], like))
+    for name, result in wanted.items():
+        if result.numel():
+            result.copy_(reference.summed(found[name], getattr(of.options, name)))
 
 
 class Written:
@@ -155,13 +157,12 @@ def _named(i: Attention, like: Tensor) -> dict[str, Any]:
     }.items():
         x = getattr(options, name)
         given = isinstance(x, torch.Tensor)
-        if given:
+        if isinstance(x, torch.Tensor):
             aligned = x.reshape((1,) * (len(batch) + 3 - x.ndim) + tuple(x.shape))
             laid = flattened(aligned.detach(), batch)
+            named |= {name: laid} | strides(name, laid, axes)
         else:
-            laid = None
-        named |= {name: named["q"] if laid is None else laid}
-        named |= strides(name, laid, axes) if given else {f"{name}_{axis}": 0 for axis in axes}
+            named |= {name: named["q"]} | {f"{name}_{axis}": 0 for axis in axes}
         if name != "scale":
             named[name.upper()] = given
     cap, scale = options.softcap, options.scale
@@ -192,7 +193,8 @@ def _forward(named: dict[str, Any]) -> None:
     flags = named["q"].new_empty(total * queries, dtype=torch.int8)
     launch(forward, Block((tiles * total,), warps, constants), **named, tiles=tiles, flags=flags)
     tiles = cdiv(queries, MENDED)
-    launch(mend, Block((tiles * total,), 4, {"M": MENDED, "N": 1}), **named, tiles=tiles, flags=flags)
+    warps = 4 if max(named["PAD"], named["PADV"]) <= 128 else 8
+    launch(mend, Block((tiles * total,), warps, {"M": MENDED, "N": 16}), **named, tiles=tiles, flags=flags)
 
 
 def _split(named: dict[str, Any], total: int) -> None:
@@ -205,18 +207,18 @@ def _split(named: dict[str, Any], total: int) -> None:
     named |= dict(zip(("o_parts", "m_parts", "l_parts"), memory.split(sizes), strict=True)) | {"parts": parts}
     constants["LENGTH"] = SPLIT
     launch(split, Block((total // group * tiles * parts,), warps, constants), **named, tiles=tiles)
-    launch(merge_splits, Block((total * queries,), 2, {"N": 1}), **named)
+    launch(merge_splits, Block((total * queries,), 2, {"N": AT_ONCE}), **named)
 
 
 def split_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
     """Queries per tile, warps, and the constants of `split`."""
     wide = max(named["PAD"], named["PADV"])
     if named["q"].dtype == torch.float32:
-        m, n, warps, stages = 16, 32, 8, 2
+        m, n, warps, stages = 16, 16 if special(named) and wide > 64 else 32, 8, 2
     elif wide <= 128:
-        m, n, warps, stages = 16, 64, 4, 3
+        m, n, warps, stages = 16, 64, 8 if special(named) and wide > 64 else 4, 3
     else:
-        m, n, warps, stages = 16, 32, 4, 3
+        m, n, warps, stages = 16, 32, 8, 3
     return m, warps, {"M": m, "N": n, "STAGES": stages}
 
 
@@ -229,7 +231,7 @@ def forward_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
     """Queries per tile, warps, and the constants of `forward`."""
     wide = max(named["PAD"], named["PADV"])
     if named["q"].dtype == torch.float32:
-        m, n, warps, stages = 32, 32, 8, 2
+        m, n, warps, stages = 16 if special(named) else 32, 32, 8, 2
     elif special(named):
         m, n, warps, stages = 64, 32, 8, 2
     elif wide <= 64:
@@ -252,7 +254,7 @@ def _backward(named: dict[str, Any]) -> None:
     size, warps, constants = of_queries
     tiles = cdiv(queries, size)
     flags = named["q"].new_empty(entries * heads * max(queries, named["keys"]), dtype=torch.int8)
-    mended = {"M": MENDED, "N": 1}
+    mended = {"M": MENDED, "N": AT_ONCE}
     launch(to_queries, Block((tiles * entries * heads,), warps, constants), **named, tiles=tiles, flags=flags)
     tiles = cdiv(queries, MENDED)
     launch(mend_queries, Block((tiles * entries * heads,), 4, mended), **named, tiles=tiles, flags=flags)
@@ -268,11 +270,12 @@ def backward_tiles(named: dict[str, Any]) -> list[tuple[int, int, dict[str, Any]
     """Rows per tile, warps, and the constants of `to_queries` and `to_keys`."""
     wide = max(named["PAD"], named["PADV"])
     if named["q"].dtype == torch.float32:
-        sizes = ((32, 32, 8, 2), (32 if wide <= 64 else 16, 32, 8, 2))
+        small = 16 if wide > 64 else 32
+        sizes = ((small if special(named) else 32, 32, 8, 2), (small, 32, 8, 2))
     elif special(named):
         sizes = ((64 if wide <= 128 else 32, 32, 8, 2), (64 if wide <= 128 else 32, 32, 8, 2))
     elif wide <= 64:
-        sizes = ((128, 64, 8, 3), (64, 128, 8, 2))
+        sizes = ((128, 64, 8, 3), (32, 128, 8, 3))
     elif wide <= 128:
         sizes = ((128, 64, 8, 2), (32, 128, 8, 2))
     else:

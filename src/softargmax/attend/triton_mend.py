@@ -65,11 +65,9 @@ def mended_row(
 ):  # fmt: skip
     """The output (1, PADV) and lse (1, 1) of one query, whose row of q has shape (1, PAD)."""
     e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
-    m = tl.full([1], -INF, tl.float64)
+    m, nan = tl.full([1], -INF, tl.float64), tl.zeros([1], tl.int32)
     if SINK:
-        m = tl.where(sink != sink, -INF, tl.zeros([1], tl.float64) + sink.to(tl.float64))
-    nan = tl.zeros([1], tl.int32)
-    if SINK:
+        m = tl.maximum(m, tl.where(sink != sink, -INF, sink.to(tl.float64)))
         nan = nan + (sink != sink).to(tl.int32)
     for at in range(begin, end, B):
         j = at + tl.arange(0, B)[None, :]
@@ -105,7 +103,8 @@ def mended_row(
         high = tl.maximum(high, tl.max((there & (vt == INF)).to(tl.int32), axis=1)[:, None])
         low = tl.maximum(low, tl.max((there & (vt == -INF)).to(tl.int32), axis=1)[:, None])
         odd = tl.maximum(odd, tl.max((there & (vt != vt)).to(tl.int32), axis=1)[:, None])
-    o = tl.where(nan[:, None] > 0, float("nan"), tl.where(l[:, None] > 0.0, o / l[:, None], 0.0))
+    of_l, of_nan = tl.max(l, axis=0), tl.max(nan, axis=0)  # numbers, so that o keeps its layout
+    o = tl.where(of_nan > 0, float("nan"), tl.where(of_l > 0.0, o / of_l, 0.0))
     o = tl.where(high > 0, INF, tl.where(low > 0, -INF, o))
     o = tl.where((odd > 0) | ((high > 0) & (low > 0)), float("nan"), o)
     lse = tl.where(tl.abs(m) == INF, m, m + log1p64(l - 1.0))
@@ -127,11 +126,11 @@ def mend_query(
     if LENGTHS:
         count = tl.load(lengths + entry * lengths_b).to(tl.int32)
     place = count - queries
-    slope, of_sink = tl.zeros([1, 1], tl.float32), tl.zeros([1], tl.float32)
+    slope, of_sink = tl.zeros([1, 1], tl.float32), 0.0
     if SLOPES:
         slope += tl.load(slopes + entry * slopes_b + h * slopes_h).to(tl.float32) * LOG2E
     if SINK:
-        of_sink += tl.load(sink + entry * sink_b + h * sink_h).to(tl.float32)
+        of_sink = tl.load(sink + entry * sink_b + h * sink_h).to(tl.float32)
     e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
     q += entry * q_b + h * q_h
     scale += entry * scale_b + h * scale_h
