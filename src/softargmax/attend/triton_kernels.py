@@ -38,6 +38,8 @@ SPLIT = 512
 """Keys per program. It depends on nothing else, because it fixes the order of sums."""
 WIDEST = 256
 """The largest head size of the kernels."""
+_OPTION_AXES = {"scale": "bhl", "mask": "bhlk", "bias": "bhlk", "sink": "bh", "lengths": "b", "slopes": "bh"}
+"""The axes of options along which kernels have strides: batch, heads, queries (l) and keys (k)."""
 
 
 def attention(i: Attention, r: Any) -> None:
@@ -53,6 +55,7 @@ def attention(i: Attention, r: Any) -> None:
     }
     _forward(named)
     memory.finish()
+    _refuse_lengths(i, output, lse)
 
 
 def _served(i: Attention, *results: Tensor) -> bool:
@@ -78,6 +81,7 @@ def attention_vjp(i: AttentionVjp, r: Any) -> None:
     for name in ("q", "k", "v"):
         named |= memory.of(f"d{name}", getattr(results, name))
     rows = of.q.new_empty((3, *of.q.shape[:-1]), dtype=torch.float32)
+    rows[2] = 1.0  # kernels write it for strange queries only
     per_query = (
         torch.empty_like(rows[:2]) if of.options.slopes is not None or named["SCALE"] == PER_QUERY.value else rows
     )
@@ -97,6 +101,18 @@ def attention_vjp(i: AttentionVjp, r: Any) -> None:
     for name, result in wanted.items():
         if result.numel():
             result.copy_(reference.summed(found[name], getattr(of.options, name)))
+    _refuse_lengths(of, *r[:3])
+
+
+def _refuse_lengths(i: Attention, *results: Tensor | None) -> None:
+    """Set the results of entries of the batch to NaN whose number of keys is out of range."""
+    lengths = i.options.lengths
+    if lengths is None:
+        return
+    wrong = (lengths < 0) | (lengths > i.k.shape[-2])
+    for result in results:
+        if result is not None and result.numel():
+            result.masked_fill_(wrong if result.ndim == wrong.ndim else wrong[..., 0], math.nan)
 
 
 class Written:
@@ -147,19 +163,13 @@ def _named(i: Attention, like: Tensor) -> dict[str, Any]:
         laid = flattened(x, batch)
         laid = laid if laid.stride(-1) == 1 else laid.contiguous()
         named |= {name: laid} | strides(name, laid)
-    for name, axes in {
-        "scale": "bhl",
-        "mask": "bhlk",
-        "bias": "bhlk",
-        "sink": "bh",
-        "lengths": "b",
-        "slopes": "bh",
-    }.items():
-        x = getattr(options, name)
-        given = isinstance(x, torch.Tensor)
-        if isinstance(x, torch.Tensor):
-            aligned = x.reshape((1,) * (len(batch) + 3 - x.ndim) + tuple(x.shape))
-            laid = flattened(aligned.detach(), batch)
+    for name, axes in _OPTION_AXES.items():
+        option = getattr(options, name)
+        given = isinstance(option, torch.Tensor)
+        if isinstance(option, torch.Tensor):
+            # `_refuse_lengths` finishes entries whose number of keys is out of range.
+            known = option.clamp(0, keys) if name == "lengths" else option.detach()
+            laid = flattened(known.reshape((1,) * (len(batch) + 3 - known.ndim) + tuple(known.shape)), batch)
             named |= {name: laid} | strides(name, laid, axes)
         else:
             named |= {name: named["q"]} | {f"{name}_{axis}": 0 for axis in axes}

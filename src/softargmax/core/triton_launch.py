@@ -73,7 +73,9 @@ class Rows(NamedTuple):
         return math.gcd(most, self.scores, *(n for name in aligned for n in self.strides[name][:2]))
 
     def named(self, *absent: str, aligned: Sequence[str]) -> dict[str, Any]:
-        """The tensors and their strides as arguments of a kernel, by name. Those of absent tensors are not read.
+        """The tensors and their strides as arguments of a kernel, by name.
+
+        In place of absent tensors, which are not read, the first one is passed.
 
         ALIGN divides the strides between rows of the tensors in `aligned`, and the number of scores.
         """
@@ -204,7 +206,7 @@ def parts_of(rows: Rows, like: Tensor, *, writes: bool) -> Block:
     tasks = cdiv(parts, each)
     ahead = cdiv(AT_ONCE, tasks) if writes else total
     shape = total, next_power_of_2(parts)
-    tickets = like.new_zeros(1 + total if turns else 2, dtype=torch.int32)
+    tickets = like.new_zeros(1 + total, dtype=torch.int32) if turns else like.new_empty(2, dtype=torch.int32)
     named = {
         "m_parts": like.new_empty(shape, dtype=torch.float32),
         "r_parts": like.new_empty(shape, dtype=torch.float64),
@@ -265,7 +267,7 @@ def launch_rows(
     compiled = launch(kernel, tile, **named, **numbers)
     rows.finish()
     if compiled is not None and not rows.copied and not any(isinstance(x, Tensor) for x in tile.named.values()):
-        if len(_repeated) == _MOST:
+        if len(_repeated) >= _MOST:
             _repeated.clear()
         _repeated[key] = _repeatable(compiled, kernel, tile, named | tile.named | numbers, given)
 

@@ -338,6 +338,8 @@ def loss_parts(
                     z, z_at + safe * z_k, where, where_at + safe * where_k, weight, weight_at + safe * weight_k,
                     exists, ignored, sign, MASKED, WEIGHTED,
                 )  # fmt: skip
+                if GRADIENT and not TURNS:
+                    tl.debug_barrier()  # the gradient may have the memory of z
                 of_row, of_p64, of_w64, at_t64 = loss_of(
                     m, r, h, l, x_t, w_t, n, weights, weighted, finite, smoothing, z_loss, SMOOTH, BETA > 0
                 )

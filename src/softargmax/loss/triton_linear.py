@@ -113,13 +113,13 @@ def _served(i: LinearCrossEntropy) -> bool:
 def _visit(i: LinearCrossEntropy, to: str, gradients: Sequence[Tensor], g: Tensor | None = None) -> Tensor:
     """Compute the losses of the rows, and the gradients that `to` names. If the loss is one number, g counts as 1.
 
-    dz of a mean is computed without a power of two near 1 / n, so that it does not underflow in float16. The products
-    are multiplied by it, which is exact.
+    dz of a mean is computed without a power of two near 1 / n, so that it does not underflow in float16, but times 2^14
+    at most, so that it does not overflow. The products are multiplied by the power of two, which is exact.
     """
     h, w, _ = i.layer
     n, half = h.shape[0], h.dtype.itemsize == 2
     losses = h.new_empty(n, dtype=torch.float64)
-    lift = 2.0 ** n.bit_length() if i.mean and not i.kept else 1.0
+    lift = 2.0 ** min(n.bit_length(), 14) if i.mean and not i.kept else 1.0
     seed = reference_linear.seed_of(i, losses.new_full((), lift) if g is None or not i.kept else g) if to else None
     dz = h.new_empty((ROWS, w.shape[0])) if to else None
     z = h.new_empty((SCORES, w.shape[0]), dtype=torch.float32) if half or dz is None else dz

@@ -240,7 +240,7 @@ def entmax_loss(i: Any, r: Any) -> None:
         if roots is not None:
             roots.fill_(math.nan)
         return
-    rows = _rows_of(i, ("loss",), loss=loss)
+    rows = _rows_of(i, ("loss",), roots, loss=loss)
     named = rows.named("where", aligned=("z",)) | _options(i) | _saved(i, rows, roots)
     named |= {"ROOTS": roots is not None, "VECTOR": 16 // i.z.dtype.itemsize}
     most = PART // 4 if named["MAP"] == GENERAL.value else PART
@@ -255,7 +255,7 @@ def entmax_loss_vjp(i: Any, r: Any) -> None:
     if i.roots is None or not _served(i.of):
         out.copy_(loss_operations.entmax_loss_vjp.define(i))
         return
-    rows = _rows_of(i.of, ("out",), g=i.g, out=out)
+    rows = _rows_of(i.of, ("out",), i.roots, g=i.g, out=out)
     named = rows.named("where", aligned=("z", "out")) | _options(i.of) | _saved(i.of, rows, i.roots)
     tile = tile_of(rows, named, PART)
     parts = tile.named.get("parts", 1)
@@ -264,8 +264,9 @@ def entmax_loss_vjp(i: Any, r: Any) -> None:
     rows.finish()
 
 
-def _rows_of(i: Any, results: tuple[str, ...], **more: Tensor) -> Any:
-    return rows_of(i.axes, results, z=i.z, where=i.where, target=i.target, **more)
+def _rows_of(i: Any, results: tuple[str, ...], roots: Tensor | None, **more: Tensor) -> Any:
+    own = None if roots is None else roots[..., 0]
+    return rows_of(i.axes, results, z=i.z, where=i.where, target=i.target, **more, roots=own)
 
 
 def _saved(i: Any, rows: Any, roots: Tensor | None) -> dict[str, Any]:
@@ -274,7 +275,7 @@ def _saved(i: Any, rows: Any, roots: Tensor | None) -> dict[str, Any]:
         return {"roots": rows.tensors["z"], "roots_o": 0, "roots_i": 0}
     if rows.tensors["z"] is not i.z:  # the rows were copied, in the order of the rows of z
         return {"roots": roots, "roots_o": 5 * rows.inner, "roots_i": 5}
-    outer, inner, _ = rows_of(i.axes, (), z=i.z, roots=roots[..., 0]).strides["roots"]
+    outer, inner, _ = rows.strides["roots"]
     return {"roots": roots, "roots_o": outer, "roots_i": inner}
 
 
