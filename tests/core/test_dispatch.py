@@ -13,6 +13,7 @@ import softargmax
 from softargmax.core import dispatch
 from softargmax.core.arrays import as_array, kind_of
 from softargmax.loss.linear_operations import linear_cross_entropy
+from softargmax.loss.operations import cross_entropy_vjp
 from softargmax.normalize.operations import softmax
 
 Z = np.arange(3.0)
@@ -77,6 +78,21 @@ def test_kernels_that_never_ran_on_a_gpu_serve_on_request_only(monkeypatch: pyte
         assert linear_cross_entropy.has_kernel("cuda")
     assert linear_cross_entropy.has_kernel("cpu")
     assert not softmax.has_kernel("mps")
+
+
+def test_a_backward_pass_in_another_thread_runs_what_the_forward_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    defined: list[object] = []
+    define = cross_entropy_vjp.define
+    monkeypatch.setattr(cross_entropy_vjp, "define", lambda *a, **k: defined.append(a) or define(*a, **k))
+    z = torch.ones(2, 3, requires_grad=True)
+    for name in ("native", "reference"):
+        with softargmax.using(name):
+            loss = softargmax.cross_entropy(z, torch.tensor([0, 1]), reduction="none").sum()
+        backward = threading.Thread(target=loss.backward)  # torch does this for CUDA tensors
+        backward.start()
+        backward.join()
+        assert bool(defined) == (name == "reference")
 
 
 def test_an_unknown_name_raises() -> None:

@@ -273,6 +273,7 @@ class TorchOperation:
     def _set_up(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         self.slots.save(ctx, inputs, output)
         self._mark(ctx, output)
+        ctx.requested = dispatch.requested()
 
     def _mark(self, ctx: Any, output: Any) -> None:
         if self.constant:
@@ -296,6 +297,7 @@ class TorchOperation:
             kept = tuple(None if field in names.values() else x for field, x in results.items())
         self.slots.save_record(ctx, i, kept)
         self._mark(ctx, found)
+        ctx.requested = dispatch.requested()
         return found
 
     def _backward_recorded(self, ctx: Any, *g: Any) -> Any:
@@ -324,7 +326,16 @@ class TorchOperation:
         return tuple(flat)
 
     def _run_vjp(self, ctx: Any, g: tuple[Any, ...], needed: Sequence[bool]) -> list[Any]:
-        """The gradients of the differentiable arguments, or None for arguments that need no gradient."""
+        """The gradients of the differentiable arguments, or None for arguments that need no gradient.
+
+        Torch runs backward passes on a device in threads of its own, outside of the `using` block of the forward pass.
+        """
+        if ctx.requested is None or dispatch.requested() is not None:
+            return self._gradients(ctx, g, needed)
+        with dispatch.using(ctx.requested):
+            return self._gradients(ctx, g, needed)
+
+    def _gradients(self, ctx: Any, g: tuple[Any, ...], needed: Sequence[bool]) -> list[Any]:
         if g[0] is None and all(one is None for one in g):
             return [None] * len(needed)
         # Unpack the saved tensors only once, because activation checkpointing does not allow a second time.
