@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import softargmax as sa
-from softargmax.core import dispatch
+from softargmax.core import check, dispatch
 
 if not dispatch.INTERPRETED:
     pytest.skip("needs TRITON_INTERPRET=1: run `make test-triton`", allow_module_level=True)
@@ -123,3 +123,15 @@ def test_the_definition_serves_what_no_kernel_serves(monkeypatch: pytest.MonkeyP
         wide = inputs(1, 1, 1, 2, 3, 300, 300, BF16)
         assert sa.attention_vjp(*wide).q.isfinite().all()
     assert not launched
+
+
+def test_entries_whose_number_of_keys_is_out_of_range_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Lengths on a GPU are not read before the call. Here they are hidden from the check.
+    monkeypatch.setattr(check, "inspectable", lambda _: False)
+    q, k, v, g = inputs(3, 2, 1, 5, 20, 16, 16, F32)
+    lengths = torch.tensor([20, -1, 21])
+    ours = found(q, k, v, g, key_lengths=lengths)
+    for name, x in ours.items():
+        assert x[1:].isnan().all(), name
+    for name, x in found(q[:1], k[:1], v[:1], g[:1]).items():
+        assert torch.equal(x, ours[name][:1]), name

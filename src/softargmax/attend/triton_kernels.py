@@ -11,7 +11,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from triton import cdiv, next_power_of_2
 
 from softargmax.attend import operations, reference
 from softargmax.attend.arguments import AttentionGradients
@@ -19,7 +18,7 @@ from softargmax.attend.triton_backward import prepare, to_keys, to_queries
 from softargmax.attend.triton_forward import forward, merge_splits, split
 from softargmax.attend.triton_mend import mend, mend_keys, mend_queries
 from softargmax.attend.triton_tiles import FOLDED, LOG2E, NUMBER, PER_QUERY
-from softargmax.core.triton_launch import Block, define, launch, served
+from softargmax.core.triton_launch import Block, cdiv, define, launch, next_power_of_2, served
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -203,7 +202,7 @@ def _forward(named: dict[str, Any]) -> None:
     flags = named["q"].new_empty(total * queries, dtype=torch.int8)
     launch(forward, Block((tiles * total,), warps, constants), **named, tiles=tiles, flags=flags)
     tiles = cdiv(queries, MENDED)
-    warps = 4 if max(named["PAD"], named["PADV"]) <= 128 else 8
+    warps = 16 if named["q"].dtype is torch.float32 else 4 if max(named["PAD"], named["PADV"]) <= 128 else 8
     launch(mend, Block((tiles * total,), warps, {"M": MENDED, "N": 16}), **named, tiles=tiles, flags=flags)
 
 
@@ -265,15 +264,16 @@ def _backward(named: dict[str, Any]) -> None:
     tiles = cdiv(queries, size)
     flags = named["q"].new_empty(entries * heads * max(queries, named["keys"]), dtype=torch.int8)
     mended = {"M": MENDED, "N": AT_ONCE}
+    wide = named["q"].dtype is torch.float32  # these numbers of warps spill nothing with two versions of Triton
     launch(to_queries, Block((tiles * entries * heads,), warps, constants), **named, tiles=tiles, flags=flags)
     tiles = cdiv(queries, MENDED)
-    launch(mend_queries, Block((tiles * entries * heads,), 4, mended), **named, tiles=tiles, flags=flags)
+    launch(mend_queries, Block((tiles * entries * heads,), 2 if wide else 4, mended), **named, tiles=tiles, flags=flags)
     size, warps, constants = of_keys
     tiles = cdiv(named["keys"], size)
     total = entries * heads // named["group"]
     launch(to_keys, Block((tiles * total,), warps, constants), **named, tiles=tiles, flags=flags)
     tiles = cdiv(named["keys"], MENDED)
-    launch(mend_keys, Block((tiles * total,), 4, mended), **named, tiles=tiles, flags=flags)
+    launch(mend_keys, Block((tiles * total,), 16 if wide else 4, mended), **named, tiles=tiles, flags=flags)
 
 
 def backward_tiles(named: dict[str, Any]) -> list[tuple[int, int, dict[str, Any]]]:

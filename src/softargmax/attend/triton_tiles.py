@@ -18,8 +18,7 @@ LOW = tl.constexpr(1e30)
 LARGE = tl.constexpr(2.0**22)
 """Rows whose scores are larger are computed in float64, because float32 has no digits left for their differences."""
 FOLDED, NUMBER, PER_QUERY = (tl.constexpr(k) for k in range(3))
-"""How the scale is passed: a positive number for one step with the exponent, a number, or a number per query.
-"""
+"""How the scale is passed: a positive number for one step with the exponent, a number, or a number per query."""
 
 
 @triton.jit

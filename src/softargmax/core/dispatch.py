@@ -37,7 +37,9 @@ TRIED_ON_GPUS = {
     "softmax", "softmax_vjp", "log_softmax", "log_softmax_vjp", "logsumexp",
     "cross_entropy", "cross_entropy_vjp", "cross_entropy_and_gradient",
 }  # fmt: skip
-"""The operations whose CUDA kernels have run on a GPU. Kernels of others run only inside `using("triton")`."""
+"""The operations whose CUDA kernels have run on a GPU, in this or an older form.
+
+Kernels of other operations run only inside `using("triton")`."""
 
 _requested: ContextVar[str | None] = ContextVar(
     "softargmax implementation", default=os.environ.get("SOFTARGMAX_IMPLEMENTATION") or None
@@ -55,8 +57,8 @@ def using(name: str) -> Iterator[None]:
     ----------
     name : {"native", "triton", "reference"}
         "native" is the compiled core for arrays in CPU memory (of JAX: in programs for one CPU); "triton" are the
-        kernels for CUDA tensors, also those that have never run on a GPU; "reference" is the definition in array-API
-        Python.
+        kernels for CUDA tensors, also those that have never run on a GPU (calls that no kernel serves are computed by
+        the definition); "reference" is the definition in array-API Python.
 
     Notes
     -----

@@ -21,6 +21,8 @@ REGISTERS = 1 << 14
 """The longest row that a block holds in registers. A longer row is cut into parts."""
 PART = 1 << 13
 """Scores per part of a longer row. It depends on nothing else, because it fixes the order of sums."""
+LONGEST = 1 << 30
+"""Rows have fewer scores, because their numbers are of 32 bits."""
 STRIDED = 1 << 9
 """The longest row that is read with a stride. Blocks of 16 such rows fit into registers."""
 _WARPS = 16
@@ -332,10 +334,15 @@ def beta_of(beta: Scale) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return {}, {"beta_hi": hi, "beta_lo": lo, "BETA": int(beta != UNIT)}
 
 
-def served(*tensors: Tensor | None, beta: Scale = UNIT) -> bool:
-    """True if no tensor has float64 numbers, none is empty, and float32 can hold beta. Definitions serve the others."""
+def served(first: Tensor, *others: Tensor | None, beta: Scale = UNIT, axes: tuple[int, ...] = ()) -> bool:
+    """True if no tensor has float64 numbers, none is empty, and float32 can hold beta. Definitions serve the others.
+
+    A row of the first tensor, along `axes`, may have fewer than 2^30 scores.
+    """
+    if math.prod(first.shape[axis] for axis in axes) >= LONGEST:
+        return False
     plain = isinstance(beta.hi, Tensor) or beta.hi == 0.0 or math.isinf(beta.hi) or 1e-37 < abs(beta.hi) < 1e37
-    return plain and all(x is None or (x.dtype is not torch.float64 and x.numel() > 0) for x in tensors)
+    return plain and all(x is None or (x.dtype is not torch.float64 and x.numel() > 0) for x in (first, *others))
 
 
 def define(operation: Any, i: Any, results: Sequence[Tensor | None]) -> None:

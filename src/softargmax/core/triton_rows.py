@@ -151,7 +151,7 @@ def exact_rest(
 # them in the order of the parts, and writes results from the last part to the first, because the last parts are still
 # in the cache.
 #
-# If rows are few, programs take turns at two tasks, and a task has a few neighbouring parts of a row. A program either
+# If rows are few, programs take turns at tasks of two kinds. A task has a few neighbouring parts of a row. It either
 # computes the states of its parts, or writes the results of its parts. The last program that computes states of a row
 # also merges the states, and stores numbers per row. Tasks are handed out in an order in which a row is written soon
 # after it was read, so that the second read finds it in the cache. A program takes its ticket when it starts. So all

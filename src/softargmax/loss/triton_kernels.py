@@ -434,14 +434,14 @@ def _reduce(i: Any, rows: Tensor, count: Tensor | int | None, loss: Tensor) -> N
 
 
 def _served(i: Any, *results: Tensor) -> bool:
-    return is_served(i.options, i.z, *results)
+    return is_served(i.options, i.z, *results, axes=i.axes)
 
 
-def is_served(options: LossOptions, *tensors: Tensor | None) -> bool:
+def is_served(options: LossOptions, first: Tensor, *others: Tensor | None, axes: tuple[int, ...] = ()) -> bool:
     """True if the kernels serve these options. The definition serves the others."""
     number = isinstance(options.beta.hi, float) and math.isfinite(options.beta.hi) and options.beta.hi != 0.0
     plain = number and options.target is not None and not options.softcap
-    return plain and served(*tensors, options.weight, beta=options.beta)
+    return plain and served(first, *others, options.weight, beta=options.beta, axes=axes)
 
 
 def run(

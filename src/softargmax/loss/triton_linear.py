@@ -16,7 +16,7 @@ import triton.language as tl
 from torch.nn.functional import pad
 
 from softargmax.core.products import finite
-from softargmax.core.triton_launch import Block, define, launch
+from softargmax.core.triton_launch import Block, cdiv, define, launch
 from softargmax.core.triton_math import INF
 from softargmax.core.triton_state import any_of, row_sum
 from softargmax.loss import linear_operations as operations
@@ -142,7 +142,7 @@ def _losses(
         here = slice(part.start - rows.start, part.stop - rows.start)
         _multiply(hidden[here.start : here.start + step], w.t(), z)
         if bias is not None:
-            tile = Block((step, triton.cdiv(w.shape[0], _CLASSES)), _WARPS, {"CLASSES": _CLASSES})
+            tile = Block((step, cdiv(w.shape[0], _CLASSES)), _WARPS, {"CLASSES": _CLASSES})
             launch(add_bias, tile, z=z, bias=bias.contiguous(), classes=w.shape[0])
         options = reference_linear.options_of_rows(i.options, part)
         of = CrossEntropy(z[: part.stop - start], options, (1,), 1, False, i.dtype)
@@ -160,7 +160,7 @@ def _add_gradients(
     if "h" in to:
         whole = dh[rows] if count == ROWS else dh.new_empty(ROWS, dh.shape[1])
         _multiply(dz, w, whole, scale)
-        tile = Block((count, triton.cdiv(w.shape[1], _COLUMNS)), _WARPS, {"CLASSES": _CLASSES, "COLUMNS": _COLUMNS})
+        tile = Block((count, cdiv(w.shape[1], _COLUMNS)), _WARPS, {"CLASSES": _CLASSES, "COLUMNS": _COLUMNS})
         named = {"classes": w.shape[0], "width": w.shape[1], "w_k": w.stride(0), "w_i": w.stride(1)}
         launch(mend, tile, dh=whole, dz=dz, w=w, losses=losses[rows], scale=scale, **named)
         if count < ROWS:

@@ -340,7 +340,7 @@ def logsumexp(i: Any, r: Any) -> None:
 
 
 def _normalize(operation: Any, what: tl.constexpr, i: Any, r: Any) -> None:
-    if not served(i.z, *r, beta=i.beta):
+    if not served(i.z, *r, beta=i.beta, axes=i.axes):
         define(operation, i, r)
         return
     out, lse = (*r, None)[:2]  # logsumexp has one result
@@ -452,7 +452,7 @@ def log_softmax_vjp(i: Any, r: Any) -> None:
 
 
 def _vjp(operation: Any, what: tl.constexpr, i: Any, y: Tensor, out: Tensor) -> None:
-    if not served(y, i.lse, i.g, out):
+    if not served(y, i.lse, i.g, out, axes=i.axes):
         define(operation, i, (out,))
         return
     launch_rows(

@@ -17,9 +17,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton import cdiv, next_power_of_2
 
-from softargmax.core.triton_launch import RUNTIME, Block, launch
+from softargmax.core.triton_launch import RUNTIME, Block, cdiv, launch, next_power_of_2
 from softargmax.core.triton_math import INF, LARGEST, exp_term, f32, log1p64, log64
 from softargmax.core.triton_rows import load_scores, offsets
 from softargmax.core.triton_state import row_sum

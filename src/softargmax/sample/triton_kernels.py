@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import triton
 import triton.language as tl
-from triton import cdiv, next_power_of_2
 
-from softargmax.core.triton_launch import RUNTIME, Block, define, launch, served
+from softargmax.core.triton_launch import RUNTIME, Block, cdiv, define, launch, next_power_of_2, served
 from softargmax.core.triton_math import INF, f32
 from softargmax.core.triton_rows import is_last, load_scores, offsets
 from softargmax.core.triton_state import any_of
@@ -362,7 +361,7 @@ def seeds_of(i: Any, rows: int) -> dict[str, Any]:
 def covered(i: Any) -> bool:
     """True if kernels read these scores."""
     typical = i.distribution.filters.typical_p is not None
-    return served(i.z, beta=i.distribution.beta) and i.z.shape[-1] < 1 << 30 and not typical
+    return served(i.z, beta=i.distribution.beta, axes=(-1,)) and not typical
 
 
 def draw(i: Any, index: Tensor, logprob: Tensor | None = None, **found: Tensor) -> None:

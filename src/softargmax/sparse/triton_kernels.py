@@ -1,7 +1,8 @@
 """CUDA kernels of the sparse maps, of their thresholds, and of their derivatives, in Triton.
 
 A row of at most 16,384 scores stays in registers. A longer row belongs to one program, which reads its parts of 8,192
-scores again in each step of the search, mostly from the cache. triton_maps.py contains the mathematics.
+scores again in each step of the search, mostly from the cache. Both numbers are 4,096 for options that need registers
+(`is_heavy`). triton_maps.py contains the mathematics.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from softargmax.core.triton_launch import (
     Rows,
     beta_of,
     block,
+    cdiv,
     define,
     launch,
     rows_of,
@@ -251,7 +253,7 @@ def threshold(i: Any, r: Any) -> None:
 
 def _solve(operation: Any, i: Any, r: Any, **results: Tensor | None) -> None:
     map_of = kind_of(i.alpha)
-    if map_of is None or not served(i.z, *results.values(), beta=i.beta):
+    if map_of is None or not served(i.z, *results.values(), beta=i.beta, axes=i.axes):
         define(operation, i, r)
         return
     per_row, beta = beta_of(i.beta)
@@ -310,7 +312,7 @@ def tile_of(rows: Rows, named: dict[str, Any], most: int = REGISTERS) -> Block:
     if rows.scores <= min(most, part if heavy else REGISTERS):
         tile = block(rows)
         return wider(tile, 2) if heavy else tile
-    numbers = {"parts": triton.cdiv(rows.scores, part), "SCORES": part, "WHOLE": rows.scores % part == 0}
+    numbers = {"parts": cdiv(rows.scores, part), "SCORES": part, "WHOLE": rows.scores % part == 0}
     tile = Block((rows.total,), PART // ELEMENTS, numbers)
     return wider(tile, 2) if named["MAP"] == GENERAL.value else tile
 
@@ -411,7 +413,7 @@ def entmax_vjp(i: Any, r: Any) -> None:
     """Compute s (g - <s, g> / <s, 1>)."""
     (out,) = r
     map_of = kind_of(i.alpha)
-    if map_of is None or not served(i.p, i.tau, i.g, out):
+    if map_of is None or not served(i.p, i.tau, i.g, out, axes=i.axes):
         define(operations.entmax_vjp, i, r)
         return
     rows = rows_of(i.axes, ("out",), p=i.p, tau=i.tau, g=i.g, out=out)

@@ -287,4 +287,4 @@ def _options(i: Any) -> dict[str, Any]:
 
 def _served(i: Any) -> bool:
     finite = isinstance(i.beta.hi, float) and math.isfinite(i.beta.hi) and i.beta.hi != 0.0
-    return finite and kind_of(i.alpha) is not None and served(i.z, i.target, beta=i.beta)
+    return finite and kind_of(i.alpha) is not None and served(i.z, i.target, beta=i.beta, axes=i.axes)
