@@ -72,6 +72,7 @@ def test_triton_serves_cuda_tensors_only() -> None:
 
 def test_kernels_that_never_ran_on_a_gpu_serve_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "has_triton", lambda: True)
+    monkeypatch.setattr(dispatch, "TRIED_ON_GPUS", {"softmax"})
     assert softmax.has_kernel("cuda")
     assert not linear_cross_entropy.has_kernel("cuda")
     with softargmax.using("triton"):

@@ -15,14 +15,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from softargmax.core import triton_launch
+from softargmax.core import dispatch, triton_launch
+from softargmax.core.record import OPERATIONS
 
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 SHARED = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
 """Shared memory of a block in KiB, by compute capability."""
 
 MEASURED = 90
-"""The compute capability for which the sizes of blocks were chosen. There no kernel may spill registers."""
+"""The compute capability of the GPUs that were had. There no kernel that serves by default may spill registers."""
 _POINTERS = {
     torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.float64: "*fp64",
     torch.int8: "*i8", torch.int32: "*i32", torch.int64: "*i64", torch.bool: "*i1",
@@ -114,6 +115,12 @@ def compile_for(launch: Launch, capability: int) -> Any:
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 
+def has_run(kernel: Any) -> bool:
+    """True if a kernel is of a file whose kernels serve by default, because they have run on a GPU."""
+    found = (one.kernel("cuda").__module__ for one in OPERATIONS if one.name in dispatch.TRIED_ON_GPUS)
+    return kernel.fn.__module__ in found
+
+
 def report(launch: Launch, capability: int) -> Report:
     """Compile a launch and report."""
     made = compile_for(launch, capability)
@@ -122,7 +129,7 @@ def report(launch: Launch, capability: int) -> Report:
     operations = re.findall(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\d+\s+)?([A-Z0-9_.]+)", sass, re.MULTILINE)
     operations = [one for one in operations if not one.startswith("NOP")]
     spills = sum(one.split(".")[0] in ("LDL", "STL") for one in operations)
-    broken = ["registers"] * bool(spills and capability == MEASURED)
+    broken = ["registers"] * bool(spills and capability == MEASURED and has_run(launch.kernel))
     broken += ["shared memory"] * (made.metadata.shared > SHARED[capability] << 10)
     broken += ["float atomic"] * bool(re.search(r"\b(atom|red)\.[^;]*\.(f32|f64|f16|bf16)", ptx))
     broken += ["flushed subnormals"] * any("ftz" in line and "ex2" not in line for line in ptx.splitlines())

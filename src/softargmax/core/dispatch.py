@@ -33,13 +33,11 @@ SERVES = {
 }
 """The kinds of arrays that each implementation supports."""
 
-TRIED_ON_GPUS = {
-    "softmax", "softmax_vjp", "log_softmax", "log_softmax_vjp", "logsumexp",
-    "cross_entropy", "cross_entropy_vjp", "cross_entropy_and_gradient",
-}  # fmt: skip
-"""The operations whose CUDA kernels have run on a GPU, in this or an older form.
+TRIED_ON_GPUS: frozenset[str] = frozenset()
+"""The operations whose CUDA kernels have run on a GPU in their present form. No such kernel may spill registers there.
 
-Kernels of other operations run only inside `using("triton")`."""
+Kernels of other operations run only inside `using("triton")`.
+"""
 
 _requested: ContextVar[str | None] = ContextVar(
     "softargmax implementation", default=os.environ.get("SOFTARGMAX_IMPLEMENTATION") or None

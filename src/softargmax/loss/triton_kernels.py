@@ -483,7 +483,8 @@ def _choose(
     if rows.scores <= PART:
         tile = block(rows)
         tight = fast and "gradient" in given and tile.named["SCORES"] == ELEMENTS
-        return loss_rows, wider(tile, 2 if tight or (smooth and "weight" not in given) else 1), named
+        many = smooth and ("weight" not in given or "gradient" in given)
+        return loss_rows, wider(tile, 2 if tight or many else 1), named
     tile = parts_of(rows, given["z"], writes="gradient" in given)
     states = tile.named["r_parts"]
     named["sums"] = states.new_empty((4, *states.shape)) if smooth else states

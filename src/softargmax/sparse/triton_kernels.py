@@ -304,17 +304,19 @@ def is_heavy(named: dict[str, Any]) -> bool:
 def tile_of(rows: Rows, named: dict[str, Any], most: int = REGISTERS) -> Block:
     """The block of a kernel, with `parts` if one program goes through all parts of a row.
 
-    A thread has 32 scores, and a thread of a heavy kernel 16 or, for a part and other orders, 8. `most` is the length
-    of the longest row in registers.
+    A thread has 32 scores, and a thread of a heavy kernel 16 or, for parts of float32 rows and other orders, 8. The
+    numbers of warps are those with which nothing spills. `most` is the length of the longest row in registers.
     """
-    heavy = is_heavy(named)
+    heavy, general = is_heavy(named), named["MAP"] == GENERAL.value
     part = PART // 2 if heavy else PART
     if rows.scores <= min(most, part if heavy else REGISTERS):
         tile = block(rows)
-        return wider(tile, 2) if heavy else tile
+        return wider(tile, 2) if heavy and not (general and tile.named["ROWS"] > 1) else tile
     numbers = {"parts": cdiv(rows.scores, part), "SCORES": part, "WHOLE": rows.scores % part == 0}
-    tile = Block((rows.total,), PART // ELEMENTS, numbers)
-    return wider(tile, 2) if named["MAP"] == GENERAL.value else tile
+    warps = PART // ELEMENTS
+    if general and named.get("SCALED") is not None:
+        warps = warps // 2 if named["FAST"] else 2 * warps  # fewer have more registers, and more need fewer
+    return Block((rows.total,), warps, numbers)
 
 
 # --- derivatives ------------------------------------------------------------------------------------------------------
