@@ -204,10 +204,13 @@ an Intel Xeon (family 6, model 167) with 2 cores, others were. What we know of t
   1.2 times as long. Beside busy processes, a call of a few milliseconds often runs on one core, because the second
   thread gets the core of a busy process only at the next tick of the kernel, which comes every 4 ms. So our slowdown is
   the larger one, although draws stay 20 times faster, and sparsemax 118 times. Beside one busy process per core,
-  softmax with `out=`, attention and decoding took 1.05, 1.03 and 1.25 times torch's time on the Zen 4, although they
-  are faster alone (1.20, 1.17 and 1.09); on the Xeon, softmax and attention stayed faster. What was tried for
-  cross_entropy: only threads of our own, threads of OpenMP that never spin (`GOMP_SPINCOUNT=0`), and shorter time
-  slices (`sched_setattr`); no gain.
+  softmax with `out=`, attention and decoding took 1.05, 1.03 and 1.25 times torch's time on the Zen 4. The cause: our
+  calls left OpenMP's threads, which spin after torch's calls, to the cores on which our own threads then ran. Calls now
+  leave OpenMP only if they wait longer for its threads than they work. Medians of 40 calls in turns with torch's, two
+  runs: they take 0.93 to 1.0, 0.84 to 0.86 and 0.89 to 0.99 of torch's time; the table above is older. What else was
+  tried: threads that spin for 2 ms (no gain), four times as many pieces (no gain), OpenMP always (last layers take 1.6
+  times as long); for cross_entropy only threads of our own, threads of OpenMP that never spin (`GOMP_SPINCOUNT=0`), and
+  shorter time slices (`sched_setattr`); no gain.
 
 ## Memory of results
 
