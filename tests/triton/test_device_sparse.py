@@ -42,9 +42,8 @@ def truth(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def expect(ok: torch.Tensor | bool, *facts: Any) -> None:
-    """Raise an AssertionError with some facts if a condition does not hold."""
-    if not bool(torch.as_tensor(ok).all()):
-        raise AssertionError(" ".join(map(str, facts)))
+    """Assert that a condition holds everywhere, and show some facts if it does not."""
+    assert bool(torch.as_tensor(ok).all()), facts
 
 
 def check_map(z: torch.Tensor, alpha: float) -> None:

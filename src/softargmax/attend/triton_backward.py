@@ -18,6 +18,7 @@ from softargmax.attend.triton_tiles import (
     LOG2E,
     PER_QUERY,
     is_strange,
+    load_count,
     load_scale,
     load_tile,
     long,
@@ -139,9 +140,7 @@ def to_queries(
     head = (program // tiles).to(tl.int64)
     first = (tiles - 1 - program % tiles) * M
     entry, h = head // heads, head % heads
-    count = keys
-    if LENGTHS:
-        count = tl.load(lengths + entry * lengths_b).to(tl.int32)
+    count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
     place = count - queries
     row = tl.arange(0, M)
     i = (first + row)[:, None]
@@ -261,9 +260,7 @@ def to_keys(
     first = program % tiles * N
     groups = heads // group
     entry, h = head // groups, head % groups
-    count = keys
-    if LENGTHS:
-        count = tl.load(lengths + entry * lengths_b).to(tl.int32)
+    count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
     place = count - queries
     row = tl.arange(0, N)
     j = (first + row)[:, None]

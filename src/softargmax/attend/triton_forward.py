@@ -19,6 +19,7 @@ from softargmax.attend.triton_tiles import (
     LOG2E,
     LOW,
     is_strange,
+    load_count,
     load_scale,
     load_tile,
     long,
@@ -156,9 +157,7 @@ def forward(
     head = (program // tiles).to(tl.int64)
     first = (tiles - 1 - program % tiles) * M
     entry, h = head // heads, head % heads
-    count = keys
-    if LENGTHS:
-        count = tl.load(lengths + entry * lengths_b).to(tl.int32)
+    count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
     place = count - queries
     row = tl.arange(0, M)
     i = (first + row)[:, None]
@@ -213,9 +212,7 @@ def split(
     part, tile, of_keys = program % parts, program // parts % tiles, (program // parts // tiles).to(tl.int64)
     groups = heads // group
     entry, h = of_keys // groups, of_keys % groups
-    count = keys
-    if LENGTHS:
-        count = tl.load(lengths + entry * lengths_b).to(tl.int32)
+    count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
     place = count - queries
     row = tile * M + tl.arange(0, M)
     member = tl.minimum(row // queries, group - 1)[:, None].to(tl.int64)

@@ -14,6 +14,7 @@ from softargmax.attend.triton_tiles import (
     LN2,
     LOG2E,
     PER_QUERY,
+    load_count,
     load_scale,
     load_tile,
     long,
@@ -122,9 +123,7 @@ def mend_query(
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Compute a query by the definition, and store its output and lse. i has shape (1, 1)."""
-    count = keys
-    if LENGTHS:
-        count = tl.load(lengths + entry * lengths_b).to(tl.int32)
+    count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
     place = count - queries
     slope, of_sink = tl.zeros([1, 1], tl.float32), 0.0
     if SLOPES:
@@ -218,9 +217,7 @@ def mend_queries(
     strange = tl.load(flags + head * queries + first + row, mask=first + row < queries, other=0).to(tl.int32)
     if tl.max(strange, axis=0) > 0:
         entry, h = head // heads, head % heads
-        count = keys
-        if LENGTHS:
-            count = tl.load(lengths + entry * lengths_b).to(tl.int32)
+        count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
         place = count - queries
         slope = tl.zeros([1, 1], tl.float32)
         if SLOPES:
@@ -322,9 +319,7 @@ def mend_keys(
     if tl.max(strange, axis=0) > 0:
         groups = heads // group
         entry, h = head // groups, head % groups
-        count = keys
-        if LENGTHS:
-            count = tl.load(lengths + entry * lengths_b).to(tl.int32)
+        count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
         place = count - queries
         e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
         total = tl.num_programs(0).to(tl.int64) // tiles * group * queries

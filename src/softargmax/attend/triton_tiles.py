@@ -41,6 +41,12 @@ def load_tile(x, row, column, stride, inside, MASKED: tl.constexpr, WIDTH: tl.co
 
 
 @triton.jit
+def load_count(length, keys, LENGTHS: tl.constexpr):
+    """The number of keys of an entry of the batch."""
+    return tl.load(length).to(tl.int32) if LENGTHS else keys
+
+
+@triton.jit
 def range_of_keys(first, last, place, count, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr, N: tl.constexpr):
     """The keys that the queries first..last - 1 see, as three ranges of whole tiles of N keys: begin, a, b and end.
 

@@ -150,7 +150,7 @@ class TorchOperation:
         Under `using("triton")`, tensors in CPU memory are served by Triton's interpreter.
         """
         device = "cuda" if dispatch.requested() == "triton" else device
-        if not self.operation.has_kernel(device):
+        if device == "cuda" and not self.operation.has_kernel(device):
             return self.operation.define
         if device not in self.launch:
             self.launch[device] = self.operation.launcher(self.operation.kernel(device), DEVICE)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from softargmax.core.triton_math import INF
-from softargmax.core.triton_state import merge, rest_of_any, row_sum, terms_of_any
+from softargmax.core.triton_state import any_of, fold, merge, rest_of_any, row_sum, terms_of_any
 
 CHUNK = tl.constexpr(1024)
 """How many scores of a rare row are looked at in one step."""
@@ -145,6 +145,14 @@ def exact_rest(
     return rest_of_any(y, ties, m, hi, lo, BETA > 0, FAST, VECTOR)
 
 
+@triton.jit
+def load_target(target, at, exists, scores, ignore_index):
+    """The class of each row, and whether the row is ignored or its class is out of range."""
+    t = tl.load(target + at, mask=exists, other=0)
+    ignored = t == ignore_index
+    return t, ignored, ~ignored & ((t < 0) | (t >= scores))
+
+
 # --- long rows --------------------------------------------------------------------------------------------------------
 #
 # Each row is cut into parts. If rows are many, each program has a row: it computes the states of the parts, merges
@@ -228,3 +236,19 @@ def load_number(numbers, row, NUMBER: tl.constexpr):
 def store_number(numbers, row, NUMBER: tl.constexpr, value):
     """Store one of the numbers of a row."""
     tl.store(numbers + row * NUMBERS + NUMBER + tl.zeros([1], tl.int64), value.to(tl.float32))
+
+
+@triton.jit
+def store_fold(
+    x, z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, part, scores, sign, hi, lo,
+    BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, PARTS: tl.constexpr,
+    SCORES: tl.constexpr,
+):  # fmt: skip
+    """Compute and store the state of a part of a row, whose scores are x."""
+    m, rest, rare = fold(x, hi, lo, BETA > 0, FAST, VECTOR)
+    if any_of(rare):
+        rest = exact_rest(
+            z, z_at, z_k, where, where_at, where_k, m == m, part * SCORES, scores, m, sign, hi, lo,
+            BETA, MASKED, FAST, VECTOR, SCORES,
+        )  # fmt: skip
+    store_state(m_parts, r_parts, row, part, m, rest, PARTS)

@@ -11,14 +11,6 @@ from softargmax.core.triton_state import lse_of, row_sum
 
 
 @triton.jit
-def load_target(target, at, exists, scores, ignore_index):
-    """The class of each row, and whether the row is ignored or its class is out of range."""
-    t = tl.load(target + at, mask=exists, other=0)
-    ignored = t == ignore_index
-    return t, ignored, ~ignored & ((t < 0) | (t >= scores))
-
-
-@triton.jit
 def load_of_target(
     z, at, where, where_at, weight, weight_at, exists, ignored, sign, MASKED: tl.constexpr, WEIGHTED: tl.constexpr
 ):

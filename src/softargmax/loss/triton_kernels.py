@@ -41,19 +41,19 @@ from softargmax.core.triton_rows import (
     load_scores,
     load_state,
     load_sum,
+    load_target,
     next_task,
     offsets,
     per_row,
     release,
     score_numbers,
     store_block,
+    store_fold,
     store_number,
-    store_state,
     wait_for,
 )
 from softargmax.core.triton_state import (
     any_of,
-    fold,
     frame,
     inverse_of,
     is_limit,
@@ -75,7 +75,6 @@ from softargmax.loss.triton_formulas import (
     factors_of,
     finished,
     load_of_target,
-    load_target,
     load_weights,
     loss_of,
     slopes,
@@ -203,13 +202,10 @@ def fold_part(
         tl.store(sums + count.to(tl.int64) * PARTS + at_part, weights)
         tl.store(sums + 2 * count.to(tl.int64) * PARTS + at_part, weighted)
         tl.store(sums + 3 * count.to(tl.int64) * PARTS + at_part, finite)
-    m, rest, rare = fold(x, h, l, BETA > 0, FAST, VECTOR)
-    if any_of(rare):
-        rest = exact_rest(
-            z, z_at, z_k, where, where_at, where_k, m == m, part * SCORES, scores, m, sign, h, l,
-            BETA, MASKED, FAST, VECTOR, SCORES,
-        )  # fmt: skip
-    store_state(m_parts, r_parts, row, part, m, rest, PARTS)
+    store_fold(
+        x, z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, part, scores, sign, h, l,
+        BETA, MASKED, FAST, VECTOR, PARTS, SCORES,
+    )  # fmt: skip
 
 
 @triton.jit

@@ -42,13 +42,12 @@ from softargmax.core.triton_rows import (
     release,
     score_numbers,
     store_block,
+    store_fold,
     store_number,
-    store_state,
     wait_for,
 )
 from softargmax.core.triton_state import (
     any_of,
-    fold,
     frame,
     inverse_of,
     is_limit,
@@ -183,15 +182,11 @@ def fold_part(
     k = (part * tl.full([], SCORES, tl.int64) + tl.arange(0, SCORES).to(tl.int64))[None, :]
     inside = tl.arange(0, SCORES)[None, :] < scores - part * SCORES
     at, w_at = z_at[:, None] + k * z_k, where_at[:, None] + k * where_k
-    m, rest, rare = fold(
-        load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE), h, l, BETA > 0, FAST, VECTOR
-    )
-    if any_of(rare):
-        rest = exact_rest(
-            z, z_at, z_k, where, where_at, where_k, m == m, part * SCORES, scores, m, sign, h, l,
-            BETA, MASKED, FAST, VECTOR, SCORES,
-        )  # fmt: skip
-    store_state(m_parts, r_parts, row, part, m, rest, PARTS)
+    x = load_scores(z, at, where, w_at, inside, sign, BETA, MASKED, WHOLE)
+    store_fold(
+        x, z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, part, scores, sign, h, l,
+        BETA, MASKED, FAST, VECTOR, PARTS, SCORES,
+    )  # fmt: skip
 
 
 @triton.jit

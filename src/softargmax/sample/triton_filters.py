@@ -293,7 +293,7 @@ def moments(
 
 
 @triton.jit
-def load_number(numbers, row, bits, PLACE: tl.constexpr, PER: tl.constexpr):
+def load_parameter(numbers, row, bits, PLACE: tl.constexpr, PER: tl.constexpr):
     """A parameter of a filter: one of the numbers of a row, or the float64 number with these bits."""
     if PER:
         return tl.load(numbers + row * 5 + PLACE)
@@ -348,7 +348,7 @@ def filter_rows(  # noqa: PLR0912 the filters in their order
     least = tl.where(infinite | flat | ~fine, 0.0, least)
     base, base_tie = edge, tie
     if TOP_K:
-        goal = load_number(numbers, row, b0, 0, PER)
+        goal = load_parameter(numbers, row, b0, 0, PER)
         fine = fine & (goal >= 1.0) & (goal <= length)
         some = fine & ~frozen & (goal < whole.to(tl.float64))
         if tl.max(some.to(tl.int32), axis=0) > 0:
@@ -361,7 +361,7 @@ def filter_rows(  # noqa: PLR0912 the filters in their order
                 base, base_tie = edge, tie
                 least, whole = tl.where(some, e, least), tl.where(some, goal.to(tl.int64), whole)
     if TOP_P:
-        share = load_number(numbers, row, b1, 1, PER)
+        share = load_parameter(numbers, row, b1, 1, PER)
         fine = fine & (share > 0.0) & (share <= 1.0)
         some = fine & ~frozen & (share < 1.0)
         if tl.max(some.to(tl.int32), axis=0) > 0:
@@ -373,14 +373,14 @@ def filter_rows(  # noqa: PLR0912 the filters in their order
             if not JOINT:
                 base, base_tie = edge, tie
     if MIN_P:
-        share = load_number(numbers, row, b2, 2, PER)
+        share = load_parameter(numbers, row, b2, 2, PER)
         fine = fine & (share >= 0.0) & (share <= 1.0)
         e = score_from(log64(share, 0.0), m, beta, beta_rest)
         edge, tie = tighter(edge, tie, e, tl.full([1], _ALL, tl.int32), fine & (share > 0.0))
         if not JOINT:
             base, base_tie = edge, tie
     if EPSILON:
-        share = load_number(numbers, row, b3, 3, PER)
+        share = load_parameter(numbers, row, b3, 3, PER)
         fine = fine & (share >= 0.0) & (share <= 1.0)
         log_of, mean, _n = moments(
             z, where, base, base_tie, infinite, flat, z_at, where_at, parts, scores, z_k, where_k, m, h, l,
@@ -391,7 +391,7 @@ def filter_rows(  # noqa: PLR0912 the filters in their order
         if not JOINT:
             base, base_tie = edge, tie
     if ETA:
-        share = load_number(numbers, row, b4, 4, PER)
+        share = load_parameter(numbers, row, b4, 4, PER)
         fine = fine & (share >= 0.0) & (share <= 1.0)
         log_of, mean, _n = moments(
             z, where, base, base_tie, infinite, flat, z_at, where_at, parts, scores, z_k, where_k, m, h, l,

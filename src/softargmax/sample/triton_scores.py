@@ -9,14 +9,13 @@ import triton
 import triton.language as tl
 
 from softargmax.core.scale import rounded
+from softargmax.core.triton_launch import STRIDED
 from softargmax.core.triton_math import INF
 from softargmax.core.triton_rows import PER_ROW
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-STRIDED = 1 << 9
-"""Longer rows whose scores are not next to each other in memory are copied."""
 _SMALLEST = tl.constexpr(-(1 << 31))
 
 
@@ -61,7 +60,7 @@ def matrix(z: Tensor) -> Tensor:
     return rows if rows.stride(1) == 1 or rows.shape[1] <= STRIDED else rows.contiguous()
 
 
-def per_row(x: Tensor, z: Tensor) -> Tensor:
+def numbers_of_rows(x: Tensor, z: Tensor) -> Tensor:
     """One number per row, in C order."""
     return x.expand(*z.shape[:-1], 1).reshape(-1).contiguous()  # an expanded view has stride 0
 
@@ -74,7 +73,12 @@ def scores_of(i: Any) -> dict[str, Any]:
     named["z_o"], named["z_k"] = z.stride()
     named["where_o"], named["where_k"] = (0, 0) if where is None else where.stride()
     if isinstance(given.beta.hi, torch.Tensor):
-        named |= {"hi": per_row(given.beta.hi, i.z), "lo": per_row(given.beta.lo, i.z), "beta_o": 1, "BETA": 2}
+        named |= {
+            "hi": numbers_of_rows(given.beta.hi, i.z),
+            "lo": numbers_of_rows(given.beta.lo, i.z),
+            "beta_o": 1,
+            "BETA": 2,
+        }
         named |= {"beta_hi": 1.0, "beta_lo": 0.0}
     else:
         hi, lo = rounded(given.beta, 24)

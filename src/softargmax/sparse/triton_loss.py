@@ -14,7 +14,7 @@ import triton.language as tl
 
 from softargmax.core.triton_launch import PART, RUNTIME, Block, beta_of, launch, rows_of, served
 from softargmax.core.triton_math import INF
-from softargmax.core.triton_rows import load_beta, load_scores, offsets, store_block
+from softargmax.core.triton_rows import load_beta, load_scores, load_target, offsets, store_block
 from softargmax.core.triton_state import any_of, is_limit, marked, row_sum, top_of, without_limits
 from softargmax.sparse import loss_operations
 from softargmax.sparse.triton_kernels import (
@@ -39,14 +39,6 @@ from softargmax.sparse.triton_maps import (
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@triton.jit
-def load_class(target, at, exists, scores, ignore_index):
-    """The class of each row, and whether the row is ignored or its class is out of range."""
-    t = tl.load(target + at, mask=exists, other=0)
-    ignored = t == ignore_index
-    return t, ignored, ~ignored & ((t < 0) | (t >= scores))
 
 
 @triton.jit
@@ -113,7 +105,7 @@ def loss_rows(
     exists = row < count
     inside = exists[:, None] & (k < scores)[None, :]
     a = order_of(a_hi, a_lo)
-    y, ignored, wrong = load_class(target, offsets(row, inner, target_o, target_i, FLAT), exists, scores, ignore_index)
+    y, ignored, wrong = load_target(target, offsets(row, inner, target_o, target_i, FLAT), exists, scores, ignore_index)
     y = tl.where(ignored | wrong, 0, y)
     sign, h, l = load_beta(z, z, row, exists, beta_hi, beta_lo, BETA)
     z_at, w_at = offsets(row, inner, z_o, z_i, FLAT, ALIGN), offsets(row, inner, where_o, where_i, FLAT)
@@ -154,7 +146,7 @@ def loss_parts(
     scores = scores // ALIGN * ALIGN
     exists = row < count
     a = order_of(a_hi, a_lo)
-    y, ignored, wrong = load_class(target, offsets(row, inner, target_o, target_i, FLAT), exists, scores, ignore_index)
+    y, ignored, wrong = load_target(target, offsets(row, inner, target_o, target_i, FLAT), exists, scores, ignore_index)
     y = tl.where(ignored | wrong, 0, y)
     sign, h, l = load_beta(z, z, row, exists, beta_hi, beta_lo, BETA)
     z_at, w_at = offsets(row, inner, z_o, z_i, FLAT, ALIGN), offsets(row, inner, where_o, where_i, FLAT)
@@ -205,7 +197,7 @@ def loss_vjp(
     exists = row < count
     inside = exists[:, None] & (k < scores)[None, :]
     a = order_of(a_hi, a_lo)
-    y, ignored, wrong = load_class(target, offsets(row, inner, target_o, target_i, FLAT), exists, scores, ignore_index)
+    y, ignored, wrong = load_target(target, offsets(row, inner, target_o, target_i, FLAT), exists, scores, ignore_index)
     sign, h, l = load_beta(z, z, row, exists, beta_hi, beta_lo, BETA)
     z_at, w_at = offsets(row, inner, z_o, z_i, FLAT, ALIGN), offsets(row, inner, where_o, where_i, FLAT)
     x = load_scores(
