@@ -125,7 +125,9 @@ def test_vmap_and_compiled_graphs(toy: Any) -> None:
     assert torch.equal(torch.func.vmap(f)(batch), torch.stack([f(z), f(2 * z)]))
     if toy is DEFINED:
         return
-    compiled = torch.compile(lambda *flat: toy.torch.overload(*flat, [1], 3)[0], fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(
+        lambda *flat: toy.torch.overload(*flat, [1], None, 3)[0], fullgraph=True, backend="aot_eager"
+    )
     assert torch.equal(compiled(z, None, 2.0, None), toy.first(record(z)))
 
 

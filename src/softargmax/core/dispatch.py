@@ -46,6 +46,20 @@ requested = _requested.get
 """The implementation that an enclosing `using` block or the environment requests by name, or None."""
 
 
+PROCESSES = "processes"
+"""Requested inside a call whose rows are spread over processes (processes.py). `using` does not accept it."""
+
+
+@contextmanager
+def requesting(name: str | None) -> Iterator[None]:
+    """Request an implementation, or the default, whatever is requested outside."""
+    token = _requested.set(name)
+    try:
+        yield
+    finally:
+        _requested.reset(token)
+
+
 @public
 @contextmanager
 def using(name: str) -> Iterator[None]:
@@ -70,11 +84,8 @@ def using(name: str) -> Iterator[None]:
     ...     softargmax.softmax([1.0, 2.0, 8.0]).round(3)
     array([0.001, 0.002, 0.997])
     """
-    token = _requested.set(_known(name, "using(name)"))
-    try:
+    with requesting(_known(name, "using(name)")):
         yield
-    finally:
-        _requested.reset(token)
 
 
 def _known(name: str, source: str) -> str:
@@ -95,7 +106,7 @@ def check_serves(name: str, kind: str) -> None:
 def requested_name() -> str | None:
     """The checked name of the requested implementation, or None."""
     name = requested()
-    return None if name is None else _known(name, "SOFTARGMAX_IMPLEMENTATION")
+    return None if name in (None, PROCESSES) else _known(name, "SOFTARGMAX_IMPLEMENTATION")
 
 
 def is_native(z: Any) -> bool:

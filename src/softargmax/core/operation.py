@@ -60,7 +60,9 @@ from softargmax.core import dispatch
 from softargmax.core.arrays import kind_of, namespace, row_dtype
 from softargmax.core.dispatch import requested
 from softargmax.core.memory import NUMPY, Memory, memory_of
+from softargmax.core.processes import SpreadAxes, over_processes, refuse_spread
 from softargmax.core.record import (
+    AXES,
     OPERATIONS,
     A,
     Branch,
@@ -200,7 +202,8 @@ class Operation(Generic[A, R]):
         """The function (arguments, first, out) -> results for arrays of this type."""
         servers = self._servers[requested()]
         if type(array) not in servers:
-            servers[type(array)] = self._choose(array)
+            spread = requested() == dispatch.PROCESSES
+            servers[type(array)] = functools.partial(over_processes, self) if spread else self._choose(array)
         return servers[type(array)]
 
     def _choose(self, array: Any) -> Callable[..., Any]:
@@ -262,7 +265,9 @@ class Operation(Generic[A, R]):
             paths = self._paths(self.tree, "_i")
             paths["i"] = "_i"
             call = ", ".join(f"{name}={paths[name]}" for name in parameters(self.definition))
-            self._by_record = generated("_i", [f"return _definition({call})"], _definition=self.definition)
+            lines = [f"_whole({paths[leaf.name]})" for leaf in self.leaves if leaf.kind is AXES]
+            names = {"_definition": self.definition, "_whole": refuse_spread}
+            self._by_record = generated("_i", [*lines, f"return _definition({call})"], **names)
         found = self._by_record(i)
         found = found[0] if first and len(self.fields) > 1 else found
         if out is None:
@@ -353,7 +358,33 @@ def only(support: Any, x: Any) -> Any:
 
 def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
     """<1, x>, the sum over a row."""
-    return namespace(x).sum(x, axis=axes, keepdims=True) if axes else x
+    found = namespace(x).sum(x, axis=tuple(axes), keepdims=True) if axes else x
+    return _processes().total(found, axes) if isinstance(axes, SpreadAxes) else found
+
+
+def row_max(x: Any, axes: tuple[int, ...]) -> Any:
+    """The largest number of a row, or -inf in an empty row."""
+    xp = namespace(x)
+    found = xp.max(x, axis=tuple(axes), keepdims=True) if math.prod(x.shape) else row_sum(x, axes) - math.inf
+    return _processes().largest(found, axes) if isinstance(axes, SpreadAxes) else found
+
+
+def along(row: Any, axes: tuple[int, ...]) -> Any:
+    """A number per row, for use in a formula with the scores.
+
+    If rows are spread over processes, each process uses the number for its own scores. So the number's derivative is
+    the sum over all processes.
+    """
+    return _processes().along(row, axes) if isinstance(axes, SpreadAxes) else row
+
+
+def sum_along(x: Any, axes: tuple[int, ...]) -> Any:
+    """The sum over a row, for use in a formula with the scores."""
+    return along(row_sum(x, axes), axes)
+
+
+def _processes() -> Any:
+    return importlib.import_module("softargmax.core.torch_processes")
 
 
 def slope(beta: Scale) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from softargmax.core import _native
+from softargmax.core.processes import SpreadAxes
 from softargmax.core.scale import Scale
 
 if TYPE_CHECKING:
@@ -59,8 +60,14 @@ BETA = Kind(
 )
 SEED = Kind((("", "Tensor"),), native="({0} if type({0}) is int else _view({0}))", arrays=("{0}",))
 DTYPE = Kind((("", "ScalarType"),))
-AXES = Kind((("", "int[]"),), unflatten="tuple({0} or ())")  # `by_batch` (torch_vmap.py) passes None
+AXES = Kind(
+    (("", "int[]"), ("_spread", "str?")),
+    flatten="*({0}, getattr({0}, 'spread', None))",
+    unflatten="(tuple({0} or ()) if {1} is None else _SpreadAxes({0}, {1}))",  # `by_batch` (torch_vmap.py) passes None
+)
 LEADING = Kind((("", "int"),))
+UNFLATTENED = {"_Scale": Scale, "_SpreadAxes": SpreadAxes}
+"""What the code of `Kind.unflatten` uses."""
 NUMBERS = {kind: Kind((("", kind.__name__),)) for kind in (float, int, bool, str)}
 
 Array = Annotated[Any, ARRAY]
@@ -85,6 +92,7 @@ A compiled graph of torch draws a new tensor at each call.
 DType = Annotated[Any, DTYPE]
 """A floating dtype of the arrays' library."""
 Axes = Annotated[tuple[int, ...], AXES]
+"""The axes of a row: a tuple, or `SpreadAxes` if the rows are spread over processes."""
 
 Leading = Annotated[int, LEADING]
 """A number of leading dimensions. vmap adds 1."""
@@ -157,7 +165,7 @@ def flattener(tree: Branch) -> Callable[[Any], tuple[Any, ...]]:
 
 def unflattener(tree: Branch) -> Callable[..., Any]:
     """Return the function that makes a record of its slots."""
-    names: dict[str, Any] = {"_Scale": Scale}
+    names: dict[str, Any] = dict(UNFLATTENED)
     packed = packing(tree, names)
     slots = ", ".join(slot for leaf in tree.leaves for slot, _ in leaf.slots)
     return generated(slots, [f"return {packed}"], **names)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from softargmax.core.record import flattener, generated, packing, unflattener
-from softargmax.core.scale import Scale
+from softargmax.core.record import UNFLATTENED, flattener, generated, packing, unflattener
 from softargmax.core.torch_private import EAGER, PLAIN_TENSOR, READY_NAMES
 
 ELSEWHERE, RECORDED, AT_ONCE = "elsewhere", "recorded", "at once"
@@ -52,7 +51,7 @@ class SchemaSlots:
         varying = [leaf.name for leaf in operation.leaves if leaf.kind.arrays and leaf.name not in operation.constant]
         self.varying, self.places = varying, [self.names.index(name) for name in varying]
         self.gradients = list(zip(self.varying, self.places, strict=True))
-        names: dict[str, Any] = {"_Scale": Scale, "_Results": type(operation.results), "_Like": Like}
+        names: dict[str, Any] = {**UNFLATTENED, "_Results": type(operation.results), "_Like": Like}
         names["_saved"] = operation.saved
         packed = packing(operation.tree, names)
         self.flatten, self.unflatten = flattener(operation.tree), unflattener(operation.tree)

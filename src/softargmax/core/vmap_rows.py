@@ -26,7 +26,7 @@ def batch_first(
             front = mapped(x, dim, size)
             missing = rank + 1 + seed_axes * (kind is SEED) - front.ndim
             moved[place] = front.reshape((size, *[1] * missing, *front.shape[1:]))
-        elif kind == AXES:
+        elif kind == AXES and isinstance(x, tuple | list):  # the other slot of AXES says how rows are spread
             moved[place] = tuple(axis + 1 for axis in x)
         elif kind is LEADING:
             moved[place] = x + 1

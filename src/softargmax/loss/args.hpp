@@ -15,6 +15,7 @@ struct Grouped {
 
 // The arguments of a loss: scores, targets and options.
 struct Args : RowArgs {
+    static constexpr bool kSpreads = true;
     const std::int64_t* target = nullptr;  // one class per row; null: `other` has probabilities
     std::int64_t ignore_index = 0;         // rows of this class are ignored
     Operand weight;                        // one per class
@@ -28,6 +29,8 @@ struct Args : RowArgs {
     // Set by the kernel: the loss of each row, and the seed (the factor of the gradient) of each row or group of rows.
     double* losses = nullptr;
     const double* seeds = nullptr;
+    const double* weights_of_targets =
+        nullptr;  // of each row, if rows are spread over processes and classes have weights
     std::int64_t each = 1, each_of_seed = 1;  // rows per group of `loss`, and rows that share a seed
     // Returns the seed of a row. If each row has its own seed, or all rows share one, no division is needed. A division
     // would take as long as the loss of a row of three classes.

@@ -41,11 +41,29 @@ void reduce(const Args& args) {
     });
 }
 
-// Memory for the loss of each row, and the factor of the gradient of each row or group of rows.
+// Returns the weight of each row's class, which one of the processes has. Ignored rows have weight 0.
+std::unique_ptr<double[]> weights_of_targets(const Args& args) {
+    const std::int64_t rows = args.rows.total, first = args.shards.first();
+    const auto numbers = [](std::int64_t n) { return new double[static_cast<std::size_t>(n)](); };
+    const std::unique_ptr<double[]> mine(numbers(rows)), all(numbers(rows * args.shards.count));
+    std::unique_ptr<double[]> found(numbers(rows));
+    for (std::int64_t i = 0; i < rows; ++i) {
+        const std::int64_t y = args.target[i] - first;
+        if (args.target[i] != args.ignore_index && y >= 0 && y < args.cols.total) mine[i] = weight_of(args, i, y);
+    }
+    args.shards.gather(args.shards, mine.get(), 0, rows * static_cast<std::int64_t>(sizeof(double)), all.get());
+    for (std::int64_t p = 0; p < args.shards.count; ++p)
+        for (std::int64_t i = 0; i < rows; ++i) found[i] += all[p * rows + i];
+    return found;
+}
+
+// Memory for the loss of each row, the factor of the gradient of each row or group of rows, and weights of targets.
 struct RowNumbers {
-    std::unique_ptr<double[]> losses, seeds;
+    std::unique_ptr<double[]> losses, seeds, weights;
     explicit RowNumbers(Args& args, bool gradients) {
         const std::int64_t rows = args.rows.total, groups = args.loss ? args.loss.count : rows;
+        if (args.shards && args.weight && args.target) weights = weights_of_targets(args);
+        args.weights_of_targets = weights.get();
         const std::int64_t count = args.g ? args.g.count : groups;
         args.each = rows / groups;
         args.each_of_seed = rows / count;

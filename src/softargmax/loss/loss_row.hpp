@@ -138,7 +138,9 @@ struct Slope {
 
 inline bool is_plain(const Args& args) { return args.target && args.label_smoothing == 0 && args.softcap == 0; }
 
+// Returns the weight of a row's class y. If rows are spread over processes, another process may have it.
 inline double weight_of(const Args& args, std::int64_t row, std::int64_t y) {
+    if (args.weights_of_targets) return args.weights_of_targets[row];
     double value = 0;
     const std::int64_t at = offset_of(row, args.rows, args.weight.row) + offset_of(y, args.cols, args.weight.col);
     with_real_type(args.weight.type, args.weight.data, [&](auto* base) { value = convert<double>(base[at]); });
@@ -228,13 +230,18 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
     using Base = GroupOf<Args, T, Size>;
     using Base::args, Base::begin, Base::end, Base::first, Base::pitch, Base::scale, Base::scores;
     const bool plain = is_plain(args);
+    const std::int64_t first_class = args.shards.first();
     // The class weights, targets and raw scores of the loaded block, as in Strip.
     const double *w = nullptr, *t = nullptr, *raw = nullptr;
 
     using Base::Base;
     std::int64_t size(std::int64_t block) const { return end(block) - begin(block); }
     const T* row(int g) const { return scores + g * pitch; }
-    bool holds(std::int64_t y, std::int64_t block) const { return y >= begin(block) && y < end(block); }
+    // The place of class y in a block. It may be outside of the block.
+    std::int64_t place(std::int64_t y, std::int64_t block) const { return y - first_class - begin(block); }
+    bool holds(std::int64_t y, std::int64_t block) const {
+        return place(y, block) >= 0 && place(y, block) < size(block);
+    }
 
     void load(std::int64_t block) {
         Base::load(block);
@@ -281,7 +288,7 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
     Piece fold(std::int64_t block, int g, std::int64_t y) const {
         Piece piece{this->fold_row(g, block)};
         piece.holds = holds(y, block);
-        if (piece.holds) piece.at_y = static_cast<double>(row(g)[y - begin(block)]);
+        if (piece.holds) piece.at_y = static_cast<double>(row(g)[place(y, block)]);
         return piece;
     }
     void finish(int g, Row& to) const {
@@ -310,7 +317,7 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
             const double seed = args.seed_of(first + g);
             const Slope slope(of, this->beta(g), times(beta_to_scores(g), seed), args);
             const T* z = row(g);
-            const std::int64_t n = size(block), y = of.y - begin(block);
+            const std::int64_t n = size(block), y = place(of.y, block);
             // In a row with NaN, the whole gradient is NaN, so class y needs no special treatment.
             const bool here = holds(of.y, block) && slope.gain.hi == slope.gain.hi;
             const auto to = this->target(g, block, z);
@@ -356,7 +363,7 @@ template <class T, int Size> struct Group : GroupOf<Args, T, Size> {
 
 template <class T, int Size> void run_groups(const Args& args) {
     const FrameOf<Args, T> frame(args, Size);
-    fold_rows<Row, Group<T, Size>>(frame, few_long_rows(frame), [&](auto& rows) {
+    fold_rows<Row, Group<T, Size>>(frame, splits_rows(frame), [&](auto& rows) {
         rows.each([](const auto& group, int g, Row& row) { group.start(g, row); });
         if (!args.given)
             rows.fold([](const auto& group, std::int64_t block, int g, const Row& row) {
@@ -376,7 +383,7 @@ template <class T, int Size> void run_groups(const Args& args) {
     });
 }
 template <class T> void run_as(const Args& args) {
-    if (rows_are_adjacent(args, args.z)) run_groups<T, kGroup>(args);
+    if (takes_groups(args)) run_groups<T, kGroup>(args);
     else run_groups<T, 1>(args);
 }
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core import _native
-from softargmax.core.arrays import namespace, row_shape
-from softargmax.core.operation import Operation, Together
+from softargmax.core.arrays import namespace, row_shape, squeezed
+from softargmax.core.operation import Operation, Together, row_sum
+from softargmax.core.processes import whole_shape
 from softargmax.core.record import Gradients, Result, Wanted, like
 from softargmax.core.targets import refuse_class
 from softargmax.loss import reference, reference_divergence
@@ -29,7 +30,7 @@ def _kept(i: Any) -> tuple[int, ...]:
 
 def refuse(i: CrossEntropy, row: int) -> None:
     """Raise IndexError, after the kernel found that the class of `row` is out of range."""
-    refuse_class(i.options.target, row, i.z.shape, i.axes, i.options.ignore_index)
+    refuse_class(i.options.target, row, whole_shape(i.z.shape, i.axes), i.axes, i.options.ignore_index)
 
 
 def _cross_entropy_vjp(i: CrossEntropy, r: Loss, g: Loss, wanted: Wanted) -> Gradients:
@@ -54,7 +55,7 @@ def _cross_entropy_vjp_vjp(i: CrossEntropyVjp, _r: ToScores, g: ToScores, wanted
         return {}
     xp = namespace(i.g)
     slope = xp.astype(cross_entropy_vjp.first(i._replace(g=xp.ones_like(i.g))), xp.float64)
-    along = xp.sum(xp.where(slope == 0.0, 0.0, slope * g.gradient), axis=i.of.axes[0])
+    along = squeezed(row_sum(xp.where(slope == 0.0, 0.0, slope * g.gradient), i.of.axes), i.of.axes)
     over = tuple(range(i.of.kept, along.ndim))
     return {"g": xp.reshape(xp.sum(along, axis=over) if over else along, tuple(i.g.shape))}
 

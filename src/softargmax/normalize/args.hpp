@@ -51,6 +51,7 @@ constexpr bool is_reduction(Op op) {
 enum class SumOf : std::uint8_t;  // defined in sums.hpp
 
 struct Args : RowArgs {
+    static constexpr bool kSpreads = true;
     Op op;
     SumOf sum;          // which sum, for Op::sum
     Operand m, r, low;  // the state as doubles: read by apply_softmax, apply_log_softmax and fold; written by fold

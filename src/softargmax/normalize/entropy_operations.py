@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.arrays import namespace, row_dtype, working_dtype
-from softargmax.core.operation import Operation, finite_or_zero, only, row_sum, slope
+from softargmax.core.operation import Operation, along, finite_or_zero, only, row_max, row_sum, slope
 from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Rowwise, Tangents, Wanted, per_row
 from softargmax.core.scale import UNIT
 from softargmax.normalize import reference
@@ -67,17 +67,15 @@ def _to_beta(i: KlDivergence, slopes: tuple[Any, Any]) -> Any:
     xp, total = namespace(i.z_p), 0.0
     for of, z in zip(slopes, (i.z_p, i.z_q), strict=True):
         inside = (of != 0) & ~xp.isinf(z)
-        top = xp.max(xp.where(inside, z, -math.inf), axis=i.axes, keepdims=True) if z.size else 0.0
-        total = total + row_sum(of * only(inside, z - top), i.axes)
+        top = row_max(xp.where(inside, z, -math.inf), i.axes)
+        total = total + row_sum(of * only(inside, z - along(top, i.axes)), i.axes)
     return finite_or_zero(i.beta.hi, total)
 
 
 def _kl_divergence_vjp(i: KlDivergence, _r: Divergence, g: Divergence, wanted: Wanted) -> Gradients:
     slopes = _divergence_slopes(i)
-    scale = slope(i.beta)
-    gradients = {
-        name: only(of != 0, of * g.divergence) * scale for name, of in zip(("z_p", "z_q"), slopes, strict=True)
-    }
+    g_, scale = along(g.divergence, i.axes), along(slope(i.beta), i.axes)
+    gradients = {name: only(of != 0, of * g_) * scale for name, of in zip(("z_p", "z_q"), slopes, strict=True)}
     return gradients | {"beta": _to_beta(i, slopes) * g.divergence if "beta" in wanted else None}
 
 

@@ -11,14 +11,12 @@ namespace {
 
 // ---- softmax, log_softmax, logsumexp, fold and apply --------------------------------------------------------------
 
-bool any_flat(const Args& args) {
-    for (std::int64_t row = 0; row < args.rows.total; ++row)
-        if (scale_of(args, row).flat) return true;
-    return false;
-}
-
 template <class T, int Size> void normalize(const Args& args) {
     const Frame<T> frame(args, Size);
+    if (splits_rows(frame)) {
+        RowsByBlock<Folded, Group<T, Size>, Frame<T>> rows(frame);
+        return fold_and_apply(args, rows);
+    }
     if constexpr (sizeof(T) == 4 && Size == 1)
         if (fits_lanes(frame)) {
             parallel_for(args.threads, frame.groups.total, [&](std::int64_t begin, std::int64_t end) {
@@ -32,10 +30,6 @@ template <class T, int Size> void normalize(const Args& args) {
                      [&](std::int64_t begin, std::int64_t end) { bare_rows(frame, begin, end); });
         return;
     }
-    if (few_long_rows(frame) && !any_flat(args)) {
-        RowsByBlock<State, Group<T, Size>, Frame<T>> rows(frame);
-        return fold_and_apply(args, rows);
-    }
     each_group<Group<T, Size>>(frame, [](Group<T, Size>& group) { whole_group(group); });
 }
 
@@ -47,7 +41,7 @@ template <class T, int Size> void under_softmax(const Args& args) {
         States states;
         Twofold sum{};
     };
-    fold_rows<Row, Group<T, Size>>(frame, few_long_rows(frame), [](auto& rows) {
+    fold_rows<Row, Group<T, Size>>(frame, splits_rows(frame), [](auto& rows) {
         rows.fold([](const auto& group, std::int64_t block, int g, const Row&) { return fold_both(group, block, g); },
                   [](const auto& group, int g, Row& row, const States& piece) {
             row.states = merge_both(group, g, row.states, piece);
@@ -92,7 +86,7 @@ template <class T, int Size> void vjp_block(Group<T, Size>& group, std::int64_t 
 
 template <class T, int Size> void vjp(const Args& args) {
     const Frame<T> frame(args, Size, Reads::probabilities);
-    fold_rows<Number, Group<T, Size>>(frame, few_long_rows(frame), [](auto& rows) {
+    fold_rows<Number, Group<T, Size>>(frame, splits_rows(frame), [](auto& rows) {
         rows.fold([](const auto& group, std::int64_t block, int g, Number) { return block_sum(group, block, g); },
                   [](const auto&, int, Number& sum, Number piece) { sum.value += piece.value; });
         rows.apply([](auto& group, std::int64_t block, const Number* sums) { vjp_block(group, block, sums); });
@@ -115,7 +109,7 @@ template <class T, int Size> void weigh_block(Group<T, Size>& group, std::int64_
 }
 template <class T, int Size> void logsumexp_vjp(const Args& args) {
     const Frame<T> frame(args, Size, Reads::probabilities);
-    fold_rows<Number, Group<T, Size>>(frame, few_long_rows(frame), [](auto& rows) {
+    fold_rows<Number, Group<T, Size>>(frame, splits_rows(frame), [](auto& rows) {
         rows.apply([](auto& group, std::int64_t block, const Number*) { weigh_block(group, block); });
     });
 }
@@ -188,7 +182,7 @@ template <class T, int Size> void run_in_groups(const Args& args) {
     normalize<T, Size>(args);
 }
 template <class T> void run_as(const Args& args) {
-    if (rows_are_adjacent(args, args.z)) run_in_groups<T, kGroup>(args);
+    if (takes_groups(args)) run_in_groups<T, kGroup>(args);
     else run_in_groups<T, 1>(args);
 }
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.arrays import device_of, namespace, row_dtype, working_dtype
-from softargmax.core.operation import Operation, finite_or_zero, is_number, only, row_sum, slope
+from softargmax.core.operation import Operation, along, finite_or_zero, is_number, only, row_sum, slope, sum_along
 from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Tangents, Wanted, like, per_row
 from softargmax.core.scale import UNIT
 from softargmax.normalize import reference
@@ -76,16 +76,16 @@ def _softmax_vjp(i: Scores, r: Probabilities, g: Probabilities, wanted: Wanted) 
         beta, dtype = (i.beta, i.z.dtype) if number else (UNIT, row_dtype(i.z.dtype))
         gx = softmax_vjp.first(SoftmaxVjp(r.p, r.lse, g.p, beta, i.axes, dtype))
     if g.lse is not None:
-        of_lse = only(r.p != 0, r.p * g.lse) * (slope(i.beta) if number else 1.0)
+        of_lse = only(r.p != 0, r.p * along(g.lse, i.axes)) * (slope(i.beta) if number else 1.0)
         gx = of_lse if gx is None else gx + of_lse
     if number:
         return {"z": gx}
-    gradients = {"z": gx * slope(i.beta)}
+    gradients = {"z": gx * along(slope(i.beta), i.axes)}
     if "beta" in wanted:
         # Compute the covariance of z and g without cancellation: <z, p (g - <p, g>)> = <z - <p, z>, p (g - <p, g>)>.
         inside = (r.p != 0) & ~_infinite(i.z)
         mean = row_sum(only(inside, r.p) * only(inside, i.z), i.axes)
-        of_beta = row_sum(gx * only(inside, i.z - mean), i.axes) + (0 if g.lse is None else mean * g.lse)
+        of_beta = row_sum(gx * only(inside, i.z - along(mean, i.axes)), i.axes) + (0 if g.lse is None else mean * g.lse)
         gradients["beta"] = finite_or_zero(i.beta.hi, of_beta)
     return gradients
 
@@ -117,7 +117,7 @@ def _softmax_vjp_vjp(i: SoftmaxVjp, _r: ToScores, g: ToScores, _wanted: Wanted) 
     """
     inside = (i.p != 0) & (i.lse != math.inf)
     p, g_, h = only(inside, i.p), only(inside, i.g), only(inside, g.gz)
-    gp = h * (g_ - row_sum(p * g_, i.axes)) - g_ * row_sum(p * h, i.axes)
+    gp = h * (g_ - sum_along(p * g_, i.axes)) - g_ * sum_along(p * h, i.axes)
     gg = softmax_vjp.first(i._replace(g=g.gz, dtype=i.g.dtype))
     return {"p": gp * slope(i.beta), "g": gg}
 
@@ -129,7 +129,7 @@ def _softmax_vjp_jvp(i: SoftmaxVjp, _r: ToScores, t: Tangents) -> ToScores:
         return ToScores(u)
     inside = (i.p != 0) & (i.lse != math.inf)
     p, g, dp = only(inside, i.p), only(inside, i.g), only(inside, t["p"])
-    du = dp * (g - row_sum(p * g, i.axes)) - p * row_sum(dp * g, i.axes)
+    du = dp * (g - sum_along(p * g, i.axes)) - p * sum_along(dp * g, i.axes)
     return ToScores(u + xp.astype(du * slope(i.beta), i.dtype))
 
 
@@ -184,11 +184,11 @@ def _log_softmax_vjp(i: Scores, r: LogProbabilities, g: LogProbabilities, wanted
         return {"z": log_softmax_vjp.first(LogSoftmaxVjp(r.log_p, r.lse, g.log_p, i.beta, i.axes, i.z.dtype))}
     dtype = row_dtype(i.z.dtype)
     gx = log_softmax_vjp.first(LogSoftmaxVjp(r.log_p, r.lse, g.log_p, UNIT, i.axes, dtype))
-    gradients = {"z": gx * slope(i.beta)}
+    gradients = {"z": gx * along(slope(i.beta), i.axes)}
     if "beta" in wanted:
         inside = _inside(r.log_p, r.lse)
         mean = row_sum(_probability(inside, r.log_p) * only(inside, i.z), i.axes)
-        of_beta = row_sum(only(inside, g.log_p) * only(inside, i.z - mean), i.axes)
+        of_beta = row_sum(only(inside, g.log_p) * only(inside, i.z - along(mean, i.axes)), i.axes)
         gradients["beta"] = finite_or_zero(i.beta.hi, of_beta)
     return gradients
 
@@ -196,7 +196,7 @@ def _log_softmax_vjp(i: Scores, r: LogProbabilities, g: LogProbabilities, wanted
 def _log_softmax_jvp(i: Scores, r: LogProbabilities, t: Tangents) -> LogProbabilities:
     inside = _inside(r.log_p, r.lse)
     dx = _tangent(i, inside, t)
-    return LogProbabilities(only(inside, dx - row_sum(_probability(inside, r.log_p) * dx, i.axes)), None)
+    return LogProbabilities(only(inside, dx - sum_along(_probability(inside, r.log_p) * dx, i.axes)), None)
 
 
 log_softmax: Operation[Scores, LogProbabilities] = Operation(
@@ -218,8 +218,8 @@ def _log_softmax_vjp_vjp(i: LogSoftmaxVjp, _r: ToScores, g: ToScores, _wanted: W
     h = only(inside, g.gz) * slope(i.beta)
     ph = _probability(inside, i.log_p) * h
     return {
-        "log_p": -ph * row_sum(only(inside, i.g), i.axes),
-        "g": only(inside, h - row_sum(ph, i.axes)),
+        "log_p": -ph * sum_along(only(inside, i.g), i.axes),
+        "g": only(inside, h - sum_along(ph, i.axes)),
     }
 
 
@@ -229,7 +229,7 @@ def _log_softmax_vjp_jvp(i: LogSoftmaxVjp, _r: ToScores, t: Tangents) -> ToScore
     if "log_p" not in t:
         return ToScores(u)
     inside = _inside(i.log_p, i.lse)
-    du = _probability(inside, i.log_p) * only(inside, t["log_p"]) * row_sum(only(inside, i.g), i.axes)
+    du = _probability(inside, i.log_p) * only(inside, t["log_p"]) * sum_along(only(inside, i.g), i.axes)
     return ToScores(u - xp.astype(du * slope(i.beta), i.dtype))
 
 
@@ -286,11 +286,11 @@ def _logsumexp_slopes(i: LogSumExp, lse: Any, wanted: Wanted) -> tuple[Any, Any,
     of_beta = of_weights = None
     if i.weights is not None:
         total = row_sum(i.weights * p, i.axes)
-        share = p / xp.where(total == 0, 1.0, total)
+        share = p / along(xp.where(total == 0, 1.0, total), i.axes)
         p, of_weights = i.weights * share, share / i.beta.hi if "weights" in wanted else None
     if "beta" in wanted:
         constant = xp.isinf(lse) | xp.isinf(i.beta.hi)
-        distance = only((p != 0) & ~constant & ~xp.isinf(i.z), i.z - xp.where(constant, 0.0, lse))
+        distance = only((p != 0) & ~constant & ~xp.isinf(i.z), i.z - along(xp.where(constant, 0.0, lse), i.axes))
         of_beta = row_sum(p * distance, i.axes) / xp.where(xp.isinf(i.beta.hi), 1.0, i.beta.hi)
         of_beta = finite_or_zero(of_beta, of_beta)
     return p, of_beta, of_weights
@@ -412,12 +412,12 @@ def sum_to_scores(i: Any, p: Any, of_x: Any, g: Any, wanted: Wanted) -> dict[str
 
     `of_x` is the derivative of the number with respect to x = beta z. `g` is its incoming gradient.
     """
-    gx = only(p != 0, of_x * g)
-    gradients = {"z": gx * slope(i.beta)}
+    gx = only(p != 0, of_x * along(g, i.axes))
+    gradients = {"z": gx * along(slope(i.beta), i.axes)}
     if "beta" in wanted:  # <z, gx>, computed as <z - <p, z>, gx>, which does not cancel
         inside = (p != 0) & ~_infinite(i.z)
         mean = row_sum(only(inside, p) * only(inside, i.z), i.axes)
-        gradients["beta"] = finite_or_zero(i.beta.hi, row_sum(gx * only(inside, i.z - mean), i.axes))
+        gradients["beta"] = finite_or_zero(i.beta.hi, row_sum(gx * only(inside, i.z - along(mean, i.axes)), i.axes))
     return gradients
 
 
@@ -450,7 +450,7 @@ def _expectation_vjp(i: Expectation, _r: Mean, g: Mean, wanted: Wanted) -> Gradi
     p, of_x = _mean_slope(i)
     gradients = sum_to_scores(i, p, of_x, g.mean, wanted)
     if "values" in wanted:
-        gradients["values"] = only(p != 0, p * g.mean)
+        gradients["values"] = only(p != 0, p * along(g.mean, i.axes))
     return gradients
 
 

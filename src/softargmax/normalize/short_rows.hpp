@@ -273,7 +273,7 @@ template <bool Unit> SOFTARGMAX_CALLED void rows_in_lanes(const Frame<float>& fr
             whole_group(group);
             continue;
         }
-        State s = lanes.state(g);
+        Folded s{lanes.state(g)};
         finish(group, 0, s);
         if (args.op == Op::logsumexp) continue;
         lanes.store_row(g, group.target(0, 0, lanes.row(g)).out);

@@ -112,16 +112,24 @@ void log_softmax_vjp(const T* log_p, const T* g, std::int64_t n, double sum, dou
 template <class T> using Frame = FrameOf<Args, T>;
 template <class T, int Size> using Group = GroupOf<Args, T, Size>;
 
+// What is known of a row or of a block: the state, and at beta = 0 the sum of w z over the finite scores.
+struct Folded : State {
+    double mean = 0;
+};
+template <class T, int Size> void merge_into(const Group<T, Size>& group, int g, Folded& row, const Folded& block) {
+    row = {merge<State>(row, block, group.beta(g)).state, row.mean + block.mean};
+}
+
 // Returns a row's initial state: the state that was passed in, or the empty state.
-template <class T, int Size> State start(const Group<T, Size>& group, int g) {
+template <class T, int Size> Folded start(const Group<T, Size>& group, int g) {
     const Args& args = group.args;
     if (!args.m) return {};
     const std::int64_t row = group.first + g;
-    return {at(args.m, args, row), at(args.r, args, row), at(args.low, args, row)};
+    return {{at(args.m, args, row), at(args.r, args, row), at(args.low, args, row)}};
 }
 
 // Writes the results that have one value per row: the state, lse and the smooth maximum.
-template <class T, int Size> void finish(const Group<T, Size>& group, int g, State& s) {
+template <class T, int Size> void finish(const Group<T, Size>& group, int g, Folded& s) {
     const Args& args = group.args;
     const std::int64_t row = group.first + g;
     const RowScale& scale = group.scale[g];
@@ -135,14 +143,14 @@ template <class T, int Size> void finish(const Group<T, Size>& group, int g, Sta
     if (args.op != Op::logsumexp) return;
     const double lse = scale.flat || args.weights ? finalize(s, Scale{}) : 0;
     double value;
-    if (scale.flat) value = lse != 0 ? lse * kInf : group.mean[g];  // the limit of lse / beta
+    if (scale.flat) value = lse != 0 ? lse * kInf : s.mean;  // the limit of lse / beta
     else if (args.weights && group.has_room(scale.beta))
         value = lse / scale.beta.hi * (1.0 - scale.beta.lo / scale.beta.hi);
     else value = smooth_maximum(s, scale.beta);
     put(args.out, args, row, scale.negate ? -value : value);
 }
 
-template <class T, int Size> void apply_block(Group<T, Size>& group, std::int64_t block, const State* states) {
+template <class T, int Size> void apply_block(Group<T, Size>& group, std::int64_t block, const Folded* states) {
     for (int g = 0; g < group.count; ++g) {
         const T* z = group.scores + g * group.pitch;
         const std::int64_t n = group.end(block) - group.begin(block);
@@ -155,14 +163,14 @@ template <class T, int Size> void apply_block(Group<T, Size>& group, std::int64_
 
 // Folds the blocks into states, then applies the states to the blocks.
 template <class Rows> void fold_and_apply(const Args& args, Rows& rows) {
-    rows.each([](const auto& group, int g, State& s) { s = start(group, g); });
+    rows.each([](const auto& group, int g, Folded& s) { s = start(group, g); });
     if (folds(args.op))
-        rows.fold([](const auto& group, std::int64_t block, int g, const State&) {
-            return group.fold_row(g, block);
-        }, [](const auto& group, int g, State& s, const State& piece) { s = merge(s, piece, group.beta(g)).state; });
-    rows.each([](const auto& group, int g, State& s) { finish(group, g, s); });
+        rows.fold([](const auto& group, std::int64_t block, int g, const Folded&) {
+            return Folded{group.fold_row(g, block), group.mean[g]};
+        }, [](const auto& group, int g, Folded& s, const Folded& piece) { merge_into(group, g, s, piece); });
+    rows.each([](const auto& group, int g, Folded& s) { finish(group, g, s); });
     if (is_reduction(args.op)) return;
-    rows.apply([](auto& group, std::int64_t block, const State* states) { apply_block(group, block, states); });
+    rows.apply([](auto& group, std::int64_t block, const Folded* states) { apply_block(group, block, states); });
 }
 
 // The size in bytes of the longest row for which softmax_of_blocks stores t. The stored t stay in the L2 cache.
@@ -175,7 +183,7 @@ template <class T> void softmax_of_blocks(Group<T, 1>& group) {
     T* const store = scratch(kTerms).get<T>(group.blocks() * kBlock);
     const Scale beta = group.beta(0);
     const auto is_plain = [&](T m) { return std::isfinite(m) && Peak<T>::shift_of(m, beta) == 0; };
-    State s = start(group, 0);
+    Folded s = start(group, 0);
     bool stored = true;
     for (std::int64_t b = 0; b < group.blocks(); ++b) {
         group.load(b);
@@ -189,7 +197,7 @@ template <class T> void softmax_of_blocks(Group<T, 1>& group) {
             piece = fold(z, n, beta, next);
             stored = stored && m == -std::numeric_limits<T>::infinity();  // a block outside the support needs no t
         }
-        s = merge(s, piece, beta).state;
+        merge_into(group, 0, s, {piece});
     }
     finish(group, 0, s);
     stored = stored && s.r == s.r && is_plain(static_cast<T>(s.m));
@@ -213,7 +221,7 @@ template <class T, int Size> void whole_group(Group<T, Size>& group) {
             group.length * static_cast<std::int64_t>(sizeof(T)) <= kStoredBytes)
             return softmax_of_blocks(group);
     if (group.args.op != Op::softmax || group.blocks() != 1) {
-        RowsOfGroup<State, Group<T, Size>> rows(group);
+        RowsOfGroup<Folded, Group<T, Size>> rows(group);
         return fold_and_apply(group.args, rows);
     }
     group.load(0);
@@ -221,7 +229,7 @@ template <class T, int Size> void whole_group(Group<T, Size>& group) {
         const T* z = group.scores + g * group.pitch;
         T* store = scratch(kTerms).get<T>(kBlock);
         const auto to = group.target(g, 0, z);
-        State s = softmax_short(z, group.length, group.beta(g), store, to);
+        Folded s{softmax_short(z, group.length, group.beta(g), store, to)};
         finish(group, g, s);
         if (group.scale[g].undefined) apply_limit<Log::no>(z, group.length, s, to.out);
     }

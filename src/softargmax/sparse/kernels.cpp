@@ -178,7 +178,7 @@ template <class T> struct RowBlock {
 template <class T, int Size> void gradient(const Args& args) {
     using G = Group<T, Size>;
     const Frame<T> frame(args, Size, Reads::probabilities);
-    fold_rows<GradientRow, G>(frame, few_long_rows(frame), [&](auto& rows) {
+    fold_rows<GradientRow, G>(frame, splits_rows(frame), [&](auto& rows) {
         bool steep = false;
         rows.each([&](const G& group, int g, GradientRow& row) {
             row.slope.a = at(args.alpha, args, group.first + g) - 1;

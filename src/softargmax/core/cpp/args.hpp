@@ -32,17 +32,48 @@ struct Operand {
     explicit operator bool() const { return data != nullptr; }
 };
 
+// How rows are spread over the processes of a group. Each process has whole blocks of every row, in the order of the
+// processes, and the last block of a row may be shorter.
+struct Shards {
+    std::int64_t count = 0;                // number of processes; 0: the rows are in this process alone
+    const std::int64_t* sizes = nullptr;   // scores per row in each process
+    std::int64_t rank = 0;                 // of this process
+    void* group = nullptr;
+    // Sends `mine` to all processes, and writes to `all` what the processes have sent, in their order. A process sends
+    // `per_block` bytes for each of its blocks, and `per_process` bytes more. It throws if a process does not answer.
+    void (*gather)(const Shards&, const void* mine, std::int64_t per_block, std::int64_t per_process,
+                   void* all) = nullptr;
+
+    explicit operator bool() const { return count > 0; }
+    std::int64_t blocks(std::int64_t process) const { return (sizes[process] + kBlock - 1) / kBlock; }
+    // The place of this process's first score in the row.
+    std::int64_t first() const {
+        std::int64_t place = 0;
+        for (std::int64_t p = 0; p < rank; ++p) place += sizes[p];
+        return place;
+    }
+};
+
 // `rows` rows of `cols` scores. Every operand is a pointer with one stride per dimension of the rows and of the
 // columns. So a kernel has the same code for all axes, tuples of axes and strides.
 struct RowArgs {
+    static constexpr bool kSpreads = false;  // true in a room whose kernels support `shards`
     Shape rows, cols;
     // Segments: there are `segments` times `heads` rows. Segment s has the scores [offsets[s], offsets[s + 1]).
     const std::int64_t* offsets = nullptr;
     std::int64_t segments = 0, heads = 1;
     Operand z, other, where, weights, out;
     Operand hi, lo;  // beta = hi + lo, in double
+    Shards shards;
     int threads = 1;
     bool streaming = false;  // true if non-temporal stores are faster for a result of this size
+
+    // The number of scores of a row, in all processes.
+    std::int64_t length() const {
+        std::int64_t total = shards ? 0 : cols.total;
+        for (std::int64_t p = 0; p < shards.count; ++p) total += shards.sizes[p];
+        return total;
+    }
 };
 
 }  // namespace softargmax

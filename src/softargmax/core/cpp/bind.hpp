@@ -14,10 +14,12 @@
 #include <nanobind/stl/string.h>
 
 #include <atomic>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "call_plan.hpp"
 #include "tensors.hpp"
@@ -160,7 +162,7 @@ template <auto kRun, class Args> std::optional<std::int64_t> unless_wrong_class(
     const std::int64_t rows = args.target ? args.rows.total : 0;
     for (std::int64_t row = 0; row < rows; ++row) {
         const std::int64_t y = args.target[row];
-        if (y != args.ignore_index && (y < 0 || y >= args.cols.total)) return row;
+        if (y != args.ignore_index && (y < 0 || y >= args.length())) return row;
     }
     kRun(args);
     return std::nullopt;
@@ -196,6 +198,18 @@ inline int threads_now() {
     return std::min(default_threads(), quota_threads());
 }
 
+// `Shards::gather`, in Python.
+inline void gather(const Shards& shards, const void* mine, std::int64_t per_block, std::int64_t per_process,
+                   void* all) {
+    const nb::gil_scoped_acquire gil;
+    nb::list bytes;
+    for (std::int64_t p = 0; p < shards.count; ++p) bytes.append(shards.blocks(p) * per_block + per_process);
+    const auto sent = nb::cast<std::size_t>(bytes[static_cast<std::size_t>(shards.rank)]);
+    const nb::handle processes(static_cast<PyObject*>(shards.group));
+    const auto found = nb::cast<nb::bytes>(processes.attr("gather")(nb::bytes(mine, sent), bytes));
+    std::memcpy(all, found.data(), found.size());
+}
+
 template <class J> struct CallOf {
     J job;
 
@@ -224,6 +238,16 @@ template <class J> struct CallOf {
         x.type = std::is_floating_point_v<T> ? Type::f64 : Type::i64;
         for (auto& s : x.row) s = 0;
         for (auto& s : x.col) s = 0;
+    }
+
+    // Spreads the rows over the processes of a group. `processes` is a `Processes` of core/processes.py.
+    std::vector<std::int64_t> sizes;
+    void spread(nb::handle processes) {
+        if (!J::kSpreads) throw nb::value_error("axes: this operation needs whole rows in one process");
+        for (nb::handle size : nb::borrow<nb::tuple>(processes.attr("sizes")))
+            sizes.push_back(nb::cast<std::int64_t>(size));
+        const auto rank = nb::cast<std::int64_t>(processes.attr("rank"));
+        job.shards = {static_cast<std::int64_t>(sizes.size()), sizes.data(), rank, processes.ptr(), gather};
     }
 
     // Runs the kernel and returns its result. Returns a default-constructed result if there are no rows.
@@ -402,20 +426,26 @@ struct BetaField {
 };
 inline BetaField beta(const char* name) { return {name}; }
 
-// The axes of a row.
+// The axes of a row, and how the rows are spread over processes (core/processes.py), if they are.
+struct RowAxes : Dims {
+    nb::object shards;
+};
 struct AxesField {
-    using Value = Dims;
+    using Value = RowAxes;
     const char* name;
-    Dims read(nb::handle x) const {
+    RowAxes read(nb::handle x) const {
         if (!PySequence_Check(x.ptr())) refuse(name, "a sequence of integers");
-        Dims found;
+        RowAxes found;
+        if (!PyTuple_CheckExact(x.ptr()) && nb::hasattr(x, "processes")) found.shards = x.attr("processes");
         if (!PyTuple_Check(x.ptr()))
             for (nb::handle axis : nb::borrow<nb::sequence>(x)) found.push_back(nb::cast<std::int64_t>(axis));
         else
             for (nb::handle axis : nb::borrow<nb::tuple>(x)) found.push_back(nb::cast<std::int64_t>(axis));
         return found;
     }
-    template <class J> void put(Plan&, CallOf<J>&, const Dims&) const {}
+    template <class J> void put(Plan&, CallOf<J>& call, const RowAxes& x) const {
+        if (x.shards) call.spread(x.shards);
+    }
 };
 inline AxesField axes(const char* name) { return {name}; }
 
@@ -468,7 +498,7 @@ void bind(nb::module_& module, const char* name, const char* text, Kernel kernel
         std::tuple<typename Field::Value...> values{fields.read(inputs)...};
         CallOf<J> call;
         prepare(call.job);
-        Plan plan(std::get<0>(values), std::get<Dims>(values));
+        Plan plan(std::get<0>(values), std::get<RowAxes>(values));
         std::apply([&](auto&... value) { (fields.put(plan, call, value), ...); }, values);
         return call.run(plan, kernel);
     }, nb::arg(fields.name).none()..., text);

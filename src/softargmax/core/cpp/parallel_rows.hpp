@@ -91,7 +91,7 @@ template <class A, class T, int Size> struct GroupOf {
     std::int64_t length;  // of each row
     bool changed;
     RowScale scale[Size];
-    double mean[Size] = {};  // at beta = 0: the sum of w z over the finite scores
+    double mean[Size] = {};  // at beta = 0: the sum of w z over the finite scores of the loaded block
     const T* scores = nullptr;
     const T* other = nullptr;
     T* result = nullptr;
@@ -150,6 +150,7 @@ template <class A, class T, int Size> struct GroupOf {
         T* other_tile = frame.both ? own(other, e - b, kOther) : nullptr;
         const T* weights = load_if_there(args.weights, b, e, kWeights);
         for (int g = 0; g < count; ++g) {
+            mean[g] = 0;
             const std::int64_t from = g * pitch, to = from + e - b;
             for (T* x : {tile, other_tile}) {
                 if (!x) continue;
@@ -217,12 +218,16 @@ template <class G, class Frame, class F> void each_group(const Frame& frame, F b
         }
     });
 }
+// True if rows are processed in groups of kGroup. Rows that are spread over processes are not, because all processes
+// need the same groups, but may have different strides.
+inline bool takes_groups(const RowArgs& args) { return rows_are_adjacent(args, args.z) && !args.shards; }
 inline std::int64_t blocks_of(const RowArgs& args) { return (args.cols.total + kBlock - 1) / kBlock; }
 
 // True if the blocks of each row should be split among threads: rows have several blocks, and there are fewer groups
-// than threads.
-template <class Frame> bool few_long_rows(const Frame& frame) {
-    return !frame.args.offsets && frame.groups.total < frame.args.threads && blocks_of(frame.args) > 1;
+// than threads. Rows that are spread over processes are always split.
+template <class Frame> bool splits_rows(const Frame& frame) {
+    const bool few = frame.groups.total < frame.args.threads && blocks_of(frame.args) > 1;
+    return !frame.args.offsets && (few || frame.args.shards);
 }
 
 // The rows of one group, processed by one thread.
@@ -259,9 +264,9 @@ template <class Row, class G> class RowsOfGroup {
     }
 };
 
-// All rows, with their blocks split among threads. Row and the result of `lift` must be types of this namespace. The
-// functions of std::vector<double>, for example, have the same names in the code of every instruction set. The linker
-// would keep one copy of them, compiled for one of the instruction sets.
+// All rows, with their blocks split among threads, and perhaps spread over processes. Row and the result of `lift` must
+// be types of this namespace. The functions of std::vector<double>, for example, have the same names in the code of
+// every instruction set. The linker would keep one copy of them, compiled for one of the instruction sets.
 template <class Row, class G, class Frame> class RowsByBlock {
     const Frame& frame_;
     const std::int64_t groups_ = frame_.groups.total, blocks_ = blocks_of(frame_.args);
@@ -287,6 +292,26 @@ template <class Row, class G, class Frame> class RowsByBlock {
         }
     }
 
+    // Merges the pieces of some blocks of each row, from left to right, into the row.
+    template <class Piece, class Merge> void merge_pieces(const Piece* pieces, std::int64_t blocks, Merge merge) {
+        each_group_in_order([&](G& group, std::int64_t i, Row* rows) {
+            for (int g = 0; g < group.rows(); ++g)
+                for (std::int64_t b = 0; b < blocks; ++b)
+                    merge(group, g, rows[g], pieces[(i * blocks + b) * G::kSize + g]);
+        });
+    }
+    // The pieces of all processes, one process after the other.
+    template <class Piece> std::vector<Piece> gathered(const std::vector<Piece>& pieces) const {
+        static_assert(std::is_trivially_copyable_v<Piece>);
+        const Shards& shards = frame_.args.shards;
+        std::int64_t blocks = 0;
+        for (std::int64_t p = 0; p < shards.count; ++p) blocks += shards.blocks(p);
+        std::vector<Piece> all = several<Piece>(groups_ * blocks);
+        const std::int64_t per_block = groups_ * G::kSize * static_cast<std::int64_t>(sizeof(Piece));
+        shards.gather(shards, pieces.data(), per_block, 0, all.data());
+        return all;
+    }
+
   public:
     explicit RowsByBlock(const Frame& frame) : frame_(frame) {}
 
@@ -297,11 +322,14 @@ template <class Row, class G, class Frame> class RowsByBlock {
             for (int g = 0; g < group.rows(); ++g)
                 pieces[static_cast<std::size_t>(unit * G::kSize + g)] = lift(group, block, g, rows[g]);
         });
-        each_group_in_order([&](G& group, std::int64_t i, Row* rows) {
-            for (int g = 0; g < group.rows(); ++g)
-                for (std::int64_t b = 0; b < blocks_; ++b)
-                    merge(group, g, rows[g], pieces[static_cast<std::size_t>((i * blocks_ + b) * G::kSize + g)]);
-        });
+        const Shards& shards = frame_.args.shards;
+        if (!shards) return merge_pieces(pieces.data(), blocks_, merge);
+        const std::vector<Piece> all = gathered(pieces);
+        const Piece* of_process = all.data();
+        for (std::int64_t p = 0; p < shards.count; ++p) {
+            merge_pieces(of_process, shards.blocks(p), merge);
+            of_process += groups_ * G::kSize * shards.blocks(p);
+        }
     }
     template <class F> void each(F body) {
         each_group_in_order([&](G& group, std::int64_t, Row* rows) {

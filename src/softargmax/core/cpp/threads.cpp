@@ -170,7 +170,7 @@ int processors() {
 // Two functions of GCC's OpenMP. The pointer is null until `find_openmp` has found them.
 struct OpenMP {
     int (*max_threads)();
-    void (*parallel)(void (*work)(void*), void* context, unsigned threads, unsigned flags);
+    void (*region)(void (*work)(void*), void* context, unsigned threads, unsigned flags);
 };
 std::atomic<const OpenMP*> openmp{nullptr};
 
@@ -192,7 +192,7 @@ class OpenMPTeam {
             Clock::time_point start = Clock::now();
             Clock::duration worked{0};
         } call{job};
-        functions.parallel([](void* of) {
+        functions.region([](void* of) {
             Call& to = *static_cast<Call*>(of);
             to.job.work(to.job.context);
             if (std::this_thread::get_id() == to.caller) to.worked = Clock::now() - to.start;
@@ -263,8 +263,8 @@ void find_openmp() {
     void* library = dlopen("libgomp.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (!library) return;
     static const OpenMP functions = {reinterpret_cast<int (*)()>(dlsym(library, "omp_get_max_threads")),
-                                     reinterpret_cast<decltype(OpenMP::parallel)>(dlsym(library, "GOMP_parallel"))};
-    if (functions.max_threads && functions.parallel) openmp = &functions;
+                                     reinterpret_cast<decltype(OpenMP::region)>(dlsym(library, "GOMP_parallel"))};
+    if (functions.max_threads && functions.region) openmp = &functions;
 }
 void start_threads() {
     if (pool) return;

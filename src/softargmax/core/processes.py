@@ -1,0 +1,78 @@
+"""Rows that are spread over the processes of a group.
+
+Each process has whole blocks of every row (`native.BLOCK` scores), in the order of the processes. A kernel computes the
+results of its own blocks, and gathers those of all processes. Then every process merges them from left to right, as one
+process would. So the results have the same bits for any number of processes.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Self
+
+from softargmax.core.dispatch import PROCESSES, requesting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from softargmax.core.torch_processes import Processes
+
+
+class SpreadAxes(tuple[int, ...]):  # noqa: SLOT001 a subclass of tuple cannot have slots
+    """The axes of rows that are spread over processes.
+
+    `spread` is text, so that a graph of torch can store it: the name of the process group, and the number of scores per
+    row in each process.
+    """
+
+    spread: str
+
+    def __new__(cls, axes: Sequence[int], spread: str) -> Self:
+        """Make axes of their numbers."""
+        self = super().__new__(cls, axes)
+        self.spread = spread
+        return self
+
+    @property
+    def processes(self) -> Processes:
+        """The processes that have the rows. Kernels call their `gather`."""
+        from softargmax.core.torch_processes import Processes, group_of
+
+        name, _, sizes = self.spread.rpartition(":")
+        return Processes(group_of(name), tuple(map(int, sizes.split(","))))
+
+
+def whole_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    """The shape of an array with whole rows, from the shape of this process's part."""
+    if not isinstance(axes, SpreadAxes):
+        return tuple(shape)
+    return tuple(sum(axes.processes.sizes) if k in axes else n for k, n in enumerate(shape))
+
+
+def refuse_spread(axes: Sequence[int]) -> None:
+    """Raise NotImplementedError for rows that are spread over processes, of which a definition would see a part."""
+    if isinstance(axes, SpreadAxes):
+        raise NotImplementedError(
+            "rows that are spread over processes: only the native kernels compute them, and no kernel computes this "
+            "call or this derivative; bring the rows together in one process"
+        )
+
+
+_server: ContextVar[Callable[[Any, Any, bool, Any], Any]] = ContextVar("softargmax server of spread rows")
+
+
+@contextmanager
+def spreading(server: Callable[[Any, Any, bool, Any], Any]) -> Iterator[None]:
+    """Let `server(operation, record, first, out)` compute all operations inside the block (`Operation.server`)."""
+    token = _server.set(server)
+    try:
+        with requesting(PROCESSES):
+            yield
+    finally:
+        _server.reset(token)
+
+
+def over_processes(operation: Any, i: Any, first: bool = False, out: Any = None) -> Any:
+    """Compute an operation by the server of the enclosing `spreading` block."""
+    return _server.get()(operation, i, first, out)

@@ -1,0 +1,113 @@
+"""What the processes of a torch process group exchange: the results of blocks, and sums over rows.
+
+Every exchange is an all-gather, whose results each process adds up in the order of the processes. An all-reduce would
+add them in an order that depends on the number of processes and on the size of the message.
+"""
+
+from __future__ import annotations
+
+import functools
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import distributed_c10d
+
+from softargmax.core.processes import SpreadAxes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch.distributed import ProcessGroup
+
+group_of: Callable[[str], ProcessGroup] = getattr(distributed_c10d, "_resolve_process_group")  # noqa: B009 private
+"""The process group with a name. Torch's functional collectives use this function, too."""
+
+
+class Processes:
+    """The processes of a group, and the number of scores per row in each."""
+
+    def __init__(self, group: ProcessGroup, sizes: tuple[int, ...]) -> None:
+        self.group, self.sizes, self.rank = group, sizes, group.rank()
+
+    def gather(self, mine: bytes, lengths: Sequence[int]) -> bytes:
+        """Send bytes to all processes. Return what all have sent, in their order; process p has sent lengths[p]."""
+        return b"".join(gathered(self.group, mine, lengths))
+
+
+def spread_over(group: ProcessGroup, axes: Sequence[int], sizes: Sequence[int]) -> SpreadAxes:
+    """The axes of rows of which each process of a group has a number of scores."""
+    return SpreadAxes(axes, f"{group.group_name}:{','.join(map(str, sizes))}")
+
+
+def gathered(group: ProcessGroup, mine: bytes, lengths: Sequence[int]) -> list[bytes]:
+    """Send bytes to all processes of a group. Return what each has sent; process p has sent lengths[p] bytes."""
+    longest = max(lengths)
+    if longest == 0:
+        return [b""] * len(lengths)
+    # All messages are padded to one length: gloo ends the process if lengths differ.
+    sent = torch.frombuffer(bytearray(mine.ljust(longest, b"\0")), dtype=torch.uint8)
+    received = torch.empty((len(lengths), longest), dtype=torch.uint8)
+    with answering(group):
+        dist.all_gather(list(received.unbind()), sent, group=group)
+    return [row[:n].numpy().tobytes() for row, n in zip(received, lengths, strict=True)]
+
+
+@contextmanager
+def answering(group: ProcessGroup) -> Iterator[None]:
+    """Explain torch's error if another process does not answer."""
+    try:
+        yield
+    except RuntimeError as error:
+        message = (
+            f"process {group.rank()} of {group.size()}: another process of the group did not answer; "
+            "see the messages of the other processes. The group cannot be used again."
+        )
+        raise RuntimeError(message) from error
+
+
+def total(x: Tensor, axes: SpreadAxes) -> Tensor:
+    """The sum over the processes that have the rows, in their order. The derivative is passed on."""
+    return cast("Tensor", _Total.apply(x, axes))  # type: ignore[no-untyped-call]
+
+
+def along(x: Any, axes: SpreadAxes) -> Any:
+    """x, which all processes have. The derivative is the sum over the processes that have the rows."""
+    return _Along.apply(x, axes) if isinstance(x, Tensor) else x  # type: ignore[no-untyped-call]
+
+
+def largest(x: Tensor, axes: SpreadAxes) -> Tensor:
+    """The largest number over the processes that have the rows. It has no derivative."""
+    return torch.stack(_parts(x.detach(), axes)).amax(0)
+
+
+def _parts(x: Tensor, axes: SpreadAxes) -> list[Tensor]:
+    """x of every process."""
+    processes = axes.processes
+    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in processes.sizes]
+    with answering(processes.group):
+        dist.all_gather(parts, x.contiguous(), group=processes.group)
+    return parts
+
+
+class _Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axes: SpreadAxes) -> Tensor:
+        return functools.reduce(torch.add, _parts(x, axes))
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return g[0], None
+
+
+class _Along(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axes: SpreadAxes) -> Tensor:
+        ctx.axes = axes
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return total(g[0], ctx.axes), None
