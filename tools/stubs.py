@@ -27,7 +27,7 @@ CORE = {
     "softargmax.core.native": ("get_num_threads", "set_num_threads"),
     "softargmax.core.state": ("State",),
 }
-MODULES = ("classify", "integrate", "jax", "nn", "output", "stream")
+MODULES = ("classify", "integrate", "jax", "nn", "output", "parallel", "stream")
 WRITTEN = "Written by tools/stubs.py from the rooms."
 WIDTH = 120
 

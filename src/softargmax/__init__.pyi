@@ -19,6 +19,7 @@ from softargmax import integrate as integrate
 from softargmax import jax as jax
 from softargmax import nn as nn
 from softargmax import output as output
+from softargmax import parallel as parallel
 from softargmax import stream as stream
 
 __version__: str

@@ -76,4 +76,4 @@ HOME = {
     "topk_softmax": "softargmax.sparse",
     "using": "softargmax.core.dispatch",
 }
-MODULES = ("classify", "integrate", "jax", "nn", "output", "stream")
+MODULES = ("classify", "integrate", "jax", "nn", "output", "parallel", "stream")

@@ -131,7 +131,10 @@ def jax_of(array: Any) -> Any:
 
 def as_array(z: Any, name: str = "z") -> Any:
     """Return an array unchanged. Convert numbers, sequences and subclasses of ndarray to a plain NumPy array."""
-    if type(z) in _kinds or is_torch(z):
+    if type(z) in _kinds:
+        return z
+    if is_torch(z):
+        _check_is_whole(z)
         return z
     _check_is_array(z)
     if isinstance(z, np.ma.MaskedArray):
@@ -155,6 +158,20 @@ class StandInError(TypeError):
     def __init__(self, argument: Any) -> None:
         super().__init__(f"expected an array, got {type(argument).__name__}, an object in place of a tensor")
         self.argument = argument
+
+
+class SpreadTensorError(TypeError):
+    """An error for a DTensor, whose parts are in several processes.
+
+    `public` (signature.py) catches this error and lets the room `parallel` handle the call.
+    """
+
+
+def _check_is_whole(tensor: Any) -> None:
+    """Raise SpreadTensorError for a DTensor."""
+    dtensors = sys.modules.get("torch.distributed.tensor")
+    if dtensors is not None and isinstance(tensor, dtensors.DTensor):
+        raise SpreadTensorError("expected a tensor that is whole in this process, got a DTensor; pass x.to_local()")
 
 
 def _check_is_array(z: Any) -> None:

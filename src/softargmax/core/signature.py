@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 import inspect
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
 
-from softargmax.core.arrays import StandInError
+from softargmax.core.arrays import SpreadTensorError, StandInError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -72,6 +73,9 @@ def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
             from torch.overrides import handle_torch_function
 
             return handle_torch_function(called, (error.argument,), *arguments, **options)
+        except SpreadTensorError:
+            call = importlib.import_module("softargmax.parallel.torch_tensors").call
+            return call(called, arguments, options)
         except TypeError:
             message = _mismatch(called, arguments, options)
             if message is None:

@@ -1,0 +1,32 @@
+r"""The softmax family on rows that are spread over the processes of a `torch.distributed` group.
+
+A block of 4096 scores is *lifted* to its state (m, l, o). The processes exchange the states of their blocks, and each
+of them merges all states from left to right, exactly as one process does with the blocks of a whole row:
+
+.. math:: \mathrm{finalize}(\mathrm{reduce}(\mathrm{merge},\ \mathrm{map}(\mathrm{lift},\ \mathrm{blocks})))
+
+So results and gradients have the same bits for any number of processes, wherever they cut the rows.
+
+>>> import torch, torch.distributed as dist, softargmax
+>>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+>>> softargmax.parallel.softmax(torch.tensor([1.0, 2.0, 8.0]))  # each process passes its part of the rows
+tensor([9.0888e-04, 2.4706e-03, 9.9662e-01])
+>>> dist.destroy_process_group()
+"""
+
+from __future__ import annotations
+
+from softargmax.core.extras import require
+
+require("softargmax.parallel needs", "torch", torch="torch")
+
+from softargmax.parallel.torch_functions import (  # noqa: E402 the error above comes first
+    cross_entropy,
+    entropy,
+    kl_divergence,
+    log_softmax,
+    logsumexp,
+    softmax,
+)
+
+__all__ = ["cross_entropy", "entropy", "kl_divergence", "log_softmax", "logsumexp", "softmax"]

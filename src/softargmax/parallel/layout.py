@@ -1,0 +1,40 @@
+"""Who has which scores of a row: whole numbers, without arrays and without communication.
+
+A layout is the number of scores that each process has of every row, in the order of the processes. Kernels need a
+layout of whole blocks. So each block is brought to the process that has its first score.
+
+>>> whole_blocks((5000, 5000, 0, 6000), block=4096)
+(8192, 4096, 0, 3712)
+>>> overlaps((5000, 5000, 0, 6000), (8192, 4096, 0, 3712), 1)  # process 1 lends 3192 scores to process 0
+[(0, 0, 3192), (1, 3192, 5000)]
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+from softargmax.core import native
+
+Layout = tuple[int, ...]
+"""The number of scores that each process has of every row."""
+
+
+def bounds(sizes: Layout) -> list[tuple[int, int]]:
+    """The places [start, stop) of each process's scores in the row."""
+    return list(pairwise(accumulate(sizes, initial=0)))
+
+
+def whole_blocks(sizes: Layout, block: int = native.BLOCK) -> Layout:
+    """The layout in which every block belongs to the process that has its first score."""
+    length = sum(sizes)
+    starts = [min(-(-start // block) * block, length) for start, _ in bounds(sizes)]
+    return tuple(stop - start for start, stop in pairwise([*starts, length]))
+
+
+def overlaps(have: Layout, want: Layout, process: int) -> list[tuple[int, int, int]]:
+    """What a process of the layout `have` sends for the layout `want`: (process, start, stop), with places from its own
+    first score.
+    """
+    start, stop = bounds(have)[process]
+    shared = [(to, max(start, first), min(stop, last)) for to, (first, last) in enumerate(bounds(want))]
+    return [(to, first - start, last - start) for to, first, last in shared if first < last]

@@ -1,0 +1,331 @@
+"""The public functions of parallel: those of normalize and loss, for rows that are spread over processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from softargmax.core.signature import public
+from softargmax.loss import cross_entropy as whole_cross_entropy
+from softargmax.normalize import entropy as whole_entropy
+from softargmax.normalize import kl_divergence as whole_kl_divergence
+from softargmax.normalize import log_softmax as whole_log_softmax
+from softargmax.normalize import logsumexp as whole_logsumexp
+from softargmax.normalize import softmax as whole_softmax
+from softargmax.parallel.torch_spread import spread
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+    Group = ProcessGroup | DeviceMesh | None
+
+
+@public
+def softmax(
+    z: Tensor,
+    /,
+    *,
+    group: Group = None,
+    axis: int = -1,
+    temperature: float | Tensor = 1.0,
+    base: float | None = None,
+    where: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    r"""Return this process's part of the softmax of rows that are spread over the processes of a group.
+
+    .. math:: p_i = \frac{e^{\beta z_i}}{\sum_j e^{\beta z_j}}, \qquad \beta = \frac{\ln(\mathrm{base})}{T}
+
+    Parameters
+    ----------
+    z : Tensor, in CPU memory
+        This process's part of the scores. Along `axis`, the parts of all processes follow each other in the order of
+        their ranks. They may have any lengths, also 0. All other axes are equal in all processes.
+    group : ProcessGroup or DeviceMesh, optional
+        The processes, or a mesh with one dimension. The default is all processes. The backend must serve CPU memory,
+        as gloo does.
+    axis : int
+        The axis along which rows are spread.
+    temperature, base, dtype
+        As in `softargmax.softmax`, equal in all processes.
+    where : Tensor of bool, optional
+        This process's part of the mask.
+
+    Returns
+    -------
+    Tensor
+        p, laid out like z.
+
+    Raises
+    ------
+    NotImplementedError
+        If z is on a device.
+    RuntimeError
+        If another process does not answer within the group's timeout.
+    TypeError, ValueError
+        As in `softargmax.softmax`, and if shapes, dtypes or options differ between processes. All processes raise the
+        same error.
+
+    Notes
+    -----
+    p and its gradients have the bits of `softargmax.softmax` of the whole rows. Each process sends 32 bytes for each of
+    its blocks of 4096 scores. A block that a cut divides is brought to the process that has its first score, and its
+    results are sent back.
+
+    Gradient: as in `softargmax.softmax`, for this process's part. All processes must run the backward pass.
+
+    References
+    ----------
+    Milakov & Gimelshein (2018), Online normalizer calculation for softmax. arXiv:1805.02867.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist, softargmax
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> softargmax.parallel.softmax(torch.tensor([0.0, 0.0]))
+    tensor([0.5000, 0.5000])
+    >>> dist.destroy_process_group()
+    """
+    options = {"axis": axis, "temperature": temperature, "base": base, "where": where, "dtype": dtype}
+    return spread(group, whole_softmax, z, **options)
+
+
+@public
+def log_softmax(
+    z: Tensor,
+    /,
+    *,
+    group: Group = None,
+    axis: int = -1,
+    temperature: float | Tensor = 1.0,
+    base: float | None = None,
+    where: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    r"""Return this process's part of the log-softmax of rows that are spread over the processes of a group.
+
+    .. math:: \log p_i = \beta z_i - \log \sum_j e^{\beta z_j}
+
+    Parameters
+    ----------
+    z, group, axis, temperature, base, where, dtype
+        As in `softargmax.parallel.softmax`.
+
+    Returns
+    -------
+    Tensor
+        log p, laid out like z, with the bits of `softargmax.log_softmax` of the whole rows.
+
+    Raises
+    ------
+    NotImplementedError, RuntimeError, TypeError, ValueError
+        As in `softargmax.parallel.softmax`.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist, softargmax
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> softargmax.parallel.log_softmax(torch.tensor([0.0, 0.0]))
+    tensor([-0.6931, -0.6931])
+    >>> dist.destroy_process_group()
+    """
+    options = {"axis": axis, "temperature": temperature, "base": base, "where": where, "dtype": dtype}
+    return spread(group, whole_log_softmax, z, **options)
+
+
+@public
+def logsumexp(
+    z: Tensor,
+    /,
+    *,
+    group: Group = None,
+    axis: int = -1,
+    temperature: float | Tensor = 1.0,
+    base: float | None = None,
+    where: Tensor | None = None,
+    keepdims: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    r"""Return the logarithm of the sum of exponentials of rows that are spread over the processes of a group.
+
+    .. math:: L = \frac{1}{\beta} \log \sum_j e^{\beta z_j}
+
+    Parameters
+    ----------
+    z, group, axis, temperature, base, where, dtype
+        As in `softargmax.parallel.softmax`.
+    keepdims : bool
+        Keep `axis` with size 1.
+
+    Returns
+    -------
+    Tensor
+        One number per row, in all processes, with the bits of `softargmax.logsumexp` of the whole rows.
+
+    Raises
+    ------
+    NotImplementedError, RuntimeError, TypeError, ValueError
+        As in `softargmax.parallel.softmax`.
+
+    Notes
+    -----
+    Gradient: with incoming g, it is p g. Every process passes the same g.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist, softargmax
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> softargmax.parallel.logsumexp(torch.tensor([0.0, 0.0]))
+    tensor(0.6931)
+    >>> dist.destroy_process_group()
+    """
+    options = {"axis": axis, "temperature": temperature, "base": base, "where": where, "dtype": dtype}
+    return spread(group, whole_logsumexp, z, keepdims=keepdims, **options)
+
+
+@public
+def entropy(
+    z: Tensor,
+    /,
+    *,
+    group: Group = None,
+    axis: int = -1,
+    temperature: float | Tensor = 1.0,
+    base: float | None = None,
+    where: Tensor | None = None,
+    keepdims: bool = False,
+) -> Tensor:
+    r"""Return the entropy, in nats, of the softmax of rows that are spread over the processes of a group.
+
+    .. math:: H = -\sum_i p_i \log p_i
+
+    Parameters
+    ----------
+    z, group, axis, temperature, base, where
+        As in `softargmax.parallel.softmax`.
+    keepdims : bool
+        Keep `axis` with size 1.
+
+    Returns
+    -------
+    Tensor
+        One number per row, in all processes, with the bits of `softargmax.entropy` of the whole rows.
+
+    Raises
+    ------
+    NotImplementedError, RuntimeError, TypeError, ValueError
+        As in `softargmax.parallel.softmax`.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist, softargmax
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> softargmax.parallel.entropy(torch.tensor([0.0, 0.0]))
+    tensor(0.6931)
+    >>> dist.destroy_process_group()
+    """
+    options = {"axis": axis, "temperature": temperature, "base": base, "where": where}
+    return spread(group, whole_entropy, z, keepdims=keepdims, **options)
+
+
+@public
+def kl_divergence(
+    z_p: Tensor,
+    z_q: Tensor,
+    /,
+    *,
+    group: Group = None,
+    axis: int = -1,
+    temperature: float | Tensor = 1.0,
+    base: float | None = None,
+    where: Tensor | None = None,
+    keepdims: bool = False,
+) -> Tensor:
+    r"""Return the divergence between two softmaxes of rows that are spread over the processes of a group.
+
+    .. math:: D = \sum_i p_i (\log p_i - \log q_i)
+
+    Parameters
+    ----------
+    z_p, z_q : Tensor, in CPU memory
+        This process's part of the scores of p, and of q.
+    group, axis, temperature, base, where
+        As in `softargmax.parallel.softmax`.
+    keepdims : bool
+        Keep `axis` with size 1.
+
+    Returns
+    -------
+    Tensor
+        One number per row, in all processes, with the bits of `softargmax.kl_divergence` of the whole rows.
+
+    Raises
+    ------
+    NotImplementedError, RuntimeError, TypeError, ValueError
+        As in `softargmax.parallel.softmax`.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist, softargmax
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> softargmax.parallel.kl_divergence(torch.tensor([0.0, 0.0]), torch.tensor([0.0, 0.0]))
+    tensor(0.)
+    >>> dist.destroy_process_group()
+    """
+    options = {"axis": axis, "temperature": temperature, "base": base, "where": where}
+    return spread(group, whole_kl_divergence, z_p, z_q, keepdims=keepdims, **options)
+
+
+@public
+def cross_entropy(z: Tensor, /, target: Tensor, *, group: Group = None, **options: Any) -> Tensor:
+    r"""Return the cross-entropy of scores whose classes are spread over the processes of a group.
+
+    .. math::
+        \ell = -\sum_k m_k \log p_k + c\,\mathrm{lse}^2, \qquad
+        m_k = w_k \left((1 - \epsilon)\,t_k + \frac{\epsilon}{n}\right)
+
+    Parameters
+    ----------
+    z : Tensor, in CPU memory
+        This process's part of the scores, as in `softargmax.parallel.softmax`.
+    target : Tensor
+        The class of each row, from 0 to the number of all classes, equal in all processes. Or this process's part of
+        the probabilities.
+    group : ProcessGroup or DeviceMesh, optional
+        As in `softargmax.parallel.softmax`.
+    **options
+        The options of `softargmax.cross_entropy`. `weight` and `where` are this process's part, all others are equal in
+        all processes. Sums and numbers of classes, as in label smoothing, are those of the whole rows.
+
+    Returns
+    -------
+    Tensor
+        One number, or one per row if `reduction` is "none", in all processes. It has the bits of
+        `softargmax.cross_entropy` of the whole rows.
+
+    Raises
+    ------
+    IndexError
+        If a class is out of range.
+    NotImplementedError, RuntimeError, TypeError, ValueError
+        As in `softargmax.parallel.softmax`.
+
+    Notes
+    -----
+    Gradient: as in `softargmax.cross_entropy`, with the same bits. Every process passes the same incoming gradient.
+
+    References
+    ----------
+    Shoeybi et al. (2019), Megatron-LM, section 3 (parallel cross-entropy). arXiv:1909.08053.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist, softargmax
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> softargmax.parallel.cross_entropy(torch.tensor([[0.0, 0.0]]), torch.tensor([1]), label_smoothing=0.1)
+    tensor(0.6931)
+    >>> dist.destroy_process_group()
+    """
+    return spread(group, whole_cross_entropy, z, target, **options)

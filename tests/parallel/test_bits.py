@@ -1,0 +1,107 @@
+"""Results and gradients of spread rows have the bits of one process: for all cuts, dtypes and options."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.parallel.cases import COLUMNS, CUTS, compare, scores
+from tests.parallel.workers import Workers
+
+RNG = np.random.default_rng(3)
+MASK = torch.from_numpy(RNG.random((6, COLUMNS)) < 0.7)
+TARGET = torch.tensor([17, 4096, 8191, 0, COLUMNS - 1, -100])
+WEIGHT = torch.from_numpy(RNG.random(COLUMNS).astype(np.float32))
+MAPS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "temperature": {"temperature": 0.7},
+    "negative": {"temperature": -3.0},
+    "hot": {"temperature": math.inf},
+    "cold": {"temperature": 0.0},
+    "base": {"base": 2.0},
+    "masked": {"where": MASK},
+    "row mask": {"where": MASK[:, :1]},
+    "by row": {"temperature": torch.tensor([[1.0], [2.0], [0.5], [-1.0], [math.inf], [0.0]])},
+}
+LOSSES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "none": {"reduction": "none"},
+    "sum": {"reduction": "sum"},
+    "smooth": {"label_smoothing": 0.1},
+    "weight": {"weight": WEIGHT},
+    "smooth, weight": {"label_smoothing": 0.1, "weight": WEIGHT, "reduction": "none"},
+    "z-loss": {"z_loss": 0.01},
+    "soft-cap": {"softcap": 5.0},
+    "all": {
+        "label_smoothing": 0.2,
+        "weight": WEIGHT,
+        "z_loss": 0.01,
+        "softcap": 7.0,
+        "temperature": 1.5,
+        "where": MASK,
+    },
+}
+WORLDS = (1, 2, 3, 4)
+
+
+def all_cuts(group: Any, name: str, dtype: str, options: dict[str, Any], spreads: bool, *more: Any) -> None:
+    for kind in CUTS:
+        compare(group, name, kind, [scores(dtype).requires_grad_(), *more], options, spreads=spreads)
+
+
+@pytest.mark.parametrize("options", MAPS.values(), ids=MAPS.keys())
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp", "entropy"])
+def test_maps_and_sums(workers: Workers, name: str, options: dict[str, Any]) -> None:
+    for world in WORLDS:
+        workers.run(world, all_cuts, name, "float32", options, "softmax" in name)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp", "entropy"])
+def test_dtypes(workers: Workers, name: str, dtype: str) -> None:
+    for world in (2, 3):
+        workers.run(world, all_cuts, name, dtype, {}, "softmax" in name)
+
+
+@pytest.mark.parametrize("options", [MAPS["plain"], MAPS["temperature"], MAPS["masked"]], ids=["plain", "T", "masked"])
+def test_divergence(workers: Workers, options: dict[str, Any]) -> None:
+    other = scores(spread=3.0).roll(1, 0).requires_grad_()
+    workers.run(3, all_cuts, "kl_divergence", "float32", options, False, other)
+
+
+@pytest.mark.parametrize("options", LOSSES.values(), ids=LOSSES.keys())
+def test_losses(workers: Workers, options: dict[str, Any]) -> None:
+    for world in WORLDS:
+        workers.run(world, all_cuts, "cross_entropy", "float32", options, False, TARGET)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_dtypes_of_losses(workers: Workers, dtype: str) -> None:
+    for options in (LOSSES["plain"], LOSSES["smooth"]):
+        workers.run(2, all_cuts, "cross_entropy", dtype, options, False, TARGET)
+
+
+def test_probabilities_as_targets(workers: Workers) -> None:
+    target = torch.softmax(torch.from_numpy(RNG.standard_normal((6, COLUMNS)).astype(np.float32)), -1)
+    for options in (LOSSES["plain"], LOSSES["all"]):
+        workers.run(3, all_cuts, "cross_entropy", "float32", options, False, target)
+
+
+def transposed(group: Any) -> None:
+    """Rows along the first axis: each process has rows of the array."""
+    from tests.parallel.cases import cuts, same
+
+    import softargmax
+
+    z = scores().T.contiguous()
+    bounds = cuts("ragged", group.size(), z.shape[0])
+    rank = group.rank()
+    mine = softargmax.parallel.softmax(z[bounds[rank] : bounds[rank + 1]], axis=0, group=group)
+    same(mine, softargmax.softmax(z, axis=0)[bounds[rank] : bounds[rank + 1]])
+
+
+def test_the_first_axis(workers: Workers) -> None:
+    workers.run(3, transposed)

@@ -1,0 +1,82 @@
+"""DTensors in give DTensors out, on meshes with one and two dimensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.parallel.cases import same, scores
+from tests.parallel.workers import Workers
+
+import softargmax
+
+COLUMNS = 9001
+
+
+def on_mesh(
+    group: Any, name: str, shape: tuple[int, ...], placements: tuple[str, ...], options: dict[str, Any]
+) -> None:
+    """Compare a function of a DTensor, and its gradient, with those of the whole tensor."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", shape)
+    places = [Replicate() if one == "r" else Shard(int(one)) for one in placements]
+    z = scores().requires_grad_()
+    target = [torch.tensor([17, 4096, 8191, 0, COLUMNS - 1, -100])] if name == "cross_entropy" else []
+    spread = distribute_tensor(z.detach(), mesh, places).requires_grad_()
+    whole = getattr(softargmax, name)(z, *target, **options)
+    found = getattr(softargmax, name)(spread, *target, **options)
+    assert isinstance(found, DTensor)
+    assert found.shape == whole.shape
+    same(found.full_tensor(), whole)
+    g = torch.arange(whole.numel(), dtype=torch.float32).reshape(whole.shape)
+    whole.backward(g)
+    found.backward(distribute_tensor(g, mesh, found.placements))
+    assert isinstance(spread.grad, DTensor)
+    assert spread.grad.placements == tuple(places)
+    assert z.grad is not None
+    same(spread.grad.full_tensor(), z.grad)
+
+
+MESHES = [((4,), ("1",)), ((4,), ("0",)), ((4,), ("r",)), ((2, 2), ("0", "1")), ((2, 2), ("1", "r"))]
+
+
+@pytest.mark.parametrize(("shape", "placements"), MESHES)
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp", "entropy"])
+def test_maps_and_sums(workers: Workers, name: str, shape: tuple[int, ...], placements: tuple[str, ...]) -> None:
+    workers.run(4, on_mesh, name, shape, placements, {})
+
+
+@pytest.mark.parametrize(("shape", "placements"), MESHES)
+def test_losses(workers: Workers, shape: tuple[int, ...], placements: tuple[str, ...]) -> None:
+    options = {"reduction": "none", "label_smoothing": 0.1, "weight": torch.rand(COLUMNS) + 0.5}
+    workers.run(4, on_mesh, "cross_entropy", shape, placements, options)
+
+
+def test_the_mean_over_rows_that_are_whole_in_all_processes(workers: Workers) -> None:
+    workers.run(4, on_mesh, "cross_entropy", (4,), ("1",), {})
+
+
+def refused(group: Any, name: str, placement: int, options: dict[str, Any]) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    z = distribute_tensor(torch.zeros(4, 8), init_device_mesh("cpu", (4,)), [Shard(placement)])
+    more = [torch.zeros(4, dtype=torch.int64)] if name == "cross_entropy" else []
+    getattr(softargmax, name)(z, *more, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "placement", "options", "message"),
+    [
+        ("sparsemax", 1, {}, "DTensors are supported by softmax, log_softmax, logsumexp, entropy,"),
+        ("cross_entropy", 0, {}, "reduction: rows are sharded, too; pass reduction='none'"),
+        ("softmax", 1, {"axis": 5}, "axis: expected an integer from -2 to 1, got 5"),
+        ("softmax", 1, {"axis": None}, "axis: expected an integer from -2 to 1, got None"),
+    ],
+)
+def test_what_is_refused(workers: Workers, name: str, placement: int, options: dict[str, Any], message: str) -> None:
+    for _, text in workers.errors(4, refused, name, placement, options):
+        assert text.startswith(message)

@@ -1,0 +1,127 @@
+"""Wrong arguments raise one error in all processes, and a process that does not answer is named. Nothing hangs."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+import torch
+from tests.parallel.workers import Workers
+
+import softargmax
+
+
+def softmax(group: Any, arguments: list[tuple[tuple[int, ...], dict[str, Any]]]) -> Any:
+    """The softmax of zeros. Each process has its own shape and options."""
+    shape, options = arguments[group.rank()]
+    return softargmax.parallel.softmax(torch.zeros(shape), group=group, **options)
+
+
+def cross_entropy(group: Any, targets: list[Any], **options: Any) -> Any:
+    return softargmax.parallel.cross_entropy(torch.zeros(2, 5), targets[group.rank()], group=group, **options)
+
+
+def one_error(found: list[tuple[str, str]]) -> tuple[str, str]:
+    assert len(set(found)) == 1, found
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (((9, 5), {}), "z: expected the same in all processes, got float32 (8, *), float32 (9, *) in processes 0 to 1"),
+        (((8, 5), {"temperature": 2.0}), "beta_number: expected the same in all processes, got 1.0, 0.5 in processes"),
+        (
+            ((8, 5), {"dtype": torch.float64}),
+            "dtype: expected the same in all processes, got torch.float32, torch.float",
+        ),
+        (
+            ((8, 5), {"where": torch.ones(8, 5, dtype=torch.bool)}),
+            "where: expected the same in all processes, got None",
+        ),
+        (((8, 5), {"temperature": float("nan")}), "process 1: temperature: expected any number except NaN, got nan"),
+        (((8, 5), {"axis": 0}), "z: expected the same in all processes, got float32 (8, *), float32 (*, 5)"),
+        (
+            ((8, 5), {"axis": None}),
+            "process 1: axis: expected one axis, along which rows are spread over processes, got 2",
+        ),
+    ],
+)
+def test_different_arguments(workers: Workers, second: Any, message: str) -> None:
+    kind, text = one_error(workers.errors(2, softmax, [((8, 5), {}), second]))
+    assert kind == "ValueError"
+    assert message in text
+
+
+def test_the_same_processes_go_on_after_an_error(workers: Workers) -> None:
+    workers.errors(2, softmax, [((8, 5), {}), ((9, 5), {})])
+    found = workers.run(2, softmax, [((8, 5), {}), ((8, 3), {})])
+    assert [tuple(p.shape) for p in found] == [(8, 5), (8, 3)]
+    assert all((p == 0.125).all() for p in found)
+
+
+def test_an_error_keeps_its_type(workers: Workers) -> None:
+    kind, text = one_error(workers.errors(3, cross_entropy, [torch.tensor([0, 1])] * 2 + [torch.tensor([0.0, 1.0])]))
+    assert kind == "TypeError"
+    assert text.startswith("process 2: target: expected integers of shape (2,)")
+    kind, text = one_error(workers.errors(2, cross_entropy, [torch.tensor([0, 10])] * 2))
+    assert kind == "IndexError"
+    assert "10" in text
+
+
+def test_different_targets(workers: Workers) -> None:
+    _, text = one_error(workers.errors(2, cross_entropy, [torch.tensor([0, 1]), torch.tensor([0, 2])]))
+    assert text.startswith("target: expected the same in all processes, got int64 (2) with checksum ")
+
+
+def other_function(group: Any) -> Any:
+    of = softargmax.parallel.softmax if group.rank() else softargmax.parallel.entropy
+    return of(torch.zeros(2, 5), group=group)
+
+
+def test_different_functions(workers: Workers) -> None:
+    _, text = one_error(workers.errors(2, other_function))
+    assert text == "function: expected the same in all processes, got entropy, softmax in processes 0 to 1"
+
+
+def numpy_scores(group: Any) -> Any:
+    return softargmax.parallel.softmax([1.0, 2.0], group=group)
+
+
+def test_other_arrays_are_refused(workers: Workers) -> None:
+    kind, text = one_error(workers.errors(2, numpy_scores))
+    assert (kind, text) == ("TypeError", "process 0: z: expected a torch tensor in CPU memory, got ndarray")
+
+
+def test_without_a_group() -> None:
+    with pytest.raises(ValueError, match=r"group: there is no process group; call torch\.distributed"):
+        softargmax.parallel.softmax(torch.zeros(3))
+
+
+def late(group: Any, seconds: float, dies: bool) -> Any:
+    if group.rank() == 1:
+        if dies:
+            os._exit(1)
+        time.sleep(seconds)
+    return softargmax.parallel.softmax(torch.zeros(3), group=group)
+
+
+@pytest.mark.parametrize("dies", [True, False], ids=["dead", "late"])
+def test_a_process_that_does_not_answer(dies: bool) -> None:
+    pool = Workers(2, timeout=2.0)
+    try:
+        pool.run(2, softmax, [((8, 5), {})] * 2)
+        pool.start(2, late, 6.0, dies)
+        begin = time.monotonic()
+        result, (kind, text, _) = pool.pipes[0].recv()
+        assert result is None
+        assert time.monotonic() - begin < 5.0
+        assert kind == "RuntimeError"
+        assert text.startswith("process 0 of 2: another process of the group did not answer")
+    finally:
+        pool.close()
+    fresh = Workers(2)
+    fresh.run(2, softmax, [((8, 5), {})] * 2)
+    fresh.close()

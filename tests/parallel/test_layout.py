@@ -1,0 +1,46 @@
+"""Layouts are whole numbers: every score goes to one process, and blocks are not cut."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from softargmax.parallel.layout import bounds, overlaps, whole_blocks
+
+SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=6).map(tuple)
+
+
+@given(SIZES, st.integers(1, 16))
+def test_blocks_are_whole(sizes: tuple[int, ...], block: int) -> None:
+    found = whole_blocks(sizes, block)
+    assert sum(found) == sum(sizes)
+    assert min(found) >= 0
+    starts = [start for start, stop in bounds(found) if start < stop]
+    assert all(start % block == 0 for start in starts)
+
+
+@given(SIZES, st.integers(1, 16))
+def test_a_block_goes_to_the_process_that_has_its_first_score(sizes: tuple[int, ...], block: int) -> None:
+    owners = bounds(whole_blocks(sizes, block))
+    for first in range(0, sum(sizes), block):
+        holds = [start <= first < stop for start, stop in bounds(sizes)]
+        owns = [start <= first < stop for start, stop in owners]
+        assert holds == owns
+
+
+@given(SIZES, st.integers(1, 16))
+def test_every_score_moves_once_and_back(sizes: tuple[int, ...], block: int) -> None:
+    want = whole_blocks(sizes, block)
+    row = list(range(sum(sizes)))
+    parts = [row[start:stop] for start, stop in bounds(sizes)]
+    for have, to in ((sizes, want), (want, sizes)):
+        received: list[list[int]] = [[] for _ in sizes]
+        for process in range(len(sizes)):
+            for other, start, stop in overlaps(have, to, process):
+                received[other] += parts[process][start:stop]
+        parts = [sorted(one) for one in received]
+        assert parts == [row[start:stop] for start, stop in bounds(to)]
+
+
+def test_no_exchange_if_cuts_are_between_blocks() -> None:
+    assert whole_blocks((8192, 0, 4096, 77)) == (8192, 0, 4096, 77)

@@ -1,0 +1,88 @@
+"""A pool of processes in gloo groups, which run functions of the tests.
+
+A function gets the group of its world size as its first argument. Its results come back in the order of the ranks. The
+processes live as long as the pool, because each takes seconds to start.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import multiprocessing
+import tempfile
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+WORLD = 4
+
+
+class WorkerError(AssertionError):
+    """An error in a process of the pool."""
+
+
+class Workers:
+    def __init__(self, world: int = WORLD, timeout: float = 20.0) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._folder = tempfile.TemporaryDirectory()
+        store = str(Path(self._folder.name) / "store")
+        ends = [context.Pipe() for _ in range(world)]
+        self.pipes = [ours for ours, _ in ends]
+        self.processes = [
+            context.Process(target=serve, args=(theirs, rank, world, store, timeout), daemon=True)
+            for rank, (_, theirs) in enumerate(ends)
+        ]
+        for process in self.processes:
+            process.start()
+
+    def start(self, world: int, function: Callable[..., Any], *arguments: Any) -> None:
+        for pipe in self.pipes[:world]:
+            pipe.send((world, function, arguments))
+
+    def results(self, world: int) -> list[tuple[Any, Any]]:
+        """Return (result, None) or (None, (type of the error, its text, its traceback)) of every process."""
+        return [pipe.recv() for pipe in self.pipes[:world]]
+
+    def run(self, world: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        self.start(world, function, *arguments)
+        found = self.results(world)
+        wrong = [f"rank {rank}:\n{error[2]}" for rank, (_, error) in enumerate(found) if error is not None]
+        if wrong:
+            raise WorkerError("\n".join(wrong))
+        return [result for result, _ in found]
+
+    def errors(self, world: int, function: Callable[..., Any], *arguments: Any) -> list[tuple[str, str]]:
+        """Run a function that must fail in all processes. Return the types and texts of the errors."""
+        self.start(world, function, *arguments)
+        found = self.results(world)
+        assert all(error is not None for _, error in found), found
+        return [error[:2] for _, error in found]
+
+    def close(self) -> None:
+        for pipe, process in zip(self.pipes, self.processes, strict=True):
+            if process.is_alive():
+                pipe.send(None)
+        for process in self.processes:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+        self._folder.cleanup()
+
+
+def serve(pipe: Connection, rank: int, world: int, store: str, timeout: float) -> None:
+    """Run the functions that arrive, until None arrives."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    wait = dt.timedelta(seconds=timeout)
+    dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world, timeout=wait)
+    groups = {n: dist.new_group(list(range(n)), timeout=wait) for n in range(1, world + 1)}
+    while (job := pipe.recv()) is not None:
+        size, function, arguments = job
+        try:
+            pipe.send((function(groups[size], *arguments), None))
+        except Exception as error:  # noqa: BLE001 the test looks at it
+            pipe.send((None, (type(error).__name__, str(error), traceback.format_exc())))
+    dist.destroy_process_group()
