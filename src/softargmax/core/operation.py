@@ -118,6 +118,7 @@ class Operation(Generic[A, R]):
         refuse: Callable[[A, Any], None] | None = None,
         forward_gradients: Mapping[str, str] | None = None,
         together: Callable[[A, Wanted], Together | None] | None = None,
+        spreads: Mapping[str, int] | None = None,
     ) -> None:
         """Create an operation, and add it to OPERATIONS.
 
@@ -134,12 +135,15 @@ class Operation(Generic[A, R]):
           eager call returns this gradient, times the incoming gradient.
         - `together`: a function of a record and names of arguments that returns how to compute the first result, which
           must be one number, and its gradients in one pass, or None if that is impossible. JAX uses it.
+        - `spreads`: a map from names of arguments and results to negative axes, for an operation with an argument
+          `spread`: the axis along which processes have parts of the array. (If there are `axes`, processes have parts
+          of all arrays with scores.)
         """
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
         self.saved, self.constant, self.batch, self.differentiable = saved, constant, batch, differentiable
         self.always_by_rule, self.refuse, self.forward_gradients = always_by_rule, refuse, dict(forward_gradients or {})
-        self.together = together
+        self.together, self.spreads = together, dict(spreads or {})
         self.fields: tuple[str, ...] = type(results)._fields  # type: ignore[attr-defined]
         self.tree = branch(arguments)
         self.leaves = self.tree.leaves
@@ -265,7 +269,9 @@ class Operation(Generic[A, R]):
             paths = self._paths(self.tree, "_i")
             paths["i"] = "_i"
             call = ", ".join(f"{name}={paths[name]}" for name in parameters(self.definition))
-            lines = [f"_whole({paths[leaf.name]})" for leaf in self.leaves if leaf.kind is AXES]
+            lines = [
+                f"_whole({paths[leaf.name]})" for leaf in self.leaves if leaf.kind is AXES or leaf.name == "spread"
+            ]
             names = {"_definition": self.definition, "_whole": refuse_spread}
             self._by_record = generated("_i", [*lines, f"return _definition({call})"], **names)
         found = self._by_record(i)

@@ -34,25 +34,29 @@ class SpreadAxes(tuple[int, ...]):  # noqa: SLOT001 a subclass of tuple cannot h
         self.spread = spread
         return self
 
-    @property
-    def processes(self) -> Processes:
-        """The processes that have the rows. Kernels call their `gather`."""
-        from softargmax.core.torch_processes import Processes, group_of
 
-        name, _, sizes = self.spread.rpartition(":")
-        return Processes(group_of(name), tuple(map(int, sizes.split(","))))
+def processes_of(spread: str) -> Processes:
+    """The processes that have the rows. Kernels call its methods."""
+    from softargmax.core.torch_processes import Processes, group_of
+
+    return Processes(group_of(spread.rpartition(":")[0]), sizes_of(spread))
+
+
+def sizes_of(spread: str) -> tuple[int, ...]:
+    """The number of scores per row in each process."""
+    return tuple(map(int, spread.rpartition(":")[2].split(",")))
 
 
 def whole_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     """The shape of an array with whole rows, from the shape of this process's part."""
     if not isinstance(axes, SpreadAxes):
         return tuple(shape)
-    return tuple(sum(axes.processes.sizes) if k in axes else n for k, n in enumerate(shape))
+    return tuple(sum(sizes_of(axes.spread)) if k in axes else n for k, n in enumerate(shape))
 
 
-def refuse_spread(axes: Sequence[int]) -> None:
+def refuse_spread(axes: Sequence[int] | str | None) -> None:
     """Raise NotImplementedError for rows that are spread over processes, of which a definition would see a part."""
-    if isinstance(axes, SpreadAxes):
+    if isinstance(axes, SpreadAxes | str):
         raise NotImplementedError(
             "rows that are spread over processes: only the native kernels compute them, and no kernel computes this "
             "call or this derivative; bring the rows together in one process"

@@ -279,7 +279,7 @@ class TorchOperation:
         if self.constant:
             ctx.mark_non_differentiable(*itertools.compress(output if self.many else (output,), self.constant))
 
-    def _forward_recorded(self, ctx: Any, i: Any, first: bool, *_varying: Any) -> Any:
+    def _forward_recorded(self, ctx: Any, i: Any, first: bool, *varying: Any) -> Any:
         """Run the kernel for an eager call that autograd records. The record of the arguments is passed as one object.
 
         The general Function receives the 22 arguments of a loss one by one, which doubles the time of forward and
@@ -292,7 +292,9 @@ class TorchOperation:
             names = self.operation.forward_gradients
             results = dict(zip(self.operation.fields, found, strict=True))
             ctx.forward_gradients = {
-                name: results[field] for name, field in names.items() if results[field].shape != (0,)
+                name: results[names[name]]
+                for name, of in zip(self.slots.varying, varying, strict=True)
+                if name in names and of is not None and results[names[name]].shape == of.shape
             }
             kept = tuple(None if field in names.values() else x for field, x in results.items())
         self.slots.save_record(ctx, i, kept)

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from softargmax.core.processes import SpreadAxes
+from softargmax.core.processes import SpreadAxes, processes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -31,15 +31,37 @@ class Processes:
 
     def __init__(self, group: ProcessGroup, sizes: tuple[int, ...]) -> None:
         self.group, self.sizes, self.rank = group, sizes, group.rank()
+        self._sent: list[Any] = []
 
     def gather(self, mine: bytes, lengths: Sequence[int]) -> bytes:
         """Send bytes to all processes. Return what all have sent, in their order; process p has sent lengths[p]."""
         return b"".join(gathered(self.group, mine, lengths))
 
+    def from_previous(self, length: int) -> bytes:
+        """Wait for bytes of the process before this one."""
+        received = torch.empty(length, dtype=torch.uint8)
+        with answering(self.group):
+            dist.recv(received, group=self.group, group_src=self.rank - 1)
+        return received.numpy().tobytes()
 
-def spread_over(group: ProcessGroup, axes: Sequence[int], sizes: Sequence[int]) -> SpreadAxes:
-    """The axes of rows of which each process of a group has a number of scores."""
-    return SpreadAxes(axes, f"{group.group_name}:{','.join(map(str, sizes))}")
+    def to_next(self, mine: bytes) -> None:
+        """Send bytes to the process after this one. Do not wait until they have arrived."""
+        with answering(self.group):
+            self._sent.append(dist.isend(_tensor(mine), group=self.group, group_dst=self.rank + 1))
+
+    def from_last(self, mine: bytes) -> bytes:
+        """Return the bytes of the last process, which all processes get. Wait until all earlier bytes have arrived."""
+        received = _tensor(mine)
+        with answering(self.group):
+            dist.broadcast(received, group=self.group, group_src=len(self.sizes) - 1)
+            for request in self._sent:
+                request.wait()
+        return received.numpy().tobytes()
+
+
+def spread_text(group: ProcessGroup, sizes: Sequence[int]) -> str:
+    """The text that says how rows are spread (`processes_of`): the group, and the scores per row in each process."""
+    return f"{group.group_name}:{','.join(map(str, sizes))}"
 
 
 def gathered(group: ProcessGroup, mine: bytes, lengths: Sequence[int]) -> list[bytes]:
@@ -48,11 +70,15 @@ def gathered(group: ProcessGroup, mine: bytes, lengths: Sequence[int]) -> list[b
     if longest == 0:
         return [b""] * len(lengths)
     # All messages are padded to one length: gloo ends the process if lengths differ.
-    sent = torch.frombuffer(bytearray(mine.ljust(longest, b"\0")), dtype=torch.uint8)
+    sent = _tensor(mine.ljust(longest, b"\0"))
     received = torch.empty((len(lengths), longest), dtype=torch.uint8)
     with answering(group):
         dist.all_gather(list(received.unbind()), sent, group=group)
     return [row[:n].numpy().tobytes() for row, n in zip(received, lengths, strict=True)]
+
+
+def _tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
 @contextmanager
@@ -85,7 +111,7 @@ def largest(x: Tensor, axes: SpreadAxes) -> Tensor:
 
 def _parts(x: Tensor, axes: SpreadAxes) -> list[Tensor]:
     """x of every process."""
-    processes = axes.processes
+    processes = processes_of(axes.spread)
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in processes.sizes]
     with answering(processes.group):
         dist.all_gather(parts, x.contiguous(), group=processes.group)

@@ -24,7 +24,7 @@ struct Args : RowArgs {
     const double* given = nullptr;  // input: `states` of an earlier call; null: computed from the scores
     Grouped loss;              // the sum or mean of the losses of each group; absent: not requested
     bool mean = false;         // divide by the total weight; a row weighs w_y, 1 for probabilities, or 0 if ignored
-    double least = 0;          // probabilities of at most `least` count as 0 in the gradient
+    double least = 0;          // probabilities of at most `least` / (number of classes) count as 0 in the gradient
     Grouped g;                 // float64: incoming gradient of each group's loss; absent: 1
     // Set by the kernel: the loss of each row, and the seed (the factor of the gradient) of each row or group of rows.
     double* losses = nullptr;

@@ -53,7 +53,7 @@ class CrossEntropy(NamedTuple):
 
 
 class CrossEntropyVjp(NamedTuple):
-    """Arguments of the gradient gz = g d loss / d z. Probabilities of at most `least` may count as 0."""
+    """Arguments of the gradient gz = g d loss / d z. Probabilities of at most `least` / K may count as 0."""
 
     of: CrossEntropy
     states: Dense | None
@@ -91,12 +91,14 @@ class LinearCrossEntropy(NamedTuple):
     mean: bool
     """If True, the sum is divided by the total weight of the rows."""
     least: float
-    """Probabilities of at most this number may count as 0 in gradients."""
+    """Probabilities of at most this number, divided by the number of classes, may count as 0 in gradients."""
     forms: str
     """The gradients to compute together with the loss: a subset of "hwb", for h, w and bias."""
     sums: DType
     """The dtype in which gradients are summed."""
     dtype: DType
+    spread: str | None = None
+    """How the classes are spread over processes (core/processes.py), or None. h is the same in all of them."""
 
 
 class LinearVjp(NamedTuple):

@@ -48,7 +48,8 @@ struct Layer {
     std::unique_ptr<char[]> small;
     std::size_t pooled = 0;
 
-    Layer(nb::handle h_, nb::handle w_, nb::handle bias_) : h(h_), w(w_), bias(bias_) {
+    // `processes` has the sizes of all parts of W if its rows are spread over processes, and is None otherwise.
+    Layer(nb::handle h_, nb::handle w_, nb::handle bias_, nb::handle processes) : h(h_), w(w_), bias(bias_) {
         must_be("h", h, kReal);
         must_be("w", w, kReal);
         must_be("bias", bias, kReal);
@@ -59,7 +60,12 @@ struct Layer {
         scores.type = h.type == Type::f64 || w.type == Type::f64 ? Type::f64 : Type::f32;
         scores.shape = {rows, classes};
         scores.stride = {classes, 1};
-        rows_at_once = loss::rows_at_once(rows, h.shape[1], classes, kParts);
+        // The bits of dW depend on how rows are divided. So all processes divide them as one process would.
+        std::int64_t all_classes = processes.is_none() ? classes : 0;
+        if (!processes.is_none())
+            for (nb::handle size : nb::borrow<nb::tuple>(processes.attr("sizes")))
+                all_classes += nb::cast<std::int64_t>(size);
+        rows_at_once = loss::rows_at_once(rows, h.shape[1], all_classes, kParts);
         const auto bytes = static_cast<std::size_t>(rows_at_once * classes) * kTypeBytes[static_cast<int>(scores.type)];
         if (bytes >= kPooled) pooled = bytes;
         else small.reset(new char[bytes + 1]);
@@ -103,23 +109,26 @@ struct Named {
 };
 template <class... Field> void bind_linear(nb::module_& module, const char* name, const char* text, Field... fields) {
     module.def(name,
-               [=](nb::handle h, nb::handle w, nb::handle bias, Handle<Field>... inputs, nb::handle dh_, nb::handle dw_,
-                   nb::handle db_) {
-        const Layer layer(h, w, bias);
+               [=](nb::handle h, nb::handle w, nb::handle bias, nb::handle spread, Handle<Field>... inputs,
+                   nb::handle dh_, nb::handle dw_, nb::handle db_) {
+        const nb::object processes = processes_of(spread);
+        const Layer layer(h, w, bias, processes);
         std::tuple<typename Field::Value...> values{fields.read(inputs)...};
         const HeldArray dh(dh_, true), dw(dw_, true), db(db_, true);
         CallOf<LinearArgs> call;
         Plan plan(layer.scores, Dims{1});
         layer.put(plan, call);
+        if (!processes.is_none()) call.spread(processes);
         std::apply([&](auto&... value) { (fields.put(plan, call, value), ...); }, values);
         put_gradient("dh", dh, layer, layer.h.shape, &LinearArgs::dh, call.job);
         put_gradient("dw", dw, layer, layer.w.shape, &LinearArgs::dw, call.job);
         put_gradient("db", db, layer, Dims{layer.w.shape[0]}, &LinearArgs::db, call.job);
         return call.run(plan, unless_wrong_class<run_linear, LinearArgs>);
     },
-               "h"_a, "w"_a, "bias"_a.none(), nb::arg(fields.name).none()..., "dh"_a, "dw"_a, "db"_a, text);
-    list_arguments(module, name, Named{"h"}, Named{"w"}, Named{"bias"}, fields..., Named{"dh"}, Named{"dw"},
-                   Named{"db"});
+               "h"_a, "w"_a, "bias"_a.none(), "spread"_a.none(), nb::arg(fields.name).none()..., "dh"_a, "dw"_a, "db"_a,
+               text);
+    list_arguments(module, name, Named{"h"}, Named{"w"}, Named{"bias"}, Named{"spread"}, fields..., Named{"dh"},
+                   Named{"dw"}, Named{"db"});
 }
 
 }  // namespace

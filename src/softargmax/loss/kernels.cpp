@@ -61,6 +61,7 @@ std::unique_ptr<double[]> weights_of_targets(const Args& args) {
 struct RowNumbers {
     std::unique_ptr<double[]> losses, seeds, weights;
     explicit RowNumbers(Args& args, bool gradients) {
+        args.least /= static_cast<double>(std::max<std::int64_t>(args.length(), 1));
         const std::int64_t rows = args.rows.total, groups = args.loss ? args.loss.count : rows;
         if (args.shards && args.weight && args.target) weights = weights_of_targets(args);
         args.weights_of_targets = weights.get();
@@ -93,6 +94,7 @@ Args part_of(const LinearArgs& args, std::int64_t begin, std::int64_t end, char*
     part.rows.size[0] = part.rows.total = end - begin;
     part.z.data = z;
     if (part.target) part.target += begin;
+    if (part.weights_of_targets) part.weights_of_targets += begin;
     if (part.losses) part.losses += begin;
     if (part.each_of_seed == 1) part.seeds += begin;
     else part.each_of_seed = end - begin;
@@ -115,6 +117,7 @@ template <class T> void linear_as(LinearArgs& args) {
         run_rows(part);
         if (gradients) layer.add_gradients(begin, end, z);
     }
+    layer.finish();
     if (args.loss) reduce(args);
 }
 

@@ -112,10 +112,30 @@ template <class T> class LastLayer {
         if (!h) make_finite(h_of_dw_, finite_h_);
     }
 
+    // Computes dz W. If classes are spread over processes, each of them adds its products to the sum of those before
+    // it, in the order in which one process adds them.
+    void add_dh(std::int64_t begin, std::int64_t end, const Matrix2D& dz) {
+        if (!args_.dh) return;
+        const Shards& shards = args_.shards;
+        char* const dh = row_of(args_.dh, begin, args_.width);
+        const std::int64_t bytes = row_of(args_.dh, end, args_.width) - dh;
+        if (!shards.is_first()) shards.pass(shards, Shards::Pass::from_previous, dh, bytes);
+        product(dz, w_of_dh_, dh, !shards.is_first(), true);
+        if (!shards.is_last()) shards.pass(shards, Shards::Pass::to_next, dh, bytes);
+    }
+    // Brings dh to all processes. The last one has the sums.
+    void finish() {
+        const Shards& shards = args_.shards;
+        const std::int64_t bytes = args_.rows.total * args_.width * static_cast<std::int64_t>(sizeof(T));
+        if (args_.dh && shards.count > 1) shards.pass(shards, Shards::Pass::from_last, args_.dh, bytes);
+    }
+
     void add_gradients(std::int64_t begin, std::int64_t end, T* z) {
         const Matrix2D dz = matrix(z, end - begin, w_.rows);
-        if (args_.dh) product(dz, w_of_dh_, row_of(args_.dh, begin, args_.width), false, true);
+        // While the first process computes dh, the others compute dW.
+        if (args_.shards.is_first()) add_dh(begin, end, dz);
         if (args_.dw) product(dz.transposed(), h_of_dw_.part(begin, end), args_.dw, begin > 0, true);
+        if (!args_.shards.is_first()) add_dh(begin, end, dz);
         if (!args_.db) return;
         if (!ones_) {  // no later part has more rows than the first, so this vector of ones is long enough
             ones_ = numbers(end - begin);

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from softargmax.core.arrays import as_number, differentiated, namespace, trained
+from softargmax.core.dispatch import is_native
 from softargmax.core.types import Array, Numbers, Target, Vectors
 from softargmax.loss import linear_operations as operations
 from softargmax.loss.arguments import Layer, LinearCrossEntropy, LinearTerms, LinearVjp
@@ -98,7 +99,7 @@ def linear_cross_entropy(
     0.003384...
     """
     common = common_layer(h, w, bias, target, options) if exact is False else None
-    layer, i = common or record(h, w, bias, target, options, exact=exact)
+    layer, i = common or record(h, w, bias, target, options, exact=exact, look=not is_native(h))
     if not i.kept:
         i = i._replace(
             forms=gradient_letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if trained(x)])
@@ -202,7 +203,7 @@ def linear_cross_entropy_and_gradient(
     >>> softargmax.linear_cross_entropy_and_gradient(h, w, [2]).dh.round(4)
     array([[-0.0058, -0.0077]])
     """
-    layer, i = record(h, w, bias, target, options, exact=exact)
+    layer, i = record(h, w, bias, target, options, exact=exact, look=not is_native(h))
     forms = gradient_letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if x is not None])
     if differentiated(*i.layer, i.options.weight, i.options.probabilities, *i.options.beta):
         loss = operations.linear_cross_entropy.first(i)
@@ -217,12 +218,23 @@ def linear_cross_entropy_and_gradient(
 
 
 def record(
-    h: Any, w: Any, bias: Any, target: Any, options: Any, *, exact: bool = False, name: str = "target"
+    h: Any,
+    w: Any,
+    bias: Any,
+    target: Any,
+    options: Any,
+    *,
+    exact: bool = False,
+    name: str = "target",
+    look: bool = True,
 ) -> tuple[CheckedLayer, LinearCrossEntropy]:
-    """Check the arguments. Return the checked layer, and the operation's arguments with arrays of shape (N, ...)."""
+    """Check the arguments. Return the checked layer, and the operation's arguments with arrays of shape (N, ...).
+
+    If `look` is False, the class values are not checked, because the kernel checks them.
+    """
     layer = layer_of(h, w, bias)
     options = {**options, "dtype": widest_dtype(options.get("dtype"), layer)}
-    loss_options, _, kept, mean, dtype = checked_options(layer.h, target, options, layer.shape, name)
+    loss_options, _, kept, mean, dtype = checked_options(layer.h, target, options, layer.shape, name, look=look)
     return layer, LinearCrossEntropy(
         layer=layer.flat,
         options=flattened(loss_options, layer.shape),

@@ -39,7 +39,7 @@ def common_layer(
         return None
     if bias is not None and not (_needs_no_conversion(bias, h, 1) and bias.shape[0] == w.shape[0]):
         return None
-    least = _rounding(common.dtype.itemsize == 8) / max(w.shape[0], 1)
+    least = _rounding(common.dtype.itemsize == 8)
     dtype = common.dtype  # also the dtype of the sums
     layer = Layer(h, w, bias)
     record = LinearCrossEntropy(layer, common.options, common.kept, common.mean, least, "", dtype, dtype)
@@ -93,12 +93,12 @@ def sums_of(layer: CheckedLayer) -> Any:
 
 
 def negligible_probability(layer: CheckedLayer, exact: bool) -> float:
-    """Return the largest probability that may count as 0 in gradients.
+    """Return K times the largest probability that may count as 0 in gradients.
 
-    It is u / K, where u is the rounding unit of the sums, or 0 if `exact` is True.
+    It is the rounding unit of the sums, or 0 if `exact` is True.
     """
     double = any(arrays.dtype_name(x.dtype) == "float64" for x in layer.flat[:2])
-    return 0.0 if check.flag(exact, "exact") else _rounding(double) / max(layer.shape[-1], 1)
+    return 0.0 if check.flag(exact, "exact") else _rounding(double)
 
 
 def _rounding(double: bool) -> float:

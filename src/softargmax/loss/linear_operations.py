@@ -14,6 +14,7 @@ from softargmax.core import _native
 from softargmax.core.arrays import followed
 from softargmax.core.dispatch import is_native
 from softargmax.core.operation import Operation, Together
+from softargmax.core.processes import sizes_of
 from softargmax.core.record import Gradients, Result, Wanted, gradient
 from softargmax.core.row_chunks import cut
 from softargmax.core.targets import refuse_class
@@ -45,6 +46,10 @@ def gradient_letters(names: Collection[str]) -> str:
     return "".join(letter for name, letter in OF_LAYER.items() if name in names)
 
 
+_CLASSES = {"w": -2, "bias": -1, "probabilities": -1, "weight": -1, "where": -1}
+"""The axis of the classes in each argument."""
+
+
 def _by_name(found: tuple[Any, ...], to: str) -> Gradients:
     """Return a dict from array name to gradient, for the arrays whose letters are in `to`. `found` is (dh, dw, db)."""
     return {name: x for (name, letter), x in zip(OF_LAYER.items(), found, strict=True) if letter in to}
@@ -68,6 +73,11 @@ def _linear_vjp(i: LinearCrossEntropy, r: LinearLoss, g: LinearLoss, wanted: Wan
     return _by_name(found, to)
 
 
+def _refuse(i: LinearCrossEntropy, row: int) -> None:
+    classes = i.layer.w.shape[0] if i.spread is None else sum(sizes_of(i.spread))
+    refuse_class(i.options.target, row, (i.layer.h.shape[0], classes), (1,), i.options.ignore_index)
+
+
 def _together(i: LinearCrossEntropy, wanted: Wanted) -> Together | None:
     if i.kept or not wanted <= OF_LAYER.keys():
         return None
@@ -88,13 +98,12 @@ linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
     kernels={"cpu": _native.linear_cross_entropy, "cuda": "softargmax.loss.triton_linear:linear_cross_entropy"},
     vjp=_linear_vjp,
     always_by_rule=True,
-    refuse=lambda i, row: refuse_class(
-        i.options.target, row, (*i.layer.h.shape[:1], *i.layer.w.shape[:1]), (1,), i.options.ignore_index
-    ),
+    refuse=_refuse,
     saved={*Layer._fields, *LossOptions._fields, "dh", "dw", "db"},
     constant={"target", "where", "dh", "dw", "db"},
     forward_gradients={"h": "dh", "w": "dw", "bias": "db"},
     together=_together,
+    spreads=_CLASSES | {"dw": -2, "db": -1},
 )
 
 linear_cross_entropy_vjp: Operation[LinearVjp, ToLayer] = Operation(
@@ -111,6 +120,7 @@ linear_cross_entropy_vjp: Operation[LinearVjp, ToLayer] = Operation(
         "cuda": "softargmax.loss.triton_linear:linear_cross_entropy_vjp",
     },
     constant={"target", "where"},
+    spreads=_CLASSES | {"dw": -2, "db": -1},
 )
 
 

@@ -24,9 +24,18 @@ from softargmax.parallel.torch_functions import (  # noqa: E402 the error above 
     cross_entropy,
     entropy,
     kl_divergence,
+    linear_cross_entropy,
     log_softmax,
     logsumexp,
     softmax,
 )
 
-__all__ = ["cross_entropy", "entropy", "kl_divergence", "log_softmax", "logsumexp", "softmax"]
+__all__ = [
+    "cross_entropy",
+    "entropy",
+    "kl_divergence",
+    "linear_cross_entropy",
+    "log_softmax",
+    "logsumexp",
+    "softmax",
+]

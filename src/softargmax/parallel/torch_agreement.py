@@ -21,7 +21,7 @@ from softargmax.core.record import ARRAY, AXES
 from softargmax.core.torch_processes import gathered
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
@@ -35,8 +35,6 @@ _ERRORS = {kind.__name__: kind for kind in (ValueError, TypeError, IndexError, N
 class Facts(NamedTuple):
     """What a process tells the others of its arguments."""
 
-    axis: int
-    """The axis along which rows are spread."""
     columns: int
     """The number of scores per row in this process."""
     named: list[tuple[str, str]]
@@ -60,18 +58,27 @@ def process_group(group: ProcessGroup | DeviceMesh | None) -> ProcessGroup:
     return found
 
 
-def facts_of(operation: Any, slots: list[Any], function: str) -> Facts:
-    """Return the facts of a record that is given as its slots. Broadcast the arrays of `slots` along the spread axis.
-
-    A process with one score per row could not know whether an array of size 1 is its part, or one number for the row.
-    """
-    kinds = operation.torch.slots.kinds
+def spread_axes(operation: Any, slots: Sequence[Any]) -> dict[str, int]:
+    """The arguments and results of which each process has a part, and the negative axis of the parts."""
+    if operation.spreads:
+        return dict(operation.spreads)
+    kinds, names = operation.torch.slots.kinds, operation.torch.slots.names
     axes: Sequence[int] = slots[kinds.index(AXES)] if AXES in kinds else ()
     if len(axes) != 1:
         raise ValueError(f"axis: expected one axis, along which rows are spread over processes, got {len(axes)} axes")
-    axis, z = axes[0], operation.array(operation.torch.unflatten(*slots))
-    named = [("function", function)]
-    for place, (slot, kind) in enumerate(zip(operation.torch.slots.slots, kinds, strict=True)):
+    axis = axes[0] - operation.array(operation.torch.unflatten(*slots)).ndim
+    scores = [name for name, kind in zip(names, kinds, strict=True) if kind is ARRAY]
+    like = [name for name, of in zip(operation.fields, operation.results, strict=True) if of.shape is None]
+    return dict.fromkeys((*scores, *like), axis)
+
+
+def facts_of(operation: Any, slots: list[Any], axes: Mapping[str, int], function: str) -> Facts:
+    """Return the facts of a record that is given as its slots. Broadcast the arrays of `slots` along the spread axes.
+
+    A process with one score per row could not know whether an array of size 1 is its part, or one number for the row.
+    """
+    columns, named = None, [("function", function)]
+    for place, (name, slot) in enumerate(zip(operation.torch.slots.names, operation.torch.slots.slots, strict=True)):
         x = slots[place]
         if not isinstance(x, Tensor):
             named.append((slot, str(x)))
@@ -80,15 +87,16 @@ def facts_of(operation: Any, slots: list[Any], function: str) -> Facts:
             raise NotImplementedError(f"{slot}: expected a tensor in CPU memory, got one on {x.device}")
         shape: list[Any] = list(x.shape)
         values = ""
-        if kind is ARRAY:
-            shape = [1] * (z.ndim - x.ndim) + shape
-            shape[axis] = z.shape[axis]
-            slots[place] = torch.broadcast_to(x, shape)
-            shape[axis] = "*"
-        else:
+        if name in axes:
+            shape = [1] * (-axes[name] - x.ndim) + shape
+            columns = shape[axes[name]] if columns is None else columns
+            shape[axes[name]] = columns
+            x = slots[place] = torch.broadcast_to(x, shape)
+            shape[axes[name]] = "*"
+        elif name not in operation.torch.slots.varying or x.dtype is torch.int64:
             values = f" with checksum {_digest(x.detach().contiguous().view(torch.uint8).numpy().tobytes()).hex()}"
         named.append((slot, f"{str(x.dtype).removeprefix('torch.')} ({', '.join(map(str, shape))}){values}"))
-    return Facts(axis, z.shape[axis], named)
+    return Facts(columns or 0, named)
 
 
 def agreed(group: ProcessGroup, facts: Facts | Exception) -> Layout:

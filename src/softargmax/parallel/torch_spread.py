@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 from softargmax.core.arrays import kind_of
 from softargmax.core.dispatch import requesting
 from softargmax.core.processes import spreading
-from softargmax.core.record import ARRAY, AXES
-from softargmax.core.torch_processes import spread_over
+from softargmax.core.torch_processes import spread_text
 from softargmax.parallel.layout import whole_blocks
-from softargmax.parallel.torch_agreement import agreed, facts_of, process_group
+from softargmax.parallel.torch_agreement import agreed, facts_of, process_group, spread_axes
 from softargmax.parallel.torch_move import moved
 
 if TYPE_CHECKING:
@@ -51,20 +50,22 @@ class _Call:
             raise TypeError(f"z: expected a torch tensor in CPU memory, got {type(operation.array(i)).__name__}")
         if out is not None:
             raise TypeError("out: not supported for rows that are spread over processes")
-        slots, kinds = list(operation.torch.flatten(i)), operation.torch.slots.kinds
-        facts = facts_of(operation, slots, self.function)
+        self.compared = False
+        slots, of = list(operation.torch.flatten(i)), operation.torch.slots
+        axes = spread_axes(operation, slots)
+        facts = facts_of(operation, slots, axes, self.function)
         self.compared = True
         have = agreed(self.group, facts)
         want = whole_blocks(have)
-        for place, (x, kind) in enumerate(zip(slots, kinds, strict=True)):
-            if kind is ARRAY and x is not None:
-                slots[place] = moved(x, facts.axis, self.group, have, want)
-        slots[kinds.index(AXES) + 1] = spread_over(self.group, (facts.axis,), want).spread
+        for place, (name, x) in enumerate(zip(of.names, slots, strict=True)):
+            if name in axes and x is not None:
+                slots[place] = moved(x, axes[name], self.group, have, want)
+        slots[of.slots.index("spread" if operation.spreads else "axes_spread")] = spread_text(self.group, want)
         record = operation.torch.unflatten(*slots)
         with requesting(None):
             found = operation.first(record) if first else operation(record)
         results = [
-            moved(x, facts.axis, self.group, want, have) if of.shape is None and not of.when else x
-            for x, of in zip((found,) if first else found, operation.results, strict=False)
+            moved(x, axes[name], self.group, want, have) if name in axes and x.shape != (0,) else x
+            for x, name in zip((found,) if first else found, operation.fields, strict=False)
         ]
         return results[0] if len(results) == 1 else tuple(results)

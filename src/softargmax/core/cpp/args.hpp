@@ -43,8 +43,13 @@ struct Shards {
     // `per_block` bytes for each of its blocks, and `per_process` bytes more. It throws if a process does not answer.
     void (*gather)(const Shards&, const void* mine, std::int64_t per_block, std::int64_t per_process,
                    void* all) = nullptr;
+    // Passes bytes on: gets those of the process before, sends to the process after, or gets those of the last process.
+    enum class Pass : std::uint8_t { from_previous, to_next, from_last };
+    void (*pass)(const Shards&, Pass, void* data, std::int64_t bytes) = nullptr;
 
     explicit operator bool() const { return count > 0; }
+    bool is_first() const { return rank == 0; }
+    bool is_last() const { return rank + 1 >= count; }
     std::int64_t blocks(std::int64_t process) const { return (sizes[process] + kBlock - 1) / kBlock; }
     // The place of this process's first score in the row.
     std::int64_t first() const {

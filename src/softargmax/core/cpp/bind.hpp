@@ -210,6 +210,21 @@ inline void gather(const Shards& shards, const void* mine, std::int64_t per_bloc
     std::memcpy(all, found.data(), found.size());
 }
 
+// `Shards::pass`, in Python.
+inline void pass(const Shards& shards, Shards::Pass how, void* data, std::int64_t bytes) {
+    const nb::gil_scoped_acquire gil;
+    const nb::handle processes(static_cast<PyObject*>(shards.group));
+    const auto copy = [&](const nb::object& found) {
+        std::memcpy(data, nb::cast<nb::bytes>(found).data(), static_cast<std::size_t>(bytes));
+    };
+    const auto mine = [&] { return nb::bytes(data, static_cast<std::size_t>(bytes)); };
+    switch (how) {
+        case Shards::Pass::from_previous: return copy(processes.attr("from_previous")(bytes));
+        case Shards::Pass::to_next: processes.attr("to_next")(mine()); return;
+        case Shards::Pass::from_last: return copy(processes.attr("from_last")(mine()));
+    }
+}
+
 template <class J> struct CallOf {
     J job;
 
@@ -247,7 +262,7 @@ template <class J> struct CallOf {
         for (nb::handle size : nb::borrow<nb::tuple>(processes.attr("sizes")))
             sizes.push_back(nb::cast<std::int64_t>(size));
         const auto rank = nb::cast<std::int64_t>(processes.attr("rank"));
-        job.shards = {static_cast<std::int64_t>(sizes.size()), sizes.data(), rank, processes.ptr(), gather};
+        job.shards = {static_cast<std::int64_t>(sizes.size()), sizes.data(), rank, processes.ptr(), gather, pass};
     }
 
     // Runs the kernel and returns its result. Returns a default-constructed result if there are no rows.
@@ -426,6 +441,12 @@ struct BetaField {
 };
 inline BetaField beta(const char* name) { return {name}; }
 
+// The processes that have the rows of an argument `spread` (core/processes.py), or None.
+inline nb::object processes_of(nb::handle spread) {
+    if (spread.is_none()) return nb::none();
+    return nb::module_::import_("softargmax.core.processes").attr("processes_of")(spread);
+}
+
 // The axes of a row, and how the rows are spread over processes (core/processes.py), if they are.
 struct RowAxes : Dims {
     nb::object shards;
@@ -436,7 +457,7 @@ struct AxesField {
     RowAxes read(nb::handle x) const {
         if (!PySequence_Check(x.ptr())) refuse(name, "a sequence of integers");
         RowAxes found;
-        if (!PyTuple_CheckExact(x.ptr()) && nb::hasattr(x, "processes")) found.shards = x.attr("processes");
+        if (!PyTuple_CheckExact(x.ptr()) && nb::hasattr(x, "spread")) found.shards = processes_of(x.attr("spread"));
         if (!PyTuple_Check(x.ptr()))
             for (nb::handle axis : nb::borrow<nb::sequence>(x)) found.push_back(nb::cast<std::int64_t>(axis));
         else

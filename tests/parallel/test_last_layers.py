@@ -1,0 +1,94 @@
+"""A last layer whose classes are spread over processes: the loss, dh, dW and db have the bits of one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.parallel.cases import CUTS, cuts, same
+from tests.parallel.workers import Workers
+
+import softargmax
+from softargmax import parallel
+
+N, D, CLASSES = 40, 24, 9001
+RNG = np.random.default_rng(5)
+TARGET = torch.from_numpy(RNG.integers(0, CLASSES, N))
+TARGET[::7] = -100
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "sum": {"reduction": "sum"},
+    "none": {"reduction": "none"},
+    "exact": {"exact": True},
+    "smooth, weight": {"label_smoothing": 0.1, "weight": torch.rand(CLASSES) + 0.5},
+    "z-loss, soft-cap": {"z_loss": 0.01, "softcap": 5.0, "temperature": 1.5},
+    "where": {"where": torch.from_numpy(RNG.random((N, CLASSES)) < 0.8)},
+}
+
+
+def layer(dtype: str, rows: int = N) -> list[torch.Tensor]:
+    rng = np.random.default_rng(1)
+    h, w, b = rng.standard_normal((rows, D)), rng.standard_normal((CLASSES, D)), rng.standard_normal(CLASSES)
+    return [torch.from_numpy(x).to(getattr(torch, dtype)).requires_grad_() for x in (h, w, b)]
+
+
+def compare(group: Any, dtype: str, options: dict[str, Any], broken: bool = False) -> None:
+    for kind in CUTS:
+        bounds, rank = cuts(kind, group.size(), CLASSES), group.rank()
+        mine = slice(bounds[rank], bounds[rank + 1])
+        h, w, b = layer(dtype)
+        if broken:
+            with torch.no_grad():
+                h[3, 2] = torch.nan
+                w[5000, 1] = torch.inf
+        whole = softargmax.linear_cross_entropy(h, w, TARGET, bias=b, **options)
+        h_, w_, b_ = (x.detach().clone().requires_grad_() for x in (h, w[mine], b[mine]))
+        local = {k: x[..., mine] if isinstance(x, torch.Tensor) else x for k, x in options.items()}
+        found = parallel.linear_cross_entropy(h_, w_, TARGET, bias=b_, group=group, **local)
+        same(found, whole)
+        g = torch.linspace(0.5, 2.0, whole.numel(), dtype=whole.dtype).reshape(whole.shape)
+        expected = torch.autograd.grad(whole, (h, w, b), g)
+        got = torch.autograd.grad(found, (h_, w_, b_), g)
+        for one, other in zip(got, (expected[0], expected[1][mine], expected[2][mine]), strict=True):
+            same(one, other)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_options(workers: Workers, options: dict[str, Any]) -> None:
+    for world in (1, 2, 3, 4):
+        workers.run(world, compare, "float32", options)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_dtypes(workers: Workers, dtype: str) -> None:
+    workers.run(3, compare, dtype, {})
+
+
+def test_rows_and_classes_that_are_not_finite(workers: Workers) -> None:
+    workers.run(3, compare, "float32", {}, True)
+
+
+def many_rows(group: Any) -> None:
+    """Several parts of rows, each with its own exchanges."""
+    torch.manual_seed(0)
+    rows = 700
+    target = torch.randint(0, CLASSES, (rows,))
+    h, w, _ = layer("float32", rows)
+    whole = softargmax.linear_cross_entropy(h, w, target)
+    bounds, rank = cuts("ragged", group.size(), CLASSES), group.rank()
+    mine = slice(bounds[rank], bounds[rank + 1])
+    h_, w_ = h.detach().clone().requires_grad_(), w[mine].detach().clone().requires_grad_()
+    found = parallel.linear_cross_entropy(h_, w_, target, group=group)
+    same(found, whole)
+    whole.backward()
+    found.backward()
+    assert h.grad is not None and h_.grad is not None and w.grad is not None and w_.grad is not None
+    same(h_.grad, h.grad)
+    same(w_.grad, w.grad[mine])
+
+
+def test_many_rows(workers: Workers) -> None:
+    for world in (2, 3, 4):
+        workers.run(world, many_rows)
