@@ -59,6 +59,43 @@ def test_the_mean_over_rows_that_are_whole_in_all_processes(workers: Workers) ->
     workers.run(4, on_mesh, "cross_entropy", (4,), ("1",), {})
 
 
+def last_layer(group: Any, shape: tuple[int, ...], of_h: tuple[str, ...], of_w: tuple[str, ...]) -> None:
+    """Compare the loss of a sharded layer, and its gradients, with those of the whole layer."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", shape)
+    placements = [[Replicate() if one == "r" else Shard(int(one)) for one in of] for of in (of_h, of_w)]
+    torch.manual_seed(0)
+    h, w = torch.randn(12, 16), torch.randn(COLUMNS, 16)
+    target = torch.randint(0, COLUMNS, (12,))
+    whole = [x.clone().requires_grad_() for x in (h, w)]
+    parts = [distribute_tensor(x, mesh, of).requires_grad_() for x, of in zip((h, w), placements, strict=True)]
+    expected = softargmax.linear_cross_entropy(*whole, target, reduction="none")
+    found = softargmax.linear_cross_entropy(*parts, target, reduction="none")
+    assert isinstance(found, DTensor)
+    same(found.full_tensor(), expected)
+    expected.sum().backward()
+    found.sum().backward()
+    for one, other in zip(parts, whole, strict=True):
+        assert isinstance(one.grad, DTensor)
+        assert other.grad is not None
+        torch.testing.assert_close(one.grad.full_tensor(), other.grad, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "of_h", "of_w"),
+    [
+        ((4,), ("r",), ("0",)),
+        ((4,), ("0",), ("r",)),
+        ((2, 2), ("0", "r"), ("r", "0")),
+        ((2, 2), ("r", "r"), ("0", "r")),
+    ],
+)
+def test_last_layers(workers: Workers, shape: Any, of_h: Any, of_w: Any) -> None:
+    workers.run(4, last_layer, shape, of_h, of_w)
+
+
 def refused(group: Any, name: str, placement: int, options: dict[str, Any]) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor

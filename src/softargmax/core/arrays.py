@@ -41,6 +41,7 @@ def kind_of(z: Any) -> str:
         if isinstance(z, NUMPY):
             return "numpy"
         other = "array-api" if jax_of(z) is None else "jax"
+        _check_is_whole(z)
         kind = _kinds[type(z)] = "torch, by device" if is_torch(z) else other
     return kind_of_tensor(z) if kind == "torch, by device" else kind
 
@@ -133,8 +134,8 @@ def as_array(z: Any, name: str = "z") -> Any:
     """Return an array unchanged. Convert numbers, sequences and subclasses of ndarray to a plain NumPy array."""
     if type(z) in _kinds:
         return z
+    _check_is_whole(z)
     if is_torch(z):
-        _check_is_whole(z)
         return z
     _check_is_array(z)
     if isinstance(z, np.ma.MaskedArray):

@@ -8,7 +8,7 @@ is not a DTensor counts as replicated.
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
@@ -18,69 +18,112 @@ from softargmax.parallel.torch_spread import spread
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from torch.distributed.device_mesh import DeviceMesh
+
 LIKE_Z = ("softmax", "log_softmax")
 """Functions whose result is laid out like z."""
 PER_ROW = ("logsumexp", "entropy", "kl_divergence", "cross_entropy")
-"""Functions whose result has one number per row, or is one number."""
+"""Functions of z whose result has one number per row, or is one number."""
+OF_LAYERS = ("linear_cross_entropy",)
+"""Functions of a layer (h, w, bias). Classes are spread if w is sharded along its first axis."""
 
 
 def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> DTensor:
     """Call a public function some of whose arguments are DTensors."""
     name = function.__name__
-    if name not in (*LIKE_Z, *PER_ROW):
-        supported = ", ".join((*LIKE_Z, *PER_ROW))
+    if name not in (*LIKE_Z, *PER_ROW, *OF_LAYERS):
+        supported = ", ".join((*LIKE_Z, *PER_ROW, *OF_LAYERS))
         raise NotImplementedError(f"DTensors are supported by {supported}; for {name}, pass x.full_tensor()")
     bound = inspect.signature(function).bind(*arguments, **options)
     bound.apply_defaults()
     given = bound.arguments
-    of_z = next(iter(given))
-    z = given[of_z]
-    if not isinstance(z, DTensor):
-        raise TypeError(f"{of_z}: expected a DTensor, as other arguments, got {type(z).__name__}")
-    if not isinstance(given["axis"], int) or not -z.ndim <= given["axis"] < z.ndim:
-        raise ValueError(f"axis: expected an integer from {-z.ndim} to {z.ndim - 1}, got {given['axis']!r}")
-    rows = _Rows(z, given["axis"] % z.ndim)
-    if rows.of_others and given.get("reduction", "none") != "none":
+    scores = _Scores.of_layer(given["h"], given["w"]) if name in OF_LAYERS else _Scores.of_array(given)
+    if scores.has_other_rows and given.get("reduction", "none") != "none":
         raise NotImplementedError(
             "reduction: rows are sharded, too; pass reduction='none', and sum the DTensor of their losses"
         )
-    local = {key: rows.local(key, x) if isinstance(x, torch.Tensor) else x for key, x in given.items()}
+    local = {key: scores.part(key, x) if isinstance(x, torch.Tensor) else x for key, x in given.items()}
     by_position = [local.pop(key) for key, x in bound.signature.parameters.items() if x.kind is not x.KEYWORD_ONLY]
-    if rows.dimension is None:
+    if scores.dimension is None:
         found = function(*by_position, **local)
     else:
-        found = spread(z.device_mesh.get_group(rows.dimension), function, *by_position, **local)
-    return rows.result(found, like_z=name in LIKE_Z)
+        found = spread(scores.mesh.get_group(scores.dimension), function, *by_position, **local)
+    return scores.result(found, like_z=name in LIKE_Z)
 
 
-class _Rows:
-    """The rows of a DTensor of scores, and where other arrays must be to fit them."""
+class _Scores(NamedTuple):
+    """The scores of a call: where they are, and so where other arrays must be to fit them."""
 
-    def __init__(self, z: DTensor, axis: int) -> None:
-        self.mesh, self.axis, self.shape, self.stride = z.device_mesh, axis, z.shape, z.stride()
-        self.placements = [Replicate() if isinstance(one, Partial) else one for one in z.placements]
-        along = [k for k, one in enumerate(self.placements) if isinstance(one, Shard) and one.dim % z.ndim == axis]
-        if len(along) > 1:
-            raise ValueError(f"z: expected at most one dimension of the mesh along axis {axis}, got {len(along)}")
-        self.dimension = along[0] if along else None
-        self.of_others = any(isinstance(one, Shard) for k, one in enumerate(self.placements) if k not in along)
+    mesh: DeviceMesh
+    placements: tuple[Placement, ...]
+    shape: torch.Size
+    stride: tuple[int, ...]
+    axis: int
 
-    def local(self, name: str, x: torch.Tensor) -> torch.Tensor:
+    @classmethod
+    def of_array(cls, given: Mapping[str, Any]) -> _Scores:
+        """The scores of a function whose first argument is z."""
+        of_z, z = next(iter(given.items()))
+        if not isinstance(z, DTensor):
+            raise TypeError(f"{of_z}: expected a DTensor, like other arguments, got {type(z).__name__}")
+        axis = given["axis"]
+        if not isinstance(axis, int) or not -z.ndim <= axis < z.ndim:
+            raise ValueError(f"axis: expected an integer from {-z.ndim} to {z.ndim - 1}, got {axis!r}")
+        return cls(z.device_mesh, _whole(z), z.shape, z.stride(), axis % z.ndim)
+
+    @classmethod
+    def of_layer(cls, h: Any, w: Any) -> _Scores:
+        """The scores h W^T, which are nowhere."""
+        if not isinstance(w, DTensor):
+            raise TypeError(f"w: expected a DTensor, like other arguments, got {type(w).__name__}")
+        rows = _whole(h) if isinstance(h, DTensor) else (Replicate(),) * w.device_mesh.ndim
+        placements: list[Placement] = []
+        for of_h, of_w in zip(rows, _whole(w), strict=True):
+            if isinstance(of_w, Shard) and of_w.dim % 2:
+                raise ValueError("w: expected a DTensor with whole rows, got one that is sharded along its last axis")
+            if isinstance(of_w, Shard):
+                placements.append(Shard(h.ndim - 1))
+            else:
+                placements.append(of_h if isinstance(of_h, Shard) and of_h.dim % h.ndim < h.ndim - 1 else Replicate())
+        shape = torch.Size((*h.shape[:-1], w.shape[0]))
+        return cls(w.device_mesh, tuple(placements), shape, (), h.ndim - 1)
+
+    @property
+    def dimension(self) -> int | None:
+        """The dimension of the mesh over which rows are spread."""
+        ndim = len(self.shape)
+        found = [k for k, one in enumerate(self.placements) if isinstance(one, Shard) and one.dim % ndim == self.axis]
+        if len(found) > 1:
+            raise ValueError(f"expected at most one dimension of the mesh along the axis of rows, got {len(found)}")
+        return found[0] if found else None
+
+    @property
+    def has_other_rows(self) -> bool:
+        """True if processes have different rows, too."""
+        return any(isinstance(one, Shard) for k, one in enumerate(self.placements) if k != self.dimension)
+
+    def part(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Return this process's part of an argument."""
         if not isinstance(x, DTensor):
             x = DTensor.from_local(x, self.mesh, [Replicate()] * self.mesh.ndim, run_check=False)
         places: list[Placement]
-        if name == "weight":
+        if name in ("weight", "w", "bias"):
             places = [Shard(0) if k == self.dimension else Replicate() for k in range(self.mesh.ndim)]
-        elif name == "target" and x.ndim < len(self.shape):
+        elif name == "h" or (name == "target" and x.ndim < len(self.shape)):
             places = self.of_rows(kept=False)
         else:
             places = [self._beside(one, x) for one in self.placements]
-        found: torch.Tensor = x.redistribute(self.mesh, places).to_local()
+        # A layer's gradient is a sum over all rows. A process has the sum over its own rows.
+        partial = name in ("w", "bias")
+        of_g = [Partial() if partial and self._has_rows(k) else one for k, one in enumerate(places)]
+        found: torch.Tensor = x.redistribute(self.mesh, places).to_local(grad_placements=of_g)
         return found
 
+    def _has_rows(self, k: int) -> bool:
+        return k != self.dimension and isinstance(self.placements[k], Shard)
+
     def _beside(self, placement: Placement, x: torch.Tensor) -> Placement:
-        """The placement of an array that broadcasts with z."""
+        """The placement of an array that broadcasts with the scores."""
         if not isinstance(placement, Shard):
             return placement
         dim = placement.dim % len(self.shape) - len(self.shape) + x.ndim
@@ -90,24 +133,33 @@ class _Rows:
         """The placements of an array with one number per row. If `kept`, the axis is there with size 1."""
         places: list[Placement] = []
         for k, one in enumerate(self.placements):
-            if k == self.dimension or not isinstance(one, Shard):
-                places.append(Replicate())
-            else:
+            if isinstance(one, Shard) and k != self.dimension:
                 dim = one.dim % len(self.shape)
                 places.append(Shard(dim - (dim > self.axis and not kept)))
+            else:
+                places.append(Replicate())
         return places
 
     def result(self, found: torch.Tensor, *, like_z: bool) -> DTensor:
         """A result as a DTensor."""
         if like_z:
-            return DTensor.from_local(
-                found, self.mesh, self.placements, run_check=False, shape=self.shape, stride=self.stride
-            )
-        rows = [n for k, n in enumerate(self.shape) if k != self.axis]
+            return _of_parts(found, self.mesh, self.placements, self.shape, self.stride)
         kept = found.ndim == len(self.shape)
-        shape = torch.Size([n if k != self.axis else 1 for k, n in enumerate(self.shape)] if kept else rows)
-        if found.ndim == 0 and len(rows) > 0:  # a sum or mean over all rows
-            return DTensor.from_local(found, self.mesh, [Replicate()] * self.mesh.ndim, run_check=False)
-        places = self.of_rows(kept=kept)
-        stride = torch.empty(shape, device="meta").stride()
-        return DTensor.from_local(found, self.mesh, places, run_check=False, shape=shape, stride=stride)
+        rows = [1 if k == self.axis else n for k, n in enumerate(self.shape) if kept or k != self.axis]
+        if found.ndim == 0 and rows:  # a sum or mean over all rows
+            rows = []
+            places: list[Placement] = [Replicate()] * self.mesh.ndim
+        else:
+            places = self.of_rows(kept=kept)
+        return _of_parts(found, self.mesh, places, torch.Size(rows), torch.empty(rows, device="meta").stride())
+
+
+def _whole(x: DTensor) -> tuple[Placement, ...]:
+    """The placements of a DTensor once partial sums are added up."""
+    return tuple(Replicate() if isinstance(one, Partial) else one for one in x.placements)
+
+
+def _of_parts(
+    x: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: torch.Size, stride: tuple[int, ...]
+) -> DTensor:
+    return DTensor.from_local(x, mesh, placements, run_check=False, shape=shape, stride=stride)
