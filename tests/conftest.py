@@ -24,7 +24,7 @@ settings.load_profile("house")
 
 # The sanitizers run in an environment without frameworks. pytest does not collect a folder there if every test of the
 # folder needs a framework.
-NEEDS = {"classify": "sklearn", "cli": "typer"}
+NEEDS = {"classify": "sklearn", "cli": "typer", "parallel": "torch"}
 collect_ignore_glob = [f"{folder}/*" for folder, framework in NEEDS.items() if not find_spec(framework)]
 collect_ignore_glob += ["types/*"]  # programs for type checkers, one with deliberate errors
 

@@ -21,7 +21,7 @@ BEGIN, END = "<!-- rooms -->\n", "<!-- end rooms -->\n"
 
 FAMILIES = ("normalize", "sparse", "sample", "loss", "attend", "output", "structure")
 """The rooms that have kernels."""
-OTHERS = ("classify", "stream", "integrate", "core")
+OTHERS = ("classify", "stream", "parallel", "integrate", "core")
 KINDS = {
     "public functions and classes": "one file per function or close family",
     "options and results": r"(check_options|results)\.py",

@@ -1,0 +1,65 @@
+"""What the processes send is what docs/parallel.md says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.parallel.cases import cuts, scores
+from tests.parallel.workers import Workers
+
+import softargmax
+
+HEADER = 25
+TARGET = torch.tensor([17, 4096, 8191, 0, 9000, -100])
+
+
+def sent(group: Any, name: str, options: dict[str, Any], kind: str) -> tuple[int, int, int]:
+    """Return the bytes that this process sends in the forward and in the backward pass, and its number of blocks."""
+    from softargmax.core import torch_processes
+    from softargmax.parallel import torch_agreement
+
+    lengths: list[int] = []
+    original = torch_processes.gathered
+
+    def gathered(group: Any, mine: bytes, every: Any) -> list[bytes]:
+        lengths.append(len(mine))
+        return original(group, mine, every)
+
+    bounds, rank = cuts(kind, group.size()), group.rank()
+    z = scores()[:, bounds[rank] : bounds[rank + 1]].requires_grad_()
+    torch_processes.gathered = torch_agreement.gathered = gathered
+    try:
+        target = [TARGET] if name == "cross_entropy" else []
+        found = getattr(softargmax.parallel, name)(z, *target, group=group, **options)
+        forward = sum(lengths)
+        found.sum().backward()
+    finally:
+        torch_processes.gathered = torch_agreement.gathered = original
+    return forward, sum(lengths) - forward, -(-z.shape[1] // 4096)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "forward", "backward"),
+    [
+        ("softmax", {}, 32, 8),
+        ("log_softmax", {}, 32, 8),
+        ("logsumexp", {}, 32, 32),  # the gradient computes a softmax
+        ("entropy", {}, 64, 72),
+        ("cross_entropy", {}, 40, 0),
+        ("cross_entropy", {"label_smoothing": 0.1}, 128, 88),
+    ],
+)
+def test_bytes_per_row_and_block(
+    workers: Workers, name: str, options: dict[str, Any], forward: int, backward: int
+) -> None:
+    for world in (2, 3):
+        for first, second, blocks in workers.run(world, sent, name, options, "blocks"):
+            assert first == HEADER + 6 * blocks * forward
+            assert second == 6 * blocks * backward
+
+
+def test_one_process_sends_nothing_else(workers: Workers) -> None:
+    ((forward, _, blocks),) = workers.run(1, sent, "softmax", {}, "even")
+    assert (forward, blocks) == (HEADER + 6 * 3 * 32, 3)
