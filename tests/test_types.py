@@ -95,7 +95,8 @@ def test_every_class_has_the_fields_and_methods_that_are_declared(name: str) -> 
 def test_every_public_name_is_documented() -> None:
     text = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
     documented = re.findall(r"^   ([\w.]+)$", text, re.MULTILINE)
-    modules = {room: importlib.import_module(f"softargmax.{room}") for room in ("classify", "nn", "output", "stream")}
+    rooms = ("classify", "nn", "output", "parallel", "stream")
+    modules = {room: importlib.import_module(f"softargmax.{room}") for room in rooms}
     names = [*PUBLIC, *(f"{room}.{name}" for room, module in modules.items() for name in module.__all__)]
     found = [name for name in documented if not name.startswith(("integrate.", "jax."))]
     assert sorted(found) == sorted({*names} - {"stream.whole_file"})

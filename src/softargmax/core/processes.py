@@ -16,8 +16,6 @@ from softargmax.core.dispatch import PROCESSES, requesting
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from softargmax.core.torch_processes import Processes
-
 
 class SpreadAxes(tuple[int, ...]):  # noqa: SLOT001 a subclass of tuple cannot have slots
     """The axes of rows that are spread over processes.
@@ -33,13 +31,6 @@ class SpreadAxes(tuple[int, ...]):  # noqa: SLOT001 a subclass of tuple cannot h
         self = super().__new__(cls, axes)
         self.spread = spread
         return self
-
-
-def processes_of(spread: str) -> Processes:
-    """The processes that have the rows. Kernels call its methods."""
-    from softargmax.core.torch_processes import Processes, group_of
-
-    return Processes(group_of(spread.rpartition(":")[0]), sizes_of(spread))
 
 
 def sizes_of(spread: str) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 
-from softargmax.core.processes import SpreadAxes, processes_of
+from softargmax.core.processes import SpreadAxes, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -57,6 +57,11 @@ class Processes:
             for request in self._sent:
                 request.wait()
         return received.numpy().tobytes()
+
+
+def processes_of(spread: str) -> Processes:
+    """The processes that have the rows. Kernels call this function."""
+    return Processes(group_of(spread.rpartition(":")[0]), sizes_of(spread))
 
 
 def spread_text(group: ProcessGroup, sizes: Sequence[int]) -> str:

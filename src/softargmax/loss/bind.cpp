@@ -48,8 +48,7 @@ struct Layer {
     std::unique_ptr<char[]> small;
     std::size_t pooled = 0;
 
-    // `processes` has the sizes of all parts of W if its rows are spread over processes, and is None otherwise.
-    Layer(nb::handle h_, nb::handle w_, nb::handle bias_, nb::handle processes) : h(h_), w(w_), bias(bias_) {
+    Layer(nb::handle h_, nb::handle w_, nb::handle bias_, const Processes& processes) : h(h_), w(w_), bias(bias_) {
         must_be("h", h, kReal);
         must_be("w", w, kReal);
         must_be("bias", bias, kReal);
@@ -61,10 +60,7 @@ struct Layer {
         scores.shape = {rows, classes};
         scores.stride = {classes, 1};
         // The bits of dW depend on how rows are divided. So all processes divide them as one process would.
-        std::int64_t all_classes = processes.is_none() ? classes : 0;
-        if (!processes.is_none())
-            for (nb::handle size : nb::borrow<nb::tuple>(processes.attr("sizes")))
-                all_classes += nb::cast<std::int64_t>(size);
+        const std::int64_t all_classes = processes ? processes.length() : classes;
         rows_at_once = loss::rows_at_once(rows, h.shape[1], all_classes, kParts);
         const auto bytes = static_cast<std::size_t>(rows_at_once * classes) * kTypeBytes[static_cast<int>(scores.type)];
         if (bytes >= kPooled) pooled = bytes;
@@ -111,14 +107,14 @@ template <class... Field> void bind_linear(nb::module_& module, const char* name
     module.def(name,
                [=](nb::handle h, nb::handle w, nb::handle bias, nb::handle spread, Handle<Field>... inputs,
                    nb::handle dh_, nb::handle dw_, nb::handle db_) {
-        const nb::object processes = processes_of(spread);
+        const Processes processes(spread);
         const Layer layer(h, w, bias, processes);
         std::tuple<typename Field::Value...> values{fields.read(inputs)...};
         const HeldArray dh(dh_, true), dw(dw_, true), db(db_, true);
         CallOf<LinearArgs> call;
         Plan plan(layer.scores, Dims{1});
         layer.put(plan, call);
-        if (!processes.is_none()) call.spread(processes);
+        call.spread(processes);
         std::apply([&](auto&... value) { (fields.put(plan, call, value), ...); }, values);
         put_gradient("dh", dh, layer, layer.h.shape, &LinearArgs::dh, call.job);
         put_gradient("dw", dw, layer, layer.w.shape, &LinearArgs::dw, call.job);

@@ -14,14 +14,13 @@
 #include <nanobind/stl/string.h>
 
 #include <atomic>
-#include <cstring>
 #include <limits>
 #include <optional>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "call_plan.hpp"
+#include "processes.hpp"
 #include "tensors.hpp"
 
 namespace nb = nanobind;
@@ -198,33 +197,6 @@ inline int threads_now() {
     return std::min(default_threads(), quota_threads());
 }
 
-// `Shards::gather`, in Python.
-inline void gather(const Shards& shards, const void* mine, std::int64_t per_block, std::int64_t per_process,
-                   void* all) {
-    const nb::gil_scoped_acquire gil;
-    nb::list bytes;
-    for (std::int64_t p = 0; p < shards.count; ++p) bytes.append(shards.blocks(p) * per_block + per_process);
-    const auto sent = nb::cast<std::size_t>(bytes[static_cast<std::size_t>(shards.rank)]);
-    const nb::handle processes(static_cast<PyObject*>(shards.group));
-    const auto found = nb::cast<nb::bytes>(processes.attr("gather")(nb::bytes(mine, sent), bytes));
-    std::memcpy(all, found.data(), found.size());
-}
-
-// `Shards::pass`, in Python.
-inline void pass(const Shards& shards, Shards::Pass how, void* data, std::int64_t bytes) {
-    const nb::gil_scoped_acquire gil;
-    const nb::handle processes(static_cast<PyObject*>(shards.group));
-    const auto copy = [&](const nb::object& found) {
-        std::memcpy(data, nb::cast<nb::bytes>(found).data(), static_cast<std::size_t>(bytes));
-    };
-    const auto mine = [&] { return nb::bytes(data, static_cast<std::size_t>(bytes)); };
-    switch (how) {
-        case Shards::Pass::from_previous: return copy(processes.attr("from_previous")(bytes));
-        case Shards::Pass::to_next: processes.attr("to_next")(mine()); return;
-        case Shards::Pass::from_last: return copy(processes.attr("from_last")(mine()));
-    }
-}
-
 template <class J> struct CallOf {
     J job;
 
@@ -255,14 +227,11 @@ template <class J> struct CallOf {
         for (auto& s : x.col) s = 0;
     }
 
-    // Spreads the rows over the processes of a group. `processes` is a `Processes` of core/processes.py.
-    std::vector<std::int64_t> sizes;
-    void spread(nb::handle processes) {
+    // Spreads the rows over processes, if there are any. `processes` must exist until the kernel has run.
+    void spread(const Processes& processes) {
+        if (!processes) return;
         if (!J::kSpreads) throw nb::value_error("axes: this operation needs whole rows in one process");
-        for (nb::handle size : nb::borrow<nb::tuple>(processes.attr("sizes")))
-            sizes.push_back(nb::cast<std::int64_t>(size));
-        const auto rank = nb::cast<std::int64_t>(processes.attr("rank"));
-        job.shards = {static_cast<std::int64_t>(sizes.size()), sizes.data(), rank, processes.ptr(), gather, pass};
+        job.shards = processes.shards();
     }
 
     // Runs the kernel and returns its result. Returns a default-constructed result if there are no rows.
@@ -441,15 +410,9 @@ struct BetaField {
 };
 inline BetaField beta(const char* name) { return {name}; }
 
-// The processes that have the rows of an argument `spread` (core/processes.py), or None.
-inline nb::object processes_of(nb::handle spread) {
-    if (spread.is_none()) return nb::none();
-    return nb::module_::import_("softargmax.core.processes").attr("processes_of")(spread);
-}
-
 // The axes of a row, and how the rows are spread over processes (core/processes.py), if they are.
 struct RowAxes : Dims {
-    nb::object shards;
+    Processes processes;
 };
 struct AxesField {
     using Value = RowAxes;
@@ -457,16 +420,14 @@ struct AxesField {
     RowAxes read(nb::handle x) const {
         if (!PySequence_Check(x.ptr())) refuse(name, "a sequence of integers");
         RowAxes found;
-        if (!PyTuple_CheckExact(x.ptr()) && nb::hasattr(x, "spread")) found.shards = processes_of(x.attr("spread"));
+        if (!PyTuple_CheckExact(x.ptr()) && nb::hasattr(x, "spread")) found.processes = Processes(x.attr("spread"));
         if (!PyTuple_Check(x.ptr()))
             for (nb::handle axis : nb::borrow<nb::sequence>(x)) found.push_back(nb::cast<std::int64_t>(axis));
         else
             for (nb::handle axis : nb::borrow<nb::tuple>(x)) found.push_back(nb::cast<std::int64_t>(axis));
         return found;
     }
-    template <class J> void put(Plan&, CallOf<J>& call, const RowAxes& x) const {
-        if (x.shards) call.spread(x.shards);
-    }
+    template <class J> void put(Plan&, CallOf<J>& call, const RowAxes& x) const { call.spread(x.processes); }
 };
 inline AxesField axes(const char* name) { return {name}; }
 

@@ -1,0 +1,63 @@
+// Rows that are spread over processes: `Shards`, whose exchanges run in Python (core/torch_processes.py).
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "args.hpp"
+
+namespace nb = nanobind;
+
+namespace softargmax {
+
+// The processes that have parts of the rows, from the text of an argument `spread`. None: the rows are whole here.
+class Processes {
+    nb::object python_;
+    std::vector<std::int64_t> sizes_;
+
+    static nb::handle of(const Shards& shards) { return nb::handle(static_cast<PyObject*>(shards.group)); }
+
+    static void gather(const Shards& shards, const void* mine, std::int64_t per_block, std::int64_t per_process,
+                       void* all) {
+        const nb::gil_scoped_acquire gil;
+        nb::list bytes;
+        for (std::int64_t p = 0; p < shards.count; ++p) bytes.append(shards.blocks(p) * per_block + per_process);
+        const auto sent = nb::cast<std::size_t>(bytes[static_cast<std::size_t>(shards.rank)]);
+        const auto found = nb::cast<nb::bytes>(of(shards).attr("gather")(nb::bytes(mine, sent), bytes));
+        std::memcpy(all, found.data(), found.size());
+    }
+    static void pass(const Shards& shards, Shards::Pass how, void* data, std::int64_t bytes) {
+        const nb::gil_scoped_acquire gil;
+        const auto copy = [&](const nb::object& found) {
+            std::memcpy(data, nb::cast<nb::bytes>(found).data(), static_cast<std::size_t>(bytes));
+        };
+        const auto mine = [&] { return nb::bytes(data, static_cast<std::size_t>(bytes)); };
+        switch (how) {
+            case Shards::Pass::from_previous: return copy(of(shards).attr("from_previous")(bytes));
+            case Shards::Pass::to_next: of(shards).attr("to_next")(mine()); return;
+            case Shards::Pass::from_last: return copy(of(shards).attr("from_last")(mine()));
+        }
+    }
+
+  public:
+    Processes() = default;
+    explicit Processes(nb::handle spread) {
+        if (spread.is_none()) return;
+        python_ = nb::module_::import_("softargmax.core.torch_processes").attr("processes_of")(spread);
+        for (nb::handle size : nb::borrow<nb::tuple>(python_.attr("sizes")))
+            sizes_.push_back(nb::cast<std::int64_t>(size));
+    }
+    explicit operator bool() const { return !sizes_.empty(); }
+    // The number of scores of a row, in all processes.
+    std::int64_t length() const { return std::accumulate(sizes_.begin(), sizes_.end(), std::int64_t{0}); }
+    // Valid as long as this object.
+    Shards shards() const {
+        const auto rank = nb::cast<std::int64_t>(python_.attr("rank"));
+        return {static_cast<std::int64_t>(sizes_.size()), sizes_.data(), rank, python_.ptr(), gather, pass};
+    }
+};
+
+}  // namespace softargmax
