@@ -54,7 +54,7 @@ class Found(NamedTuple):
     """A loss, its gradient by autograd, and both by `cross_entropy_and_gradient`."""
 
     loss: torch.Tensor
-    gradient: torch.Tensor
+    gradient: Any
     together: Any
 
 
@@ -128,8 +128,8 @@ def assert_near(found: torch.Tensor, exact: torch.Tensor, bound: torch.Tensor) -
 # --- soft-caps --------------------------------------------------------------------------------------------------------
 
 
-@triton.jit
-def cap_scores(x, y, slope, softcap, N: tl.constexpr):
+@triton.jit  # type: ignore[untyped-decorator]
+def cap_scores(x: Any, y: Any, slope: Any, softcap: Any, N: tl.constexpr) -> None:
     k = tl.arange(0, N)
     score = tl.load(x + k)
     tl.store(y + k, capped(score, softcap, True))
@@ -176,9 +176,7 @@ EACH = [0.3, -2.0, 0.0, -0.0, INF, 1.0]
 
 
 @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.2}, {"soft": True}, {"z_loss": 1e-2}])
-@pytest.mark.parametrize(
-    ("classes", "temperature"), [(5, 0.0), (5, -0.0), (5, INF), (5, EACH), (LONG, 0.0), (LONG, EACH)]
-)
+@pytest.mark.parametrize(("classes", "temperature"), [(5, 0.0), (5, -0.0), (5, INF), (5, EACH), (LONG, EACH)])
 def test_temperatures_of_rows_and_limits(classes: int, temperature: Any, options: dict[str, Any]) -> None:
     options = dict(options)
     z = torch.randn(6, classes, generator=torch.Generator().manual_seed(4)) * 3.0
@@ -221,10 +219,9 @@ def test_probabilities_as_targets(classes: int, dtype: torch.dtype) -> None:
 def test_the_gradient_of_a_confident_row_with_probabilities_is_accurate(classes: int) -> None:
     z, target = torch.full((3, classes), -30.0), torch.zeros(3, classes)
     z[:, 1], target[:, 1] = 5.0, 1.0
-    for reduction in ("none", "mean"):
-        found, exact = found_for(z, target, reduction=reduction), definition(z, target, reduction=reduction)
-        assert ulp_error(found.loss.numpy(), exact.loss.numpy()).max() <= 3
-        assert ulp_error(found.gradient.numpy(), exact.gradient.numpy()).max() <= 3
+    found, exact = found_for(z, target), definition(z, target)
+    assert ulp_error(found.loss.numpy(), exact.loss.numpy()).max() <= 3
+    assert ulp_error(found.gradient.numpy(), exact.gradient.numpy()).max() <= 3
 
 
 def test_probabilities_in_other_layouts() -> None:
@@ -242,17 +239,16 @@ def test_probabilities_in_other_layouts() -> None:
 # --- saved states -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("many", [1, triton_launch.MANY])
 @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"soft": True}])
-@pytest.mark.parametrize("classes", [6, LONG])
+@pytest.mark.parametrize(("classes", "many"), [(6, 1), (LONG, 1), (LONG, triton_launch.MANY)])
 def test_the_backward_pass_reads_saved_states(
-    classes: int, options: dict[str, Any], many: int, monkeypatch: pytest.MonkeyPatch
+    classes: int, many: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(triton_launch, "MANY", many)
     options = dict(options)
     z = torch.randn(3, classes, generator=torch.Generator().manual_seed(7)) * 3.0
     target = probabilities(3, classes) if options.pop("soft", False) else torch.tensor([0, 2, classes - 1])
-    i: CrossEntropy = record(z, target, {"reduction": "none", **options})
+    i: CrossEntropy = record(z, target, {"reduction": "none", **options})  # type: ignore[typeddict-item]
     loss, states = operations.cross_entropy(i)
     assert states.isfinite().all()
     one = torch.ones_like(loss)

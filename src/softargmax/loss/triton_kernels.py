@@ -177,7 +177,9 @@ def loss_parts(
         row, task, writes = next_task(tickets, tasks, ahead)
         merges = ~writes
     else:
-        row, task = (tl.program_id(0) // tasks).to(tl.int64), tl.program_id(0) % tasks
+        program = tl.program_id(0)
+        row = (program // tasks if STATES == LOAD else program).to(tl.int64)
+        task = program % tasks if STATES == LOAD else 0
         writes, merges = True, True
     if row < count:
         one = row + tl.zeros([1], tl.int64)
@@ -382,7 +384,9 @@ def _choose(
     tile = parts_of(rows, given["z"], reads=not loads, writes="gradient" in given)
     memory = tile.named["r_parts"]
     named["sums"] = memory.new_empty((4, *memory.shape)) if sums else memory
-    if sums and "weight" in given:  # more warps would have too few registers
+    masses = sums and "weight" in given
+    if masses or softcap:
         tile.named["STAGES"] = 1
-        return loss_parts, tile, named
-    return loss_parts, wider(tile, 2 if "where" in given or sums or softcap or beta > 0 else 1), named
+    # With masses and no soft-cap, more warps would have too few registers.
+    wide = softcap or (not masses and (sums or "where" in given or beta > 0))
+    return loss_parts, wider(tile, 2 if wide else 1), named
