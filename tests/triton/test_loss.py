@@ -224,6 +224,12 @@ def test_the_gradient_of_a_confident_row_with_probabilities_is_accurate(classes:
     assert ulp_error(found.gradient.numpy(), exact.gradient.numpy()).max() <= 3
 
 
+def test_mass_at_the_maximum_of_a_lower_part() -> None:
+    z, target = torch.zeros(2, LONG), torch.zeros(2, LONG)
+    z[:, 5], z[:, 300], target[0, 5], target[1, 300] = 1.0, 2.0, 1.0, 1.0
+    assert sa.cross_entropy(z, target, temperature=0.0, reduction="none").tolist() == [INF, 0.0]
+
+
 def test_probabilities_in_other_layouts() -> None:
     z, target = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(6)), probabilities(15, 7).reshape(3, 5, 7)
     plain = sa.cross_entropy(z, target, reduction="none")
