@@ -68,10 +68,22 @@ def _losses(z: torch.Tensor) -> Iterator[Any]:
     seed = z.new_empty((len(z), 1), dtype=torch.float64)
     options = LossOptions(target, None, None, None, UNIT, -100, 0.0, 0.0, 0.0)
     scaled = options._replace(where=mask, beta=Scale(0.3, 1e-9), z_loss=1e-4)
-    for chosen in (options, scaled, options._replace(weight=weight, label_smoothing=0.1)):
+    per_row, states = Scale(seed, seed), z.new_empty((len(z), 3), dtype=torch.float64)
+    soft = options._replace(target=None, probabilities=out)
+    for chosen in (
+        options,
+        scaled,
+        options._replace(weight=weight, label_smoothing=0.1),
+        options._replace(softcap=30.0),
+        options._replace(softcap=30.0, beta=per_row, where=mask, label_smoothing=0.1),
+        soft,
+        soft._replace(softcap=30.0, beta=per_row, where=mask),
+    ):
         i = CrossEntropy(z, chosen, (1,), 1, False, torch.float32)
-        yield lambda i=i: loss_kernels.run(i)
-        yield lambda i=i: loss_kernels.run(i, seed, out, losses=False)
+        yield lambda i=i: loss_kernels.run(i, save=states)
+        yield lambda i=i: loss_kernels.run(
+            i, seed, out, losses=False, saved=None if i.options.weight is not None else states
+        )
         yield lambda i=i: loss_kernels.run(i, seed, out)
 
 
@@ -103,7 +115,8 @@ def _last_layers(dtype: torch.dtype) -> Iterator[Any]:
     i = LinearCrossEntropy(Layer(h, w, w[:, 0]), options, 0, True, 0.0, "hwb", torch.float32, torch.float32)
     wide = {"dtype": torch.float32}
     gradients = h.new_empty(h.shape, **wide), w.new_empty(w.shape, **wide), w.new_empty(len(w), **wide)
-    yield lambda: triton_linear.linear_cross_entropy(i, (h.new_empty((), **wide), *gradients))
+    for chosen in (i, i._replace(options=options._replace(softcap=30.0))):
+        yield lambda i=chosen: triton_linear.linear_cross_entropy(i, (h.new_empty((), **wide), *gradients))
 
 
 def _draws(z: torch.Tensor) -> Iterator[Any]:

@@ -59,6 +59,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
     "cross_entropy": (sa.cross_entropy, (Z, TARGET), {}),
     "cross_entropy options": (sa.cross_entropy, (Z, TARGET), {"label_smoothing": 0.1, "z_loss": 1e-3}),
     "cross_entropy softcap": (sa.cross_entropy, (Z, TARGET), {"softcap": 5.0}),
+    "cross_entropy temperatures": (sa.cross_entropy, (Z, TARGET), {"temperature": torch.linspace(0.5, 2, N)[:, None]}),
     "cross_entropy probabilities": (sa.cross_entropy, (Z, OTHER.softmax(-1)), {}),
     "cross_entropy_and_gradient": (sa.cross_entropy_and_gradient, (Z, TARGET), {}),
     "cross_entropy_terms": (sa.cross_entropy_terms, (Z, TARGET), {}),

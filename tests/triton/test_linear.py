@@ -53,6 +53,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"reduction": "none", "z_loss": 1e-2},
     {"label_smoothing": 0.1, "weight": torch.linspace(0.5, 2, K)},
     {"where": torch.arange(N * K).reshape(N, K) % 7 > 0},
+    {"softcap": 1.0, "z_loss": 1e-3},
+    {"temperature": torch.linspace(0.5, 2, N)},
+    {"target": torch.arange(N * K).reshape(N, K).sin().softmax(-1), "softcap": 1.0},
 ]
 
 
@@ -60,13 +63,16 @@ OPTIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_values_and_gradients(dtype: torch.dtype, options: dict[str, Any]) -> None:
     h, w, bias, target = layer(dtype)
+    options = dict(options)
     if "where" in options:
-        options = {"where": options["where"].clone()}
+        options["where"] = options["where"].clone()
         options["where"][torch.arange(N), target.clamp(min=0)] = True
+    target = options.pop("target", target)
     found = derivatives(h, w, bias, target, 3.0, **options)
-    wide = {name: x.double() if name == "weight" else x for name, x in options.items()}
+    wide = {name: x.double() if torch.is_tensor(x) and x.is_floating_point() else x for name, x in options.items()}
+    of_classes = target.double() if target.is_floating_point() else target
     with sa.using("reference"):
-        exact = derivatives(h.double(), w.double(), bias.double(), target, 3.0, **wide)
+        exact = derivatives(h.double(), w.double(), bias.double(), of_classes, 3.0, **wide)
         naive = derivatives(h.float(), w.float(), bias.float(), target, 3.0, **options)
     for name, one, other, usual in zip(("loss", "h", "w", "bias"), found, exact, naive, strict=True):
         size = other.abs().amax()

@@ -195,19 +195,20 @@ def block(rows: Rows) -> Block:
     return Block((cdiv(rows.total, count),), min(warps, _WARPS), named)
 
 
-def parts_of(rows: Rows, like: Tensor, *, writes: bool) -> Block:
+def parts_of(rows: Rows, like: Tensor, *, writes: bool, reads: bool = True) -> Block:
     """The block of a kernel that cuts rows into parts, and its memory: states, numbers of rows, and counters of tasks.
 
     If rows are many, each program has a row. Otherwise programs take turns. `each` is the number of parts per task, and
     `ahead` rows are read before the first one is written: enough tasks for all programs that can run at once. If
-    nothing is written, that is all rows. None of this changes a result.
+    nothing is written, that is all rows. If no states are computed, nothing waits. None of this changes a result.
     """
     parts, total = cdiv(rows.scores, PART), rows.total
-    turns = total < MANY
-    each = max(1, min(EACH // like.element_size(), parts * total // AT_ONCE)) if turns else parts
+    few = total < MANY
+    turns = reads and few
+    each = max(1, min(EACH // like.element_size(), parts * total // AT_ONCE)) if few else parts
     tasks = cdiv(parts, each)
     ahead = cdiv(AT_ONCE, tasks) if writes else total
-    shape = total, next_power_of_2(parts)
+    shape = total if reads else 1, next_power_of_2(parts)
     tickets = like.new_zeros(1 + total, dtype=torch.int32) if turns else like.new_empty(2, dtype=torch.int32)
     named = {
         "m_parts": like.new_empty(shape, dtype=torch.float32),
@@ -216,7 +217,7 @@ def parts_of(rows: Rows, like: Tensor, *, writes: bool) -> Block:
         "tickets": tickets, "done": tickets[1:], "parts": parts, "each": each, "tasks": tasks, "ahead": ahead,
         "TURNS": turns, "PARTS": shape[1], "SCORES": PART, "STAGES": STAGES, "WHOLE": rows.scores % PART == 0,
     }  # fmt: skip
-    programs = tasks * (2 * total + ahead if writes else total) if turns else total
+    programs = tasks * (2 * total + ahead if turns and writes else total)
     return Block((programs,), LONG_WARPS, named)
 
 

@@ -201,3 +201,48 @@ def exp_block(y):
     y = tl.maximum(y, -REACH, propagate_nan=tl.PropagateNan.ALL)
     t, power = exp_term(y, 0.0, f32(ROUND + 127.0 + LIFT), False)
     return tl.fma(t, power, power) * f32(2.0**-62)
+
+
+# --- the soft-cap s tanh(x / s) ---------------------------------------------------------------------------------------
+#
+#     e = exp(-2 |x| / s) - 1        tanh(|x| / s) = -e / (2 + e)        1 - tanh^2 = 4 (1 + e) / (2 + e)^2
+
+_FLAT = tl.constexpr(43.0)  # from 43 s on, a score is s, and the slope is below 2^-121 and counts as 0
+
+
+@triton.jit
+def _cap_exponent(x, softcap):
+    """-2 |x| / s in float32, and its rounding error."""
+    factor = -2.0 / (f32(0.0) + softcap).to(tl.float64)
+    hi = factor.to(tl.float32)
+    lo = (factor - hi.to(tl.float64)).to(tl.float32)
+    x = tl.minimum(tl.abs(x), softcap * _FLAT, propagate_nan=tl.PropagateNan.ALL)
+    s = x * hi
+    return s, tl.fma(x, lo, tl.fma(x, hi, -s))
+
+
+@triton.jit
+def capped(x, softcap, SOFTCAP: tl.constexpr):
+    """s tanh(x / s) in float32, within 2.5 ulp. Scores of -inf are outside the support, and stay -inf."""
+    if SOFTCAP:
+        s, q = _cap_exponent(x, softcap)
+        t, power = exp_term(s, 0.0, f32(ROUND + 127.0), False)
+        e = tl.fma(t, power, power - 1.0)
+        low = tl.fma(q, 1.0 + e, tl.fma(t, power, (power - 1.0) - e))  # exp(s + q) - 1 = e + low
+        d = 2.0 + e
+        v = 1.0 / d
+        y = e * v
+        rest = tl.fma(-y, d, e) + tl.fma(-y, (2.0 - d) + e + low, low)  # e + low - y (2 + e + low)
+        y = tl.fma(y, softcap, (rest * v) * softcap)
+        x = tl.where(x == -INF, x, tl.where(x > 0.0, -y, y))
+    return x
+
+
+@triton.jit
+def cap_slope(x, softcap):
+    """1 - tanh^2(x / s) in float32, with a small relative error."""
+    s, q = _cap_exponent(x, softcap)
+    t, power = exp_term(s, q, f32(ROUND + 127.0), True)
+    p = tl.fma(t, power, power)
+    v = 1.0 / (1.0 + p)
+    return tl.where(tl.abs(x) > softcap * _FLAT, 0.0, 4.0 * p * v * v)

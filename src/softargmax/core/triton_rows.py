@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from softargmax.core.triton_math import INF
+from softargmax.core.triton_math import INF, capped
 from softargmax.core.triton_state import any_of, fold, merge, rest_of_any, row_sum, terms_of_any
 
 CHUNK = tl.constexpr(1024)
@@ -123,7 +123,7 @@ def store_block(ptr, at, values, inside, WHOLE: tl.constexpr, PIECES: tl.constex
 def exact_rest(
     z, z_at, z_k, where, where_at, where_k, exists, first, scores, m, sign, hi, lo,
     BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, SCORES: tl.constexpr,
-    PIECES: tl.constexpr = 1,
+    PIECES: tl.constexpr = 1, softcap=1.0, SOFTCAP: tl.constexpr = False,
 ):  # fmt: skip
     """The sum of all terms but one of the largest, for rows of any kind, over SCORES scores from number `first` on.
 
@@ -138,7 +138,7 @@ def exact_rest(
         inside = per_row(exists, N) & (number < scores - first - at)
         k = first + at + number.to(tl.int64)
         z_block, where_block = per_row(z_at, N) + k * z_k, per_row(where_at, N) + k * where_k
-        x = load_scores(z, z_block, where, where_block, inside, sign, BETA, MASKED, False, N)
+        x = capped(load_scores(z, z_block, where, where_block, inside, sign, BETA, MASKED, False, N), softcap, SOFTCAP)
         more, tied = terms_of_any(x, m, hi, lo, BETA > 0, FAST)
         y += more.to(y.dtype)
         ties += tied.to(tl.int32)
@@ -242,13 +242,13 @@ def store_number(numbers, row, NUMBER: tl.constexpr, value):
 def store_fold(
     x, z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, part, scores, sign, hi, lo,
     BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, PARTS: tl.constexpr,
-    SCORES: tl.constexpr,
+    SCORES: tl.constexpr, softcap=1.0, SOFTCAP: tl.constexpr = False,
 ):  # fmt: skip
     """Compute and store the state of a part of a row, whose scores are x."""
     m, rest, rare = fold(x, hi, lo, BETA > 0, FAST, VECTOR)
     if any_of(rare):
         rest = exact_rest(
             z, z_at, z_k, where, where_at, where_k, m == m, part * SCORES, scores, m, sign, hi, lo,
-            BETA, MASKED, FAST, VECTOR, SCORES,
+            BETA, MASKED, FAST, VECTOR, SCORES, 1, softcap, SOFTCAP,
         )  # fmt: skip
     store_state(m_parts, r_parts, row, part, m, rest, PARTS)
