@@ -199,18 +199,16 @@ an Intel Xeon (family 6, model 167) with 2 cores, others were. What we know of t
 - **Lines near their promise.** Losses of bfloat16 scores, causal attention with AVX2, the adaptive layer with AVX2 and
   the training step of gpt-oss are within 15 % of their promise, and fall on either side of it from run to run. So do
   logsumexp and softmax of bfloat16 with AVX2 and the fit of 20000 x 784 on the Xeon.
-- **Short calls beside busy processes.** Our calls use both cores all the time, so on one core they take about twice as
-  long. A part of torch's work runs on one thread in any case, so its calls lose less: on one core, draws take 0.9 to
-  1.2 times as long. Beside busy processes, a call of a few milliseconds often runs on one core, because the second
-  thread gets the core of a busy process only at the next tick of the kernel, which comes every 4 ms. So our slowdown is
-  the larger one, although draws stay 20 times faster, and sparsemax 118 times. Beside one busy process per core,
-  softmax with `out=`, attention and decoding took 1.05, 1.03 and 1.25 times torch's time on the Zen 4. The cause: our
-  calls left OpenMP's threads, which spin after torch's calls, to the cores on which our own threads then ran. Calls now
-  leave OpenMP only if they wait longer for its threads than they work. Medians of 40 calls in turns with torch's, two
-  runs: they take 0.93 to 1.0, 0.84 to 0.86 and 0.89 to 0.99 of torch's time; the table above is older. What else was
-  tried: threads that spin for 2 ms (no gain), four times as many pieces (no gain), OpenMP always (last layers take 1.6
-  times as long); for cross_entropy only threads of our own, threads of OpenMP that never spin (`GOMP_SPINCOUNT=0`), and
-  shorter time slices (`sched_setattr`); no gain.
+- **Draws beside busy processes.** Our calls use both cores all the time, so on one core they take about twice as long.
+  Torch's draws run on one thread for the most part, so they lose less: on one core they take as long as before. Beside
+  busy processes, a call of a few milliseconds often runs on one core, because the second thread gets the core of a busy
+  process only at the next tick of the kernel, which comes every 4 ms. So the slowdown of our draws is 1.5 to 2.1 times
+  torch's, although they stay 19 times faster. What was tried: threads that spin for 2 ms, four times as many pieces,
+  threads of our own only, threads of OpenMP that never spin (`GOMP_SPINCOUNT=0`), and shorter time slices
+  (`sched_setattr`); no gain. Softmax with `out=`, attention and decoding had another cause, and no longer miss: calls
+  left OpenMP's threads, which spin after torch's calls, to the cores on which our own threads then ran. Now calls leave
+  OpenMP only if they wait longer for its threads than they work. Beside one busy process per core, torch's time divided
+  by ours rose from 0.95, 0.97 and 0.80 to 1.09, 1.44 and 1.15.
 
 ## Memory of results
 
