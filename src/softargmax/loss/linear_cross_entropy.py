@@ -99,7 +99,7 @@ def linear_cross_entropy(
     0.003384...
     """
     common = common_layer(h, w, bias, target, options) if exact is False else None
-    layer, i = common or record(h, w, bias, target, options, exact=exact, look=not is_native(h))
+    layer, i = common or record(h, w, bias, target, options, exact=exact, checked_by_kernel=True)
     if not i.kept:
         i = i._replace(
             forms=gradient_letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if trained(x)])
@@ -203,7 +203,7 @@ def linear_cross_entropy_and_gradient(
     >>> softargmax.linear_cross_entropy_and_gradient(h, w, [2]).dh.round(4)
     array([[-0.0058, -0.0077]])
     """
-    layer, i = record(h, w, bias, target, options, exact=exact, look=not is_native(h))
+    layer, i = record(h, w, bias, target, options, exact=exact, checked_by_kernel=True)
     forms = gradient_letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if x is not None])
     if differentiated(*i.layer, i.options.weight, i.options.probabilities, *i.options.beta):
         loss = operations.linear_cross_entropy.first(i)
@@ -226,14 +226,15 @@ def record(
     *,
     exact: bool = False,
     name: str = "target",
-    look: bool = True,
+    checked_by_kernel: bool = False,
 ) -> tuple[CheckedLayer, LinearCrossEntropy]:
     """Check the arguments. Return the checked layer, and the operation's arguments with arrays of shape (N, ...).
 
-    If `look` is False, the class values are not checked, because the kernel checks them.
+    Class values are not checked here if the kernel checks them.
     """
     layer = layer_of(h, w, bias)
     options = {**options, "dtype": widest_dtype(options.get("dtype"), layer)}
+    look = not (checked_by_kernel and is_native(layer.h))
     loss_options, _, kept, mean, dtype = checked_options(layer.h, target, options, layer.shape, name, look=look)
     return layer, LinearCrossEntropy(
         layer=layer.flat,

@@ -46,6 +46,7 @@ class Processes {
     Processes() = default;
     explicit Processes(nb::handle spread) {
         if (spread.is_none()) return;
+        if (!PyUnicode_Check(spread.ptr())) throw nb::type_error("spread: expected text, or None");
         python_ = nb::module_::import_("softargmax.core.torch_processes").attr("processes_of")(spread);
         for (nb::handle size : nb::borrow<nb::tuple>(python_.attr("sizes")))
             sizes_.push_back(nb::cast<std::int64_t>(size));
