@@ -300,16 +300,19 @@ template <class Row, class G, class Frame> class RowsByBlock {
                     merge(group, g, rows[g], pieces[(i * blocks + b) * G::kSize + g]);
         });
     }
-    // The pieces of all processes, one process after the other.
-    template <class Piece> std::vector<Piece> gathered(const std::vector<Piece>& pieces) const {
+    // Merges the pieces of all processes, one process after the other.
+    template <class Piece, class Merge> void merge_gathered(const std::vector<Piece>& pieces, Merge merge) {
         static_assert(std::is_trivially_copyable_v<Piece>);
         const Shards& shards = frame_.args.shards;
         std::int64_t blocks = 0;
         for (std::int64_t p = 0; p < shards.count; ++p) blocks += shards.blocks(p);
         std::vector<Piece> all = several<Piece>(groups_ * blocks);
-        const std::int64_t per_block = groups_ * G::kSize * static_cast<std::int64_t>(sizeof(Piece));
-        shards.gather(shards, pieces.data(), per_block, 0, all.data());
-        return all;
+        shards.gather(shards, pieces.data(), groups_ * static_cast<std::int64_t>(sizeof(Piece)), 0, all.data());
+        const Piece* of_process = all.data();
+        for (std::int64_t p = 0; p < shards.count; ++p) {
+            merge_pieces(of_process, shards.blocks(p), merge);
+            of_process += groups_ * shards.blocks(p);
+        }
     }
 
   public:
@@ -322,14 +325,9 @@ template <class Row, class G, class Frame> class RowsByBlock {
             for (int g = 0; g < group.rows(); ++g)
                 pieces[static_cast<std::size_t>(unit * G::kSize + g)] = lift(group, block, g, rows[g]);
         });
-        const Shards& shards = frame_.args.shards;
-        if (!shards) return merge_pieces(pieces.data(), blocks_, merge);
-        const std::vector<Piece> all = gathered(pieces);
-        const Piece* of_process = all.data();
-        for (std::int64_t p = 0; p < shards.count; ++p) {
-            merge_pieces(of_process, shards.blocks(p), merge);
-            of_process += groups_ * G::kSize * shards.blocks(p);
-        }
+        if constexpr (G::kSize == 1)
+            if (frame_.args.shards) return merge_gathered(pieces, merge);
+        merge_pieces(pieces.data(), blocks_, merge);
     }
     template <class F> void each(F body) {
         each_group_in_order([&](G& group, std::int64_t, Row* rows) {
