@@ -106,3 +106,13 @@ def test_sums_near_every_power_of_two(classes: int) -> None:
         expected = sa.logsumexp(z.double())
     assert ulp_error(found.numpy(), expected.numpy()).max() <= 3
     assert np.isfinite(found.numpy()).all()
+
+
+@pytest.mark.parametrize("lowest", [-1e38, float(torch.finfo(torch.float32).min)])
+@pytest.mark.parametrize("temperature", [1.5, 0.7, -3.0])
+def test_huge_scores_at_a_temperature(temperature: float, lowest: float) -> None:
+    z = torch.tensor([[lowest, 0.3, 1.0, -2.0], [0.0, lowest, lowest, 1e30]])
+    for function in (sa.softmax, sa.log_softmax, sa.logsumexp):
+        with sa.using("reference"):
+            expected = function(z.double(), temperature=temperature)
+        torch.testing.assert_close(function(z, temperature=temperature), expected.float(), rtol=1e-6, atol=1e-37)

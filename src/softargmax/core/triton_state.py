@@ -171,6 +171,8 @@ def terms(x, shift, magic, low, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr
     if FAST:
         y = tl.exp2(tl.fma(s, f32(LOG2E), f32(_FAST_LIFT)))
     else:
+        if SCALED:
+            q = tl.where(s < low[:, None], 0.0, q)  # of a huge distance, q is huge, too
         s = tl.maximum(s, low[:, None], propagate_nan=tl.PropagateNan.ALL)
         t, power = exp_term(s, q, magic[:, None], SCALED)
         y = tl.fma(t, power, power)
