@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -83,7 +83,3 @@ def same(found: Tensor, expected: Tensor) -> None:
     assert found.dtype == expected.dtype
     wide = [x.detach().to(torch.float64).numpy() for x in (found, expected)]
     np.testing.assert_array_equal(*wide)
-
-
-def run(group: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    return function(group, *arguments)

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.parallel.cases import COLUMNS, CUTS, compare, scores
+from tests.parallel.cases import COLUMNS, CUTS, compare, same, scores
 from tests.parallel.workers import Workers
+
+import softargmax
 
 RNG = np.random.default_rng(3)
 MASK = torch.from_numpy(RNG.random((6, COLUMNS)) < 0.7)
@@ -92,9 +94,7 @@ def test_probabilities_as_targets(workers: Workers) -> None:
 
 def transposed(group: Any) -> None:
     """Rows along the first axis: each process has rows of the array."""
-    from tests.parallel.cases import cuts, same
-
-    import softargmax
+    from tests.parallel.cases import cuts
 
     z = scores().T.contiguous()
     bounds = cuts("ragged", group.size(), z.shape[0])
@@ -105,3 +105,30 @@ def transposed(group: Any) -> None:
 
 def test_the_first_axis(workers: Workers) -> None:
     workers.run(3, transposed)
+
+
+def single_row(group: Any) -> None:
+    """One row without other axes, of which process 0 gets the only block."""
+    z = torch.arange(5.0).requires_grad_()
+    bounds, rank = [0, *[3] * (group.size() - 1), 5], group.rank()
+    mine = z.detach()[bounds[rank] : bounds[rank + 1]].clone().requires_grad_()
+    for name in ("softmax", "log_softmax"):
+        whole = getattr(softargmax, name)(z)
+        found = getattr(softargmax.parallel, name)(mine, group=group)
+        same(found, whole[bounds[rank] : bounds[rank + 1]])
+    whole, found = softargmax.logsumexp(z), softargmax.parallel.logsumexp(mine, group=group)
+    same(found, whole)
+    whole.backward()
+    found.backward()
+    assert z.grad is not None
+    assert mine.grad is not None
+    same(mine.grad, z.grad[bounds[rank] : bounds[rank + 1]])
+    same(
+        softargmax.parallel.cross_entropy(mine, torch.tensor(4), group=group),
+        softargmax.cross_entropy(z, torch.tensor(4)),
+    )
+
+
+def test_a_single_row(workers: Workers) -> None:
+    for world in (2, 3):
+        workers.run(world, single_row)

@@ -84,6 +84,17 @@ def by_temperature(group: Any) -> None:
     bounds, rank = cuts("even", group.size()), group.rank()
     g = torch.randn(4, 9001, dtype=torch.float64)
     part = slice(bounds[rank], bounds[rank + 1])
+    first, other = torch.randn(4, 1, dtype=torch.float64), torch.randn(4, 9001, dtype=torch.float64)
+    for kind in ("even", "empty"):
+        bounds = cuts(kind, group.size())
+        part = slice(bounds[rank], bounds[rank + 1])
+        whole, mine = t.clone().requires_grad_(), t.clone().requires_grad_()
+        softargmax.kl_divergence(z, other, temperature=whole).backward(first[:, 0])
+        parts = z[:, part], other[:, part]
+        softargmax.parallel.kl_divergence(*parts, temperature=mine, group=group).backward(first[:, 0])
+        torch.testing.assert_close(mine.grad, whole.grad, rtol=1e-9, atol=1e-9)
+    bounds = cuts("even", group.size())
+    part = slice(bounds[rank], bounds[rank + 1])
     for name in ("softmax", "log_softmax"):
         whole, mine = t.clone().requires_grad_(), t.clone().requires_grad_()
         getattr(softargmax, name)(z, temperature=whole).backward(g)

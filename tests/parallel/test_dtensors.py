@@ -96,6 +96,32 @@ def test_last_layers(workers: Workers, shape: Any, of_h: Any, of_w: Any) -> None
     workers.run(4, last_layer, shape, of_h, of_w)
 
 
+def one_row(group: Any) -> None:
+    """Axes of size 1 that are sharded, and arguments that all rows share."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (4,))
+    z = torch.randn(1, 9)
+    found = softargmax.softmax(distribute_tensor(z, mesh, [Shard(0)]))
+    assert isinstance(found, DTensor)
+    same(found.full_tensor(), softargmax.softmax(z))
+    found = softargmax.softmax(distribute_tensor(z.T.contiguous(), mesh, [Shard(1)]))
+    same(found.full_tensor(), torch.ones(9, 1))
+    scores = torch.randn(8, 9)
+    whole, shared = (torch.ones(1, 1).requires_grad_() for _ in range(2))
+    softargmax.softmax(scores, temperature=whole).square().sum().backward()
+    spread = distribute_tensor(scores, mesh, [Shard(0)])
+    softargmax.softmax(spread, temperature=shared).square().sum().backward()
+    assert shared.grad is not None
+    assert whole.grad is not None
+    torch.testing.assert_close(shared.grad, whole.grad)
+
+
+def test_axes_of_size_one(workers: Workers) -> None:
+    workers.run(4, one_row)
+
+
 def refused(group: Any, name: str, placement: int, options: dict[str, Any]) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor

@@ -32,7 +32,10 @@ def one_error(found: list[tuple[str, str]]) -> tuple[str, str]:
     ("second", "message"),
     [
         (((9, 5), {}), "z: expected the same in all processes, got float32 (8, *), float32 (9, *) in processes 0 to 1"),
-        (((8, 5), {"temperature": 2.0}), "beta_number: expected the same in all processes, got 1.0, 0.5 in processes"),
+        (
+            ((8, 5), {"temperature": 2.0}),
+            "1 / temperature: expected the same in all processes, got 1.0, 0.5 in processes",
+        ),
         (
             ((8, 5), {"dtype": torch.float64}),
             "dtype: expected the same in all processes, got torch.float32, torch.float",
@@ -93,6 +96,58 @@ def numpy_scores(group: Any) -> Any:
 def test_other_arrays_are_refused(workers: Workers) -> None:
     kind, text = one_error(workers.errors(2, numpy_scores))
     assert (kind, text) == ("TypeError", "process 0: z: expected a torch tensor in CPU memory, got ndarray")
+
+
+def one_requires_grad(group: Any) -> Any:
+    return softargmax.parallel.softmax(torch.zeros(2, 5, requires_grad=group.rank() == 1), group=group)
+
+
+def by_the_definition(group: Any) -> Any:
+    with softargmax.using("reference"):
+        return softargmax.parallel.softmax(torch.zeros(2, 5), group=group)
+
+
+def of_another_device(group: Any) -> Any:
+    return softargmax.parallel.softmax(torch.zeros(2, 5, device="meta"), group=group)
+
+
+def by_learned_temperature(group: Any) -> Any:
+    t = torch.ones(2, 1, requires_grad=True)
+    return softargmax.parallel.cross_entropy(torch.zeros(2, 5), torch.tensor([0, 1]), group=group, temperature=t)
+
+
+def different_temperatures(group: Any) -> Any:
+    t = torch.ones(2, 1) + group.rank()
+    return softargmax.parallel.softmax(torch.zeros(2, 5), group=group, temperature=t)
+
+
+def of_other_shapes(group: Any) -> Any:
+    return softargmax.parallel.kl_divergence(torch.zeros(2, 5), torch.zeros(2, 1), group=group)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "message"),
+    [
+        (
+            one_requires_grad,
+            "ValueError",
+            "z: expected the same in all processes, got float32 (2, *), float32 (2, *), req",
+        ),
+        (by_the_definition, "RuntimeError", "process 0: implementation 'reference' was requested, but rows that are"),
+        (of_another_device, "NotImplementedError", "process 0: z: expected a tensor in CPU memory, got one on meta"),
+        (by_learned_temperature, "NotImplementedError", "process 0: beta: rows that are spread over processes have no"),
+        (
+            different_temperatures,
+            "ValueError",
+            "1 / temperature: expected the same in all processes, got float64 (2, 1)",
+        ),
+        (of_other_shapes, "ValueError", "process 0: z_q: expected the shape of z_p"),
+    ],
+)
+def test_what_is_refused(workers: Workers, function: Any, kind: str, message: str) -> None:
+    found = one_error(workers.errors(2, function))
+    assert found[0] == kind
+    assert found[1].startswith(message)
 
 
 def test_without_a_group() -> None:

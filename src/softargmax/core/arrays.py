@@ -168,10 +168,15 @@ class SpreadTensorError(TypeError):
     """
 
 
+def is_dtensor(x: Any) -> bool:
+    """True for a DTensor of torch."""
+    dtensors = sys.modules.get("torch.distributed.tensor")
+    return dtensors is not None and isinstance(x, dtensors.DTensor)
+
+
 def _check_is_whole(tensor: Any) -> None:
     """Raise SpreadTensorError for a DTensor."""
-    dtensors = sys.modules.get("torch.distributed.tensor")
-    if dtensors is not None and isinstance(tensor, dtensors.DTensor):
+    if is_dtensor(tensor):
         raise SpreadTensorError("expected a tensor that is whole in this process, got a DTensor; pass x.to_local()")
 
 

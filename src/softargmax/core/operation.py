@@ -362,6 +362,10 @@ def only(support: Any, x: Any) -> Any:
     return xp.where(support, xp.astype(x, row_dtype(x.dtype), copy=False), 0.0)
 
 
+# If rows are spread over processes, a number per row is the same in all of them, and so is its full gradient. A rule
+# wraps such a number in `along` where it meets scores, because its gradient there is a sum over all processes.
+
+
 def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
     """<1, x>, the sum over a row."""
     found = namespace(x).sum(x, axis=tuple(axes), keepdims=True) if axes else x
@@ -371,16 +375,12 @@ def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
 def row_max(x: Any, axes: tuple[int, ...]) -> Any:
     """The largest number of a row, or -inf in an empty row."""
     xp = namespace(x)
-    found = xp.max(x, axis=tuple(axes), keepdims=True) if math.prod(x.shape) else row_sum(x, axes) - math.inf
+    found = xp.max(x, axis=tuple(axes), keepdims=True) if math.prod(x.shape) else row_sum(x, tuple(axes)) - math.inf
     return _processes().largest(found, axes) if isinstance(axes, SpreadAxes) else found
 
 
 def along(row: Any, axes: tuple[int, ...]) -> Any:
-    """A number per row, for use in a formula with the scores.
-
-    If rows are spread over processes, each process uses the number for its own scores. So the number's derivative is
-    the sum over all processes.
-    """
+    """A number per row, for use in a formula with the scores."""
     return _processes().along(row, axes) if isinstance(axes, SpreadAxes) else row
 
 

@@ -55,9 +55,9 @@ def _cross_entropy_vjp_vjp(i: CrossEntropyVjp, _r: ToScores, g: ToScores, wanted
         return {}
     xp = namespace(i.g)
     slope = xp.astype(cross_entropy_vjp.first(i._replace(g=xp.ones_like(i.g))), xp.float64)
-    along = squeezed(row_sum(xp.where(slope == 0.0, 0.0, slope * g.gradient), i.of.axes), i.of.axes)
-    over = tuple(range(i.of.kept, along.ndim))
-    return {"g": xp.reshape(xp.sum(along, axis=over) if over else along, tuple(i.g.shape))}
+    of_rows = squeezed(row_sum(xp.where(slope == 0.0, 0.0, slope * g.gradient), i.of.axes), i.of.axes)
+    over = tuple(range(i.of.kept, of_rows.ndim))
+    return {"g": xp.reshape(xp.sum(of_rows, axis=over) if over else of_rows, tuple(i.g.shape))}
 
 
 cross_entropy: Operation[CrossEntropy, Loss] = Operation(

@@ -32,6 +32,17 @@ _HEADER = struct.Struct("<8sqq?")  # digest of the facts, scores per row, length
 _ERRORS = {kind.__name__: kind for kind in (ValueError, TypeError, IndexError, NotImplementedError)}
 
 
+_SHOWN = {
+    "beta_number": "1 / temperature",
+    "beta_hi": "1 / temperature",
+    "axes": "axis",
+    "kept": "reduction",
+    "mean": "reduction",
+    "forms": "gradients",
+}
+"""Names of slots in errors."""
+
+
 class Facts(NamedTuple):
     """What a process tells the others of its arguments."""
 
@@ -78,7 +89,9 @@ def facts_of(operation: Any, slots: list[Any], axes: Mapping[str, int], function
     A process with one score per row could not know whether an array of size 1 is its part, or one number for the row.
     """
     columns, named = None, [("function", function)]
-    for place, (name, slot) in enumerate(zip(operation.torch.slots.names, operation.torch.slots.slots, strict=True)):
+    of = operation.torch.slots
+    shown = [_SHOWN.get(slot, slot) for slot in of.slots]
+    for place, (name, slot, kind) in enumerate(zip(of.names, shown, of.kinds, strict=True)):
         x = slots[place]
         if not isinstance(x, Tensor):
             named.append((slot, str(x)))
@@ -86,16 +99,17 @@ def facts_of(operation: Any, slots: list[Any], axes: Mapping[str, int], function
         if x.device.type != "cpu":
             raise NotImplementedError(f"{slot}: expected a tensor in CPU memory, got one on {x.device}")
         shape: list[Any] = list(x.shape)
-        values = ""
+        more = ", requires grad" if x.requires_grad and torch.is_grad_enabled() else ""
         if name in axes:
             shape = [1] * (-axes[name] - x.ndim) + shape
             columns = shape[axes[name]] if columns is None else columns
             shape[axes[name]] = columns
             x = slots[place] = torch.broadcast_to(x, shape)
             shape[axes[name]] = "*"
-        elif name not in operation.torch.slots.varying or x.dtype is torch.int64:
-            values = f" with checksum {_digest(x.detach().contiguous().view(torch.uint8).numpy().tobytes()).hex()}"
-        named.append((slot, f"{str(x.dtype).removeprefix('torch.')} ({', '.join(map(str, shape))}){values}"))
+        elif kind is not ARRAY:  # targets and temperatures; h may be large
+            data = x.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+            more = f" with checksum {_digest(data).hex()}{more}"
+        named.append((slot, f"{str(x.dtype).removeprefix('torch.')} ({', '.join(map(str, shape))}){more}"))
     return Facts(columns or 0, named)
 
 
@@ -129,4 +143,4 @@ def _disagreement(texts: Sequence[Any], failures: Sequence[bool]) -> Exception:
         if len(set(values)) > 1:
             got = f"{', '.join(values)} in processes 0 to {len(values) - 1}"
             return ValueError(f"{names[0]}: expected the same in all processes, got {got}")
-    raise AssertionError("digests differ, but not the facts")
+    return ValueError(f"expected the same arguments in all processes, got {texts}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core.signature import public
@@ -251,7 +252,7 @@ def kl_divergence(
     Parameters
     ----------
     z_p, z_q : Tensor, in CPU memory
-        This process's part of the scores of p, and of q.
+        This process's part of the scores of p, and of q, in the same shape.
     group, axis, temperature, base, where
         As in `softargmax.parallel.softmax`.
     keepdims : bool
@@ -276,7 +277,14 @@ def kl_divergence(
     >>> dist.destroy_process_group()
     """
     options = {"axis": axis, "temperature": temperature, "base": base, "where": where}
-    return spread(group, whole_kl_divergence, z_p, z_q, keepdims=keepdims, **options)
+    return spread(group, _divergence, z_p, z_q, keepdims=keepdims, **options)
+
+
+@functools.wraps(whole_kl_divergence)
+def _divergence(z_p: Any, z_q: Any, **options: Any) -> Any:
+    if getattr(z_p, "shape", None) != getattr(z_q, "shape", None):
+        raise ValueError("z_q: expected the shape of z_p")
+    return whole_kl_divergence(z_p, z_q, **options)
 
 
 @public

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from softargmax.core.arrays import kind_of
-from softargmax.core.dispatch import requesting
+import torch
+
+from softargmax.core.arrays import is_dtensor
+from softargmax.core.dispatch import requested_name, requesting
 from softargmax.core.processes import spreading
 from softargmax.core.torch_processes import spread_text
 from softargmax.parallel.layout import whole_blocks
@@ -13,7 +15,7 @@ from softargmax.parallel.torch_agreement import agreed, facts_of, process_group,
 from softargmax.parallel.torch_move import moved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor
     from torch.distributed import ProcessGroup
@@ -29,6 +31,7 @@ def spread(
     """
     call = _Call(process_group(group), function.__name__)
     try:
+        _refuse(function.__name__, (*arguments, *options.values()))
         with spreading(call.serve):
             found: Tensor = function(*arguments, **options)
             return found
@@ -36,6 +39,27 @@ def spread(
         if not call.compared:
             agreed(call.group, error)  # raises the error in all processes
         raise
+
+
+def _refuse(function: str, arguments: Iterable[Any]) -> None:
+    """Raise if the processes cannot compute a call."""
+    if any(map(is_dtensor, arguments)):
+        raise TypeError(f"expected this process's parts, got DTensors; call softargmax.{function}")
+    if requested_name() not in (None, "native"):
+        raise RuntimeError(
+            f"implementation {requested_name()!r} was requested, but rows that are spread over processes are computed "
+            "by 'native'"
+        )
+
+
+_OPTIONS = {"probabilities", "weight", "beta"}
+_NO_GRADIENT = {"cross_entropy": _OPTIONS, "linear_cross_entropy": _OPTIONS}
+"""For each operation, the arguments whose gradient is computed by the definition, which needs whole rows."""
+
+
+def _is_computed(name: str, spec: Any, i: Any) -> bool:
+    """True if the kernel computes a result. The gradients of a layer are those whose letters are in `forms`."""
+    return not spec.when or name.removeprefix("d") in i.forms
 
 
 class _Call:
@@ -46,13 +70,17 @@ class _Call:
 
     def serve(self, operation: Any, i: Any, first: bool, out: Any) -> Any:
         """Compute an operation whose arguments are this process's part of the rows."""
-        if kind_of(operation.array(i)) != "torch":
-            raise TypeError(f"z: expected a torch tensor in CPU memory, got {type(operation.array(i)).__name__}")
+        self.compared = False
+        if not isinstance(operation.array(i), torch.Tensor):
+            name = operation.leaves[0].name
+            raise TypeError(f"{name}: expected a torch tensor in CPU memory, got {type(operation.array(i)).__name__}")
         if out is not None:
             raise TypeError("out: not supported for rows that are spread over processes")
-        self.compared = False
         slots, of = list(operation.torch.flatten(i)), operation.torch.slots
         axes = spread_axes(operation, slots)
+        for name, x in zip(of.names, slots, strict=True):
+            if name in _NO_GRADIENT.get(operation.name, ()) and getattr(x, "requires_grad", False):
+                raise NotImplementedError(f"{name}: rows that are spread over processes have no gradient for it")
         facts = facts_of(operation, slots, axes, self.function)
         self.compared = True
         have = agreed(self.group, facts)
@@ -65,7 +93,7 @@ class _Call:
         with requesting(None):
             found = operation.first(record) if first else operation(record)
         results = [
-            moved(x, axes[name], self.group, want, have) if name in axes and x.shape != (0,) else x
-            for x, name in zip((found,) if first else found, operation.fields, strict=False)
+            moved(x, axes[name], self.group, want, have) if name in axes and _is_computed(name, spec, i) else x
+            for x, name, spec in zip((found,) if first else found, operation.fields, operation.results, strict=False)
         ]
         return results[0] if len(results) == 1 else tuple(results)

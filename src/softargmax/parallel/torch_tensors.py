@@ -37,6 +37,8 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
     bound = inspect.signature(function).bind(*arguments, **options)
     bound.apply_defaults()
     given = bound.arguments
+    if given.get("out") is not None:
+        raise TypeError("out: not supported with DTensors")
     scores = _Scores.of_layer(given["h"], given["w"]) if name in OF_LAYERS else _Scores.of_array(given)
     if scores.has_other_rows and given.get("reduction", "none") != "none":
         raise NotImplementedError(
@@ -69,6 +71,14 @@ class _Scores(NamedTuple):
         axis = given["axis"]
         if not isinstance(axis, int) or not -z.ndim <= axis < z.ndim:
             raise ValueError(f"axis: expected an integer from {-z.ndim} to {z.ndim - 1}, got {axis!r}")
+        others = [(name, given[name], z.ndim) for name in ("temperature", "z_q") if hasattr(given.get(name), "shape")]
+        for name, x, ndim in others:
+            if (
+                (name == "z_q" and x.shape != z.shape)
+                or x.ndim > ndim
+                or (name == "temperature" and ndim == x.ndim == 1)
+            ):
+                raise ValueError(f"{name}: with DTensors, expected a shape that adds no axes to {tuple(z.shape)}")
         return cls(z.device_mesh, _whole(z), z.shape, z.stride(), axis % z.ndim)
 
     @classmethod
@@ -76,6 +86,10 @@ class _Scores(NamedTuple):
         """The scores h W^T, which are nowhere."""
         if not isinstance(w, DTensor):
             raise TypeError(f"w: expected a DTensor, like other arguments, got {type(w).__name__}")
+        if w.ndim != 2:
+            raise ValueError(f"w: expected shape (K, D), got {tuple(w.shape)}")
+        if isinstance(h, DTensor) and h.device_mesh != w.device_mesh:
+            raise ValueError("h: expected a DTensor on the mesh of w")
         rows = _whole(h) if isinstance(h, DTensor) else (Replicate(),) * w.device_mesh.ndim
         placements: list[Placement] = []
         for of_h, of_w in zip(rows, _whole(w), strict=True):
@@ -94,7 +108,7 @@ class _Scores(NamedTuple):
         ndim = len(self.shape)
         found = [k for k, one in enumerate(self.placements) if isinstance(one, Shard) and one.dim % ndim == self.axis]
         if len(found) > 1:
-            raise ValueError(f"expected at most one dimension of the mesh along the axis of rows, got {len(found)}")
+            raise ValueError(f"z: expected at most one dimension of the mesh along the axis of rows, got {len(found)}")
         return found[0] if found else None
 
     @property
@@ -113,9 +127,8 @@ class _Scores(NamedTuple):
             places = self.of_rows(kept=False)
         else:
             places = [self._beside(one, x) for one in self.placements]
-        # A layer's gradient is a sum over all rows. A process has the sum over its own rows.
-        partial = name in ("w", "bias")
-        of_g = [Partial() if partial and self._has_rows(k) else one for k, one in enumerate(places)]
+        # The gradient of an array that all rows share is a sum over all rows. A process has the sum over its own.
+        of_g = [Partial() if isinstance(one, Replicate) and self._has_rows(k) else one for k, one in enumerate(places)]
         found: torch.Tensor = x.redistribute(self.mesh, places).to_local(grad_placements=of_g)
         return found
 
@@ -127,7 +140,7 @@ class _Scores(NamedTuple):
         if not isinstance(placement, Shard):
             return placement
         dim = placement.dim % len(self.shape) - len(self.shape) + x.ndim
-        return Shard(dim) if dim >= 0 and x.shape[dim] != 1 else Replicate()
+        return Shard(dim) if dim >= 0 and x.shape[dim] == self.shape[dim] else Replicate()
 
     def of_rows(self, *, kept: bool) -> list[Placement]:
         """The placements of an array with one number per row. If `kept`, the axis is there with size 1."""
@@ -155,8 +168,8 @@ class _Scores(NamedTuple):
 
 
 def _whole(x: DTensor) -> tuple[Placement, ...]:
-    """The placements of a DTensor once partial sums are added up."""
-    return tuple(Replicate() if isinstance(one, Partial) else one for one in x.placements)
+    """The placements of a DTensor once all but plain shards are brought together: partial sums, strided shards."""
+    return tuple(one if type(one) is Shard else Replicate() for one in x.placements)
 
 
 def _of_parts(
