@@ -29,8 +29,8 @@ struct Args : RowArgs {
     // Set by the kernel: the loss of each row, and the seed (the factor of the gradient) of each row or group of rows.
     double* losses = nullptr;
     const double* seeds = nullptr;
-    const double* weights_of_targets =
-        nullptr;  // of each row, if rows are spread over processes and classes have weights
+    // The weight of each row's class, if rows are spread over processes and classes have weights.
+    const double* weights_of_targets = nullptr;
     std::int64_t each = 1, each_of_seed = 1;  // rows per group of `loss`, and rows that share a seed
     // Returns the seed of a row. If each row has its own seed, or all rows share one, no division is needed. A division
     // would take as long as the loss of a row of three classes.

@@ -60,7 +60,7 @@ struct Layer {
         scores.shape = {rows, classes};
         scores.stride = {classes, 1};
         // The bits of dW depend on how rows are divided. So all processes divide them as one process would.
-        const std::int64_t all_classes = processes ? processes.length() : classes;
+        const std::int64_t all_classes = processes ? processes.shards().length() : classes;
         rows_at_once = loss::rows_at_once(rows, h.shape[1], all_classes, kParts);
         const auto bytes = static_cast<std::size_t>(rows_at_once * classes) * kTypeBytes[static_cast<int>(scores.type)];
         if (bytes >= kPooled) pooled = bytes;

@@ -38,7 +38,7 @@ struct Shards {
     std::int64_t count = 0;                // number of processes; 0: the rows are in this process alone
     const std::int64_t* sizes = nullptr;   // scores per row in each process
     std::int64_t rank = 0;                 // of this process
-    void* group = nullptr;
+    void* processes = nullptr;             // the `Processes` of core/torch_processes.py, for `gather` and `pass`
     // Sends `mine` to all processes, and writes to `all` what the processes have sent, in their order. A process sends
     // `per_block` bytes for each of its blocks, and `per_process` bytes more. It throws if a process does not answer.
     void (*gather)(const Shards&, const void* mine, std::int64_t per_block, std::int64_t per_process,
@@ -51,12 +51,15 @@ struct Shards {
     bool is_first() const { return rank == 0; }
     bool is_last() const { return rank + 1 >= count; }
     std::int64_t blocks(std::int64_t process) const { return (sizes[process] + kBlock - 1) / kBlock; }
-    // The place of this process's first score in the row.
-    std::int64_t first() const {
-        std::int64_t place = 0;
-        for (std::int64_t p = 0; p < rank; ++p) place += sizes[p];
-        return place;
+    // The number of scores of a row in the first processes.
+    std::int64_t length(std::int64_t processes) const {
+        std::int64_t total = 0;
+        for (std::int64_t p = 0; p < processes; ++p) total += sizes[p];
+        return total;
     }
+    std::int64_t length() const { return length(count); }
+    // The place of this process's first score in the row.
+    std::int64_t first() const { return length(rank); }
 };
 
 // `rows` rows of `cols` scores. Every operand is a pointer with one stride per dimension of the rows and of the
@@ -74,11 +77,7 @@ struct RowArgs {
     bool streaming = false;  // true if non-temporal stores are faster for a result of this size
 
     // The number of scores of a row, in all processes.
-    std::int64_t length() const {
-        std::int64_t total = shards ? 0 : cols.total;
-        for (std::int64_t p = 0; p < shards.count; ++p) total += shards.sizes[p];
-        return total;
-    }
+    std::int64_t length() const { return shards ? shards.length() : cols.total; }
 };
 
 }  // namespace softargmax

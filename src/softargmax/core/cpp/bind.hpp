@@ -158,10 +158,10 @@ struct Integers : HeldArray {
 
 // Runs a kernel if all classes in `target` exist. If not, returns the first row whose class does not exist.
 template <auto kRun, class Args> std::optional<std::int64_t> unless_wrong_class(Args& args) {
-    const std::int64_t rows = args.target ? args.rows.total : 0;
+    const std::int64_t rows = args.target ? args.rows.total : 0, classes = args.length();
     for (std::int64_t row = 0; row < rows; ++row) {
         const std::int64_t y = args.target[row];
-        if (y != args.ignore_index && (y < 0 || y >= args.length())) return row;
+        if (y != args.ignore_index && (y < 0 || y >= classes)) return row;
     }
     kRun(args);
     return std::nullopt;

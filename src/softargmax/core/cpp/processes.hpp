@@ -4,7 +4,6 @@
 #include <nanobind/nanobind.h>
 
 #include <cstring>
-#include <numeric>
 #include <vector>
 
 #include "args.hpp"
@@ -18,7 +17,7 @@ class Processes {
     nb::object python_;
     std::vector<std::int64_t> sizes_;
 
-    static nb::handle of(const Shards& shards) { return nb::handle(static_cast<PyObject*>(shards.group)); }
+    static nb::handle of(const Shards& shards) { return nb::handle(static_cast<PyObject*>(shards.processes)); }
 
     static void gather(const Shards& shards, const void* mine, std::int64_t per_block, std::int64_t per_process,
                        void* all) {
@@ -52,8 +51,6 @@ class Processes {
             sizes_.push_back(nb::cast<std::int64_t>(size));
     }
     explicit operator bool() const { return !sizes_.empty(); }
-    // The number of scores of a row, in all processes.
-    std::int64_t length() const { return std::accumulate(sizes_.begin(), sizes_.end(), std::int64_t{0}); }
     // Valid as long as this object.
     Shards shards() const {
         const auto rank = nb::cast<std::int64_t>(python_.attr("rank"));
