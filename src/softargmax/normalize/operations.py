@@ -450,7 +450,7 @@ def _expectation_vjp(i: Expectation, _r: Mean, g: Mean, wanted: Wanted) -> Gradi
     p, of_x = _mean_slope(i)
     gradients = sum_to_scores(i, p, of_x, g.mean, wanted)
     if "values" in wanted:
-        gradients["values"] = only(p != 0, p * along(g.mean, i.axes))
+        gradients["values"] = only(p != 0, p * g.mean)
     return gradients
 
 

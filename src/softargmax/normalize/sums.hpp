@@ -165,8 +165,7 @@ template <int Size> Twofold block_part(const Group<double, Size>& group, std::in
     apply<Log::no>(z, n, s.p, beta, {p, z, false});
     switch (group.args.sum) {
         case SumOf::expectation:
-            for (std::int64_t i = 0; i < n && !other; ++i)
-                q[i] = static_cast<double>(group.args.shards.first() + group.begin(block) + i);
+            for (std::int64_t i = 0; i < n && !other; ++i) q[i] = static_cast<double>(group.begin(block) + i);
             return inner_product(p, other ? other : q, n);
         case SumOf::entropy: {
             apply<Log::yes>(z, n, s.p, beta, {log_p, z, false});
