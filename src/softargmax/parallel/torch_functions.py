@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypedDict, Unpack
 
-from softargmax.core.signature import public
+import torch  # noqa: TC002 `takes` reads the types of the options
+from torch import Tensor  # noqa: TC002
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+
+from softargmax.core.signature import public, takes
 from softargmax.loss import cross_entropy as whole_cross_entropy
 from softargmax.loss import linear_cross_entropy as whole_linear_cross_entropy
 from softargmax.normalize import entropy as whole_entropy
@@ -15,27 +20,43 @@ from softargmax.normalize import logsumexp as whole_logsumexp
 from softargmax.normalize import softmax as whole_softmax
 from softargmax.parallel.torch_spread import spread
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-    from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
-
-    Group = ProcessGroup | DeviceMesh | None
+Group = ProcessGroup | DeviceMesh | None
 
 
-@public
-def softmax(
-    z: Tensor,
-    /,
-    *,
-    group: Group = None,
-    axis: int = -1,
-    temperature: float | Tensor = 1.0,
-    base: float | None = None,
-    where: Tensor | None = None,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
+class RowKeywords(TypedDict, total=False):
+    """The options of all functions of scores. They are documented in `softmax`."""
+
+    group: ProcessGroup | DeviceMesh | None
+    axis: int
+    temperature: float | Tensor
+    base: float | None
+    where: Tensor | None
+
+
+class MapKeywords(RowKeywords, total=False):
+    """The options of functions whose result is laid out like the scores."""
+
+    dtype: torch.dtype | None
+
+
+class SumKeywords(RowKeywords, total=False):
+    """The options of functions whose result has one number per row."""
+
+    keepdims: bool
+
+
+class TypedSumKeywords(SumKeywords, total=False):
+    """The options of `logsumexp`."""
+
+    dtype: torch.dtype | None
+
+
+DEFAULTS = {"axis": -1, "temperature": 1.0, "keepdims": False}
+"""The defaults of options that are not None. They are those of the functions for whole rows."""
+
+
+@takes(MapKeywords, DEFAULTS)
+def softmax(z: Tensor, /, **options: Unpack[MapKeywords]) -> Tensor:
     r"""Return this process's part of the softmax of rows that are spread over the processes of a group.
 
     .. math:: p_i = \frac{e^{\beta z_i}}{\sum_j e^{\beta z_j}}, \qquad \beta = \frac{\ln(\mathrm{base})}{T}
@@ -90,22 +111,11 @@ def softmax(
     tensor([0.5000, 0.5000])
     >>> dist.destroy_process_group()
     """
-    options = {"axis": axis, "temperature": temperature, "base": base, "where": where, "dtype": dtype}
-    return spread(group, whole_softmax, z, **options)
+    return spread(whole_softmax, z, **options)
 
 
-@public
-def log_softmax(
-    z: Tensor,
-    /,
-    *,
-    group: Group = None,
-    axis: int = -1,
-    temperature: float | Tensor = 1.0,
-    base: float | None = None,
-    where: Tensor | None = None,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
+@takes(MapKeywords, DEFAULTS)
+def log_softmax(z: Tensor, /, **options: Unpack[MapKeywords]) -> Tensor:
     r"""Return this process's part of the log-softmax of rows that are spread over the processes of a group.
 
     .. math:: \log p_i = \beta z_i - \log \sum_j e^{\beta z_j}
@@ -133,23 +143,11 @@ def log_softmax(
     tensor([-0.6931, -0.6931])
     >>> dist.destroy_process_group()
     """
-    options = {"axis": axis, "temperature": temperature, "base": base, "where": where, "dtype": dtype}
-    return spread(group, whole_log_softmax, z, **options)
+    return spread(whole_log_softmax, z, **options)
 
 
-@public
-def logsumexp(
-    z: Tensor,
-    /,
-    *,
-    group: Group = None,
-    axis: int = -1,
-    temperature: float | Tensor = 1.0,
-    base: float | None = None,
-    where: Tensor | None = None,
-    keepdims: bool = False,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
+@takes(TypedSumKeywords, DEFAULTS)
+def logsumexp(z: Tensor, /, **options: Unpack[TypedSumKeywords]) -> Tensor:
     r"""Return the logarithm of the sum of exponentials of rows that are spread over the processes of a group.
 
     .. math:: L = \frac{1}{\beta} \log \sum_j e^{\beta z_j}
@@ -183,22 +181,11 @@ def logsumexp(
     tensor(0.6931)
     >>> dist.destroy_process_group()
     """
-    options = {"axis": axis, "temperature": temperature, "base": base, "where": where, "dtype": dtype}
-    return spread(group, whole_logsumexp, z, keepdims=keepdims, **options)
+    return spread(whole_logsumexp, z, **options)
 
 
-@public
-def entropy(
-    z: Tensor,
-    /,
-    *,
-    group: Group = None,
-    axis: int = -1,
-    temperature: float | Tensor = 1.0,
-    base: float | None = None,
-    where: Tensor | None = None,
-    keepdims: bool = False,
-) -> Tensor:
+@takes(SumKeywords, DEFAULTS)
+def entropy(z: Tensor, /, **options: Unpack[SumKeywords]) -> Tensor:
     r"""Return the entropy, in nats, of the softmax of rows that are spread over the processes of a group.
 
     .. math:: H = -\sum_i p_i \log p_i
@@ -228,23 +215,11 @@ def entropy(
     tensor(0.6931)
     >>> dist.destroy_process_group()
     """
-    options = {"axis": axis, "temperature": temperature, "base": base, "where": where}
-    return spread(group, whole_entropy, z, keepdims=keepdims, **options)
+    return spread(whole_entropy, z, **options)
 
 
-@public
-def kl_divergence(
-    z_p: Tensor,
-    z_q: Tensor,
-    /,
-    *,
-    group: Group = None,
-    axis: int = -1,
-    temperature: float | Tensor = 1.0,
-    base: float | None = None,
-    where: Tensor | None = None,
-    keepdims: bool = False,
-) -> Tensor:
+@takes(SumKeywords, DEFAULTS)
+def kl_divergence(z_p: Tensor, z_q: Tensor, /, **options: Unpack[SumKeywords]) -> Tensor:
     r"""Return the divergence between two softmaxes of rows that are spread over the processes of a group.
 
     .. math:: D = \sum_i p_i (\log p_i - \log q_i)
@@ -276,8 +251,7 @@ def kl_divergence(
     tensor(0.)
     >>> dist.destroy_process_group()
     """
-    options = {"axis": axis, "temperature": temperature, "base": base, "where": where}
-    return spread(group, _divergence, z_p, z_q, keepdims=keepdims, **options)
+    return spread(_divergence, z_p, z_q, **options)
 
 
 @functools.wraps(whole_kl_divergence)
@@ -337,7 +311,7 @@ def cross_entropy(z: Tensor, /, target: Tensor, *, group: Group = None, **option
     tensor(0.6931)
     >>> dist.destroy_process_group()
     """
-    return spread(group, whole_cross_entropy, z, target, **options)
+    return spread(whole_cross_entropy, z, target, group=group, **options)
 
 
 @public
@@ -397,4 +371,4 @@ def linear_cross_entropy(
     tensor(0.0034)
     >>> dist.destroy_process_group()
     """
-    return spread(group, whole_linear_cross_entropy, h, w, target, bias=bias, **options)
+    return spread(whole_linear_cross_entropy, h, w, target, group=group, bias=bias, **options)

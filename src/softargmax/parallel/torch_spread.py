@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def spread(
-    group: ProcessGroup | DeviceMesh | None, function: Callable[..., Any], *arguments: Any, **options: Any
+    function: Callable[..., Any], *arguments: Any, group: ProcessGroup | DeviceMesh | None = None, **options: Any
 ) -> Tensor:
     """Call a public function. Each process passes its part of every row.
 

@@ -49,7 +49,7 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
     if scores.dimension is None:
         found = function(*by_position, **local)
     else:
-        found = spread(scores.mesh.get_group(scores.dimension), function, *by_position, **local)
+        found = spread(function, *by_position, group=scores.mesh.get_group(scores.dimension), **local)
     return scores.result(found, like_z=name in LIKE_Z)
 
 
@@ -71,14 +71,13 @@ class _Scores(NamedTuple):
         axis = given["axis"]
         if not isinstance(axis, int) or not -z.ndim <= axis < z.ndim:
             raise ValueError(f"axis: expected an integer from {-z.ndim} to {z.ndim - 1}, got {axis!r}")
-        others = [(name, given[name], z.ndim) for name in ("temperature", "z_q") if hasattr(given.get(name), "shape")]
-        for name, x, ndim in others:
-            if (
-                (name == "z_q" and x.shape != z.shape)
-                or x.ndim > ndim
-                or (name == "temperature" and ndim == x.ndim == 1)
-            ):
-                raise ValueError(f"{name}: with DTensors, expected a shape that adds no axes to {tuple(z.shape)}")
+        wrong = f"with DTensors, expected a shape that adds no axes to {tuple(z.shape)}"
+        z_q, temperature = given.get("z_q", z), given.get("temperature")
+        if hasattr(z_q, "shape") and z_q.shape != z.shape:
+            raise ValueError(f"z_q: {wrong}")
+        ndim = getattr(temperature, "ndim", 0)
+        if ndim > z.ndim or ndim == z.ndim == 1:
+            raise ValueError(f"temperature: {wrong}")
         return cls(z.device_mesh, _whole(z), z.shape, z.stride(), axis % z.ndim)
 
     @classmethod
