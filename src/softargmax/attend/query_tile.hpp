@@ -51,14 +51,14 @@ template <class T> void write(const Operand& x, std::int64_t at, std::int64_t co
             for (std::int64_t j = 0; j < count; ++j) base[at + j * x.col[0]] = convert<S>(from[j]);
     });
 }
-template <class T> bool all_finite(const T* x, std::int64_t n) {
+template <class T> SOFTARGMAX_CALLED bool all_finite(const T* x, std::int64_t n) {
     // Count in integers of T's size: compilers vectorize this loop, but not a loop with a bool.
     std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t> others = 0;
     for (std::int64_t i = 0; i < n; ++i) others += std::fabs(x[i]) < std::numeric_limits<T>::infinity() ? 0 : 1;
     return others == 0;
 }
 // Replaces nonfinite numbers by 0. Otherwise their product with p = 0 would be NaN.
-template <class T> void make_finite(T* x, std::int64_t n) {
+template <class T> SOFTARGMAX_CALLED void make_finite(T* x, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) x[i] = std::fabs(x[i]) < std::numeric_limits<T>::infinity() ? x[i] : T{0};
 }
 

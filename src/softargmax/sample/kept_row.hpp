@@ -101,6 +101,12 @@ template <class T> SOFTARGMAX_INLINE Look<T> look(const T* z, std::int64_t n) {
     return {max_of(max(max(top[0], top[1]), max(top[2], top[3]))), nans.total() > 0};
 }
 
+// Writes 0 in the places of the infinite scores, and -inf elsewhere.
+template <class T> SOFTARGMAX_CALLED void mark_infinities(const T* z, std::int64_t n, T* marked) {
+    constexpr T inf = std::numeric_limits<T>::infinity();
+    for (std::int64_t i = 0; i < n; ++i) marked[i] = z[i] == inf ? T{0} : -inf;
+}
+
 template <class T> struct Row {
     using Block = Group<T, 1>;
     Block& group;
@@ -172,10 +178,8 @@ template <class T> struct Row {
     std::int64_t loaded_ = -1;
 
     const T* infinities(std::int64_t block) {
-        constexpr T inf = std::numeric_limits<T>::infinity();
         T* marked = scratch(kTerms).template get<T>(kBlock);
-        const std::int64_t n = group.end(block) - group.begin(block);
-        for (std::int64_t i = 0; i < n; ++i) marked[i] = group.scores[i] == inf ? T{0} : -inf;
+        mark_infinities(group.scores, group.end(block) - group.begin(block), marked);
         return marked;
     }
     void put_distances(const Piece<T>& piece, std::int64_t from, std::int64_t n, double* x) const {

@@ -81,6 +81,9 @@ template <class A, class T> struct FrameOf {
     }
 };
 
+template <class T> SOFTARGMAX_CALLED void mask_out(const T* mask, std::int64_t n, T* tile) {
+    for (std::int64_t i = 0; i < n; ++i) tile[i] = mask[i] != 0 ? tile[i] : -std::numeric_limits<T>::infinity();
+}
 // A group of rows processed by one thread, one block at a time.
 template <class A, class T, int Size> struct GroupOf {
     static constexpr int kSize = Size;
@@ -140,9 +143,6 @@ template <class A, class T, int Size> struct GroupOf {
         block = tile;
         return tile;
     }
-    static void mask_out(const T* mask, std::int64_t from, std::int64_t to, T* tile) {
-        for (std::int64_t i = from; i < to; ++i) tile[i] = mask[i] != 0 ? tile[i] : -std::numeric_limits<T>::infinity();
-    }
     // Converts the scores to the form that the formulas need: beta > 0, and -inf outside the support.
     void transform(std::int64_t b, std::int64_t e) {
         T* tile = own(scores, e - b, kScores);
@@ -159,7 +159,7 @@ template <class A, class T, int Size> struct GroupOf {
                 if (weights || scale[g].flat)
                     for (std::int64_t i = from; i < to; ++i)
                         if (!mask || mask[i] != 0) weigh(x[i], weights ? weights[i] : T{1}, scale[g], mean[g]);
-                if (mask) mask_out(mask, from, to, x);
+                if (mask) mask_out(mask + from, to - from, x + from);
             }
         }
     }

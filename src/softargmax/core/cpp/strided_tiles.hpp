@@ -108,7 +108,7 @@ template <class T, class S> SOFTARGMAX_INLINE T convert(S x) {
 }
 // Converts n contiguous numbers. Without the intrinsics, GCC 12 would convert one float16 number per instruction, and
 // the conversion would take half of the time of a softmax.
-template <class S, class T> SOFTARGMAX_INLINE void convert(const S* from, std::int64_t n, T* to) {
+template <class S, class T> SOFTARGMAX_INLINE void convert_inline(const S* from, std::int64_t n, T* to) {
     std::int64_t i = 0;
 #if defined(__F16C__) && defined(__AVX2__)
     if constexpr (std::is_same_v<S, _Float16> && std::is_same_v<T, float>)
@@ -120,6 +120,14 @@ template <class S, class T> SOFTARGMAX_INLINE void convert(const S* from, std::i
                              _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 #endif
     for (; i < n; ++i) to[i] = convert<T>(from[i]);
+}
+template <class S, class T> SOFTARGMAX_CALLED void convert_called(const S* from, std::int64_t n, T* to) {
+    convert_inline(from, n, to);
+}
+// Inlined only where n is a constant. Inlining all of its 276 uses would make the module 0.13 MB larger.
+template <class S, class T> SOFTARGMAX_INLINE void convert(const S* from, std::int64_t n, T* to) {
+    if (__builtin_constant_p(n)) convert_inline(from, n, to);
+    else convert_called(from, n, to);
 }
 // `convert` for results larger than the caches. The results are written past the caches, one cache line at a time.
 template <class S, class T> SOFTARGMAX_INLINE void convert_past_caches(const S* from, std::int64_t n, T* to) {
