@@ -190,9 +190,9 @@ template <class V> struct Zero {
 template <class A, int Rows = kTileRows, class T, class Put, class Start = Zero<Pack<T>>>
 void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put,
                  const Start& start = {}) {
-    constexpr int step = kTileRows / 3;
-    if constexpr (Rows > step)
-        if (rows <= Rows - step) return lowest_tile<A, Rows - step>(rows, a, b, pitch, depth, put, start);
+    constexpr int step = kTileRows / 3, fewer = Rows > step ? Rows - step : step / 2;
+    if constexpr (Rows > fewer)
+        if (rows <= fewer) return lowest_tile<A, fewer>(rows, a, b, pitch, depth, put, start);
     tile<A, Rows>(a, b, pitch, depth, put, start);
 }
 
@@ -333,7 +333,8 @@ SOFTARGMAX_CALLED void multiply_by_columns(const T* a, Matrix<T> b, const Depth&
 // The same for at most kMostByColumns rows.
 template <class T, class Put>
 void multiply_by_columns(std::int64_t rows, const T* a, Matrix<T> b, const Depth& depth, const Put& put) {
-    if (rows <= 4) multiply_by_columns<4>(a, b, depth, put);
+    if (rows <= 2) multiply_by_columns<2>(a, b, depth, put);
+    else if (rows <= 4) multiply_by_columns<4>(a, b, depth, put);
     else multiply_by_columns<kMostByColumns>(a, b, depth, put);
 }
 
