@@ -33,7 +33,7 @@ class SchemaSlots:
     - `flatten(record)` returns the slots, `unflatten(*slots)` the record.
     - `stage(record)` tells how an eager call runs: AT_ONCE, RECORDED or ELSEWHERE.
     - `save` saves the arrays that the rules read, and only the shape and dtype of other arrays. It takes slots.
-    - `save_record` does the same for a record.
+    - `save_record` does the same for a record. `save_gradients` also keeps the gradients that the kernel has written.
     - `of_varying(record)` returns the arrays that may have a gradient.
     - `restore` returns (record, results, arrays that may have a gradient).
     """
@@ -61,7 +61,7 @@ class SchemaSlots:
     def _generate_stage(self) -> None:
         operation, unpacked = self._operation, f"{self._operation.tree.target}= _i"
         tests: list[str] = []
-        derived: list[str] = []
+        self._derived: dict[str, str] = {}  # for each argument: the condition that it needs a gradient
         for leaf in operation.leaves:
             absent = [f"{leaf.name} is None"] * leaf.optional
             absent += [leaf.kind.number.format(leaf.name)] * bool(leaf.kind.number)
@@ -69,9 +69,9 @@ class SchemaSlots:
             if arrays:
                 tests.append(f"({' or '.join((*absent, ' and '.join(map(PLAIN_TENSOR.format, arrays))))})")
                 tracked = f"({' or '.join(f'{array}.requires_grad' for array in arrays)})"
-                derived.append(" and ".join((*(f"not ({one})" for one in absent), tracked)))
+                self._derived[leaf.name] = " and ".join((*(f"not ({one})" for one in absent), tracked))
         plain = " and ".join((*tests, EAGER)) if "cpu" in operation.kernels else "False"
-        recorded = f"_grad() and ({' or '.join(derived)})" if operation.differentiable else "False"
+        recorded = f"_grad() and ({' or '.join(self._derived.values())})" if operation.differentiable else "False"
         lines = [unpacked, f"if not ({plain}): return _ELSEWHERE", f"return _RECORDED if {recorded} else _AT_ONCE"]
         stages = {"_ELSEWHERE": ELSEWHERE, "_RECORDED": RECORDED, "_AT_ONCE": AT_ONCE}
         self.stage = generated("_i", lines, **READY_NAMES, **stages)
@@ -100,7 +100,10 @@ class SchemaSlots:
             for leaf in operation.leaves
             if leaf.kind.flatten != "{0}"
         ]
-        self.save_record = generated("_ctx, _i, _output", [f"{operation.tree.target}= _i", *unpack, *keep], **names)
+        record = [f"{operation.tree.target}= _i", *unpack]
+        self.save_record = generated("_ctx, _i, _output", [*record, *keep], **names)
+        keep[2:2] = self._gradient_lines()
+        self.save_gradients = generated("_ctx, _i, _output", [*record, *keep], **names)
         again = [f"{', '.join(saved)}, = _kept"] * bool(saved) + [f"{numbers}= _numbers"] * bool(numbers)
         again += [f"if {name} is None: {name} = _likes[{place}]" if dynamic else f"{name} = _likes[{place}]"
                   for place, name in enumerate(others)]  # fmt: skip
@@ -108,4 +111,19 @@ class SchemaSlots:
         self.restore = generated(
             "_kept, _numbers, _likes", [*again, f"return {packed}, _Results({results}), ({slots})"], **names
         )
-        self.of_varying = generated("_i", [f"{operation.tree.target}= _i", *unpack, f"return ({slots})"], **names)
+        self.of_varying = generated("_i", [*record, f"return ({slots})"], **names)
+
+    def _gradient_lines(self) -> list[str]:
+        """Lines that keep the results that are gradients, and remove them from the results.
+
+        `_ctx.complete` is True if there is a gradient for every argument that needs one.
+        """
+        written, needs = self._operation.forward_gradients, self._derived
+        lines = [
+            f"if not ({needs[name]} and {field}.shape == {name}.shape): {field} = None"
+            for name, field in written.items()
+        ]
+        gradients = "".join(f"{written.get(name)}, " for name in self.varying)
+        missing = [f"{needs[name]} and {written.get(name)} is None" for name in self.varying]
+        lines += [f"_ctx.forward_gradients = ({gradients})", f"_ctx.complete = not ({' or '.join(missing) or False})"]
+        return [*lines, *(f"{field} = None" for field in written.values())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from softargmax.core.arrays import as_number, differentiated, namespace, trained
+from softargmax.core.arrays import as_number, differentiated, namespace
 from softargmax.core.dispatch import is_native
 from softargmax.core.types import Array, Numbers, Target, Vectors
 from softargmax.loss import linear_operations as operations
@@ -18,6 +18,7 @@ from softargmax.loss.linear_inputs import (
     layer_of,
     negligible_probability,
     sums_of,
+    trained_letters,
     widest_dtype,
 )
 from softargmax.loss.linear_operations import gradient_letters
@@ -98,12 +99,11 @@ def linear_cross_entropy(
     >>> float(softargmax.linear_cross_entropy(h, w, [2]))  # the scores are 1, 2, 8
     0.003384...
     """
-    common = common_layer(h, w, bias, target, options) if exact is False else None
-    layer, i = common or record(h, w, bias, target, options, exact=exact, checked_by_kernel=True)
+    if exact is False and (common := common_layer(h, w, bias, target, options)):
+        return as_number(operations.linear_cross_entropy.first(common))
+    layer, i = record(h, w, bias, target, options, exact=exact, checked_by_kernel=True)
     if not i.kept:
-        i = i._replace(
-            forms=gradient_letters([name for name, x in zip(Layer._fields, i.layer, strict=True) if trained(x)])
-        )
+        i = i._replace(forms=trained_letters(i.layer))
     return as_number(like_rows(operations.linear_cross_entropy.first(i), layer, i.kept))
 
 
