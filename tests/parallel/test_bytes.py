@@ -69,3 +69,20 @@ def test_bytes_per_row_and_block(
 def test_one_process_sends_nothing_else(workers: Workers) -> None:
     ((forward, _, blocks),) = workers.run(1, sent, "softmax", {}, "even")
     assert (forward, blocks) == (HEADER + 6 * 3 * 32, 3)
+
+
+def sent_for_draws(group: Any) -> int:
+    from softargmax.core import torch_processes
+
+    lengths: list[int] = []
+    original = torch_processes.gathered
+    torch_processes.gathered = lambda group, mine, every: lengths.append(max(every)) or original(group, mine, every)
+    try:
+        softargmax.parallel.categorical(torch.zeros(6, 5000), num_samples=7, seed=0, group=group)
+    finally:
+        torch_processes.gathered = original
+    return sum(lengths)
+
+
+def test_bytes_per_draw(workers: Workers) -> None:
+    assert workers.run(2, sent_for_draws) == [6 * 7 * 32] * 2
