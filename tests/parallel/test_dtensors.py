@@ -135,7 +135,7 @@ def refused(group: Any, name: str, placement: int, options: dict[str, Any]) -> N
     ("name", "placement", "options", "message"),
     [
         ("sparsemax", 1, {}, "DTensors are supported by softmax, log_softmax, logsumexp, entropy,"),
-        ("cross_entropy", 0, {}, "reduction: rows are sharded, too; pass reduction='none'"),
+        ("cross_entropy", 0, {"reduction": "max"}, "reduction: expected"),
         ("softmax", 1, {"axis": 5}, "axis: expected an integer from -2 to 1, got 5"),
         ("softmax", 1, {"axis": None}, "axis: expected an integer from -2 to 1, got None"),
     ],
