@@ -33,7 +33,10 @@ OF_LAYERS = ("linear_cross_entropy",)
 """Functions of a layer (h, w, bias). Classes are spread if w is sharded along its first axis."""
 
 
-SPREAD: dict[str, Callable[..., Any]] = {"cross_entropy_terms": cross_entropy_terms, "selected_log_softmax": selected_log_softmax}
+SPREAD: dict[str, Callable[..., Any]] = {
+    "cross_entropy_terms": cross_entropy_terms,
+    "selected_log_softmax": selected_log_softmax,
+}
 """Functions for parts of rows that compute more than one operation."""
 
 
