@@ -49,8 +49,8 @@ template <class T> class Draws {
         return why;
     }
 
-    // Makes `count` draws in one pass over the row. In each block, distances are from the maximum of that block. Returns
-    // true if the row contains a NaN.
+    // Makes `count` draws in one pass over the row. In each block, distances are from the maximum of that block.
+    // Returns true if the row contains a NaN.
     bool nan_or_best(std::int64_t first, std::int64_t count, Best* best) {
         row_.infinite = false;
         for (std::int64_t b = 0; b < row_.group.blocks(); ++b) {
@@ -165,8 +165,8 @@ template <class T> class Draws {
             return kFine;
         });
     }
-    // Makes the draws of the row from those of the processes, from left to right. `step` is the number of all draws of a
-    // process.
+    // Makes the draws of the row from those of the processes, from left to right. `step` is the number of all draws of
+    // a process.
     Status of_parts(const Part* parts, std::int64_t step) {
         for (std::int64_t i = 0; i < args_.draws; ++i) {
             Part found;
@@ -188,15 +188,15 @@ template <class T> class Draws {
     }
 };
 
-// Makes all draws of all rows. Each process draws from its part of a row. The best of these draws is the one of the row.
+// Makes all draws of all rows. Each process draws from its part of a row. The best of these draws is the one of the
+// row.
 template <class T> void draw_over_processes(const Args& args) {
     const Shards& shards = args.shards;
     const std::int64_t count = args.rows.total * args.draws;
     std::vector<Part> mine(static_cast<std::size_t>(count)), all(static_cast<std::size_t>(count * shards.count));
     const Frame<T> frame(args, 1);
-    each_group<Group<T, 1>>(frame, [&](Group<T, 1>& group) {
-        Draws<T>(group).of_part(mine.data() + group.first * args.draws);
-    });
+    each_group<Group<T, 1>>(
+        frame, [&](Group<T, 1>& group) { Draws<T>(group).of_part(mine.data() + group.first * args.draws); });
     shards.gather(shards, mine.data(), 0, count * static_cast<std::int64_t>(sizeof(Part)), all.data());
     each_group<Group<T, 1>>(frame, [&](Group<T, 1>& group) {
         args.status[group.first] = Draws<T>(group).of_parts(all.data() + group.first * args.draws, count);
