@@ -127,7 +127,8 @@ def cross_entropy_terms(z: Tensor, /, target: Tensor, *, group: Group = None, **
         classes = isinstance(target, torch.Tensor) and not target.is_floating_point()
         if reduction != "mean" or not classes or options.get("weight") is None:
             return whole_cross_entropy_terms(z, target, **options)
-        rows = whole_cross_entropy_terms(z, target, **{**options, "reduction": "none", "dtype": torch.float64})
+        of_rows: dict[str, Any] = {**options, "reduction": "none", "dtype": torch.float64}
+        rows = whole_cross_entropy_terms(z, target, **of_rows)
         ignore_index, to = options.get("ignore_index", IGNORE), dtype_of_rows(dtype, z)
         ones = row_weights(target, ignore_index)
         weights = _weights_of_rows(call, target, torch.as_tensor(options["weight"]), ignore_index)
