@@ -81,5 +81,6 @@ def compare(
 def same(found: Tensor, expected: Tensor) -> None:
     """Assert that two tensors have the same bits. All NaN are the same."""
     assert found.dtype == expected.dtype
-    wide = [x.detach().to(torch.float64).numpy() for x in (found, expected)]
-    np.testing.assert_array_equal(*wide)
+    one, other = (x.detach().to(torch.float64).numpy() for x in (found, expected))
+    np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(np.signbit(one) & ~np.isnan(one), np.signbit(other) & ~np.isnan(other))

@@ -132,3 +132,50 @@ def single_row(group: Any) -> None:
 def test_a_single_row(workers: Workers) -> None:
     for world in (2, 3):
         workers.run(world, single_row)
+
+
+def zeros_of_both_signs(group: Any) -> None:
+    """Scores of -0.0 and 0.0, which are equal, and of which logsumexp and the soft-cap keep the sign."""
+    from tests.parallel.cases import cuts, part
+
+    z = torch.zeros(2, COLUMNS)
+    z[:, ::3] = -0.0
+    z[1] = -0.0
+    for kind in CUTS:
+        mine = part(group, z, cuts(kind, group.size()))
+        for name in ("softmax", "log_softmax", "logsumexp", "entropy"):
+            whole = getattr(softargmax, name)(z)
+            same(
+                getattr(softargmax.parallel, name)(mine, group=group),
+                part(group, whole, cuts(kind, group.size())) if "softmax" in name else whole,
+            )
+    single = torch.full((1, 1), -0.0)
+    last = group.rank() == group.size() - 1
+    same(softargmax.parallel.logsumexp(single[:, : int(last)], group=group), softargmax.logsumexp(single))
+    same(softargmax.parallel.entropy(single[:, : int(last)], group=group), softargmax.entropy(single))
+
+
+def test_zeros_of_both_signs(workers: Workers) -> None:
+    for world in WORLDS:
+        workers.run(world, zeros_of_both_signs)
+
+
+def no_rows(group: Any) -> None:
+    """Arrays without rows: results have no rows either, means and their gradients are 0."""
+    z, target = torch.zeros(0, 5, requires_grad=True), torch.zeros(0, dtype=torch.int64)
+    for name in ("softmax", "log_softmax", "logsumexp", "entropy"):
+        found = getattr(softargmax.parallel, name)(z, group=group)
+        assert found.shape == getattr(softargmax, name)(z).shape
+        found.sum().backward()
+    for name in ("cross_entropy", "cross_entropy_terms"):
+        found = getattr(softargmax.parallel, name)(z, target, group=group)
+        whole = getattr(softargmax, name)(z, target)
+        for one, other in zip(*((x if isinstance(x, tuple) else (x,)) for x in (found, whole)), strict=True):
+            same(one, other)
+    assert softargmax.parallel.selected_log_softmax(z, target, group=group).shape == (0,)
+    assert softargmax.parallel.categorical(z, seed=0, group=group).shape == (0,)
+
+
+def test_no_rows(workers: Workers) -> None:
+    for world in (1, 3):
+        workers.run(world, no_rows)

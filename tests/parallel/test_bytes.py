@@ -13,6 +13,8 @@ from tests.parallel.workers import Workers
 import softargmax
 
 HEADER = 25
+CALLS = {"cross_entropy": 1, "selected_log_softmax": 1, "cross_entropy_terms": 3}
+"""The functions that take classes, and how often they compare arguments."""
 TARGET = torch.tensor([17, 4096, 8191, 0, 9000, -100])
 
 
@@ -32,10 +34,10 @@ def sent(group: Any, name: str, options: dict[str, Any], kind: str) -> tuple[int
     z = scores()[:, bounds[rank] : bounds[rank + 1]].requires_grad_()
     torch_processes.gathered = torch_agreement.gathered = gathered
     try:
-        target = [TARGET] if name == "cross_entropy" else []
+        target = [TARGET] if name in CALLS else []
         found = getattr(softargmax.parallel, name)(z, *target, group=group, **options)
         forward = sum(lengths)
-        found.sum().backward()
+        sum(x.sum() for x in (found if isinstance(found, tuple) else [found])).backward()
     finally:
         torch_processes.gathered = torch_agreement.gathered = original
     most = max(-(-(stop - start) // 4096) for start, stop in itertools.pairwise(bounds))
@@ -51,6 +53,8 @@ def sent(group: Any, name: str, options: dict[str, Any], kind: str) -> tuple[int
         ("entropy", {}, 64, 72),
         ("cross_entropy", {}, 40, 0),
         ("cross_entropy", {"label_smoothing": 0.1}, 128, 88),
+        ("cross_entropy_terms", {}, 136, 104),
+        ("selected_log_softmax", {}, 40, 0),
     ],
 )
 def test_bytes_per_row_and_block(
@@ -58,10 +62,27 @@ def test_bytes_per_row_and_block(
 ) -> None:
     for world in (2, 3):
         for first, second, blocks in workers.run(world, sent, name, options, "blocks"):
-            assert first == HEADER + 6 * blocks * forward
+            assert first == HEADER * CALLS.get(name, 1) + 6 * blocks * forward
             assert second == 6 * blocks * backward
 
 
 def test_one_process_sends_nothing_else(workers: Workers) -> None:
     ((forward, _, blocks),) = workers.run(1, sent, "softmax", {}, "even")
     assert (forward, blocks) == (HEADER + 6 * 3 * 32, 3)
+
+
+def sent_for_draws(group: Any) -> int:
+    from softargmax.core import torch_processes
+
+    lengths: list[int] = []
+    original = torch_processes.gathered
+    torch_processes.gathered = lambda group, mine, every: lengths.append(max(every)) or original(group, mine, every)
+    try:
+        softargmax.parallel.categorical(torch.zeros(6, 5000), num_samples=7, seed=0, group=group)
+    finally:
+        torch_processes.gathered = original
+    return sum(lengths)
+
+
+def test_bytes_per_draw(workers: Workers) -> None:
+    assert workers.run(2, sent_for_draws) == [6 * 7 * 32] * 2

@@ -55,6 +55,42 @@ def test_losses(workers: Workers, shape: tuple[int, ...], placements: tuple[str,
     workers.run(4, on_mesh, "cross_entropy", shape, placements, options)
 
 
+def with_options(group: Any, name: str, placement: int, options: dict[str, Any]) -> None:
+    """Scores of three axes. Masks are tensors, and DTensors that are laid out in another way."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (4,))
+    z = torch.randn(3, 4200, 5, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    mask = torch.rand(3, 4200, 5, generator=torch.Generator().manual_seed(3)) < 0.8
+    target = [torch.arange(15).reshape(3, 5) * 280] if name == "cross_entropy" else []
+    whole = getattr(softargmax, name)(z, *target, axis=1, where=mask, **options)
+    (expected,) = torch.autograd.grad(whole.square().sum(), z)
+    for where in (mask, distribute_tensor(mask, mesh, [Replicate()]), distribute_tensor(mask, mesh, [Shard(0)])):
+        spread = distribute_tensor(z.detach(), mesh, [Shard(placement)]).requires_grad_()
+        found = getattr(softargmax, name)(spread, *target, axis=1, where=where, **options)
+        assert found.shape == whole.shape
+        same(found.full_tensor(), whole)
+        (got,) = torch.autograd.grad(found.square().sum(), spread)
+        same(got.full_tensor(), expected)
+
+
+@pytest.mark.parametrize("placement", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("softmax", {}),
+        ("log_softmax", {}),
+        ("logsumexp", {"keepdims": True}),
+        ("entropy", {"keepdims": True}),
+        ("cross_entropy", {"reduction": "none"}),
+        ("cross_entropy", {}),
+    ],
+)
+def test_axis_mask_and_keepdims(workers: Workers, name: str, options: dict[str, Any], placement: int) -> None:
+    workers.run(4, with_options, name, placement, options)
+
+
 def test_the_mean_over_rows_that_are_whole_in_all_processes(workers: Workers) -> None:
     workers.run(4, on_mesh, "cross_entropy", (4,), ("1",), {})
 
@@ -135,7 +171,7 @@ def refused(group: Any, name: str, placement: int, options: dict[str, Any]) -> N
     ("name", "placement", "options", "message"),
     [
         ("sparsemax", 1, {}, "DTensors are supported by softmax, log_softmax, logsumexp, entropy,"),
-        ("cross_entropy", 0, {}, "reduction: rows are sharded, too; pass reduction='none'"),
+        ("cross_entropy", 0, {"reduction": "max"}, "reduction: expected"),
         ("softmax", 1, {"axis": 5}, "axis: expected an integer from -2 to 1, got 5"),
         ("softmax", 1, {"axis": None}, "axis: expected an integer from -2 to 1, got None"),
     ],

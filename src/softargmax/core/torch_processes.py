@@ -75,11 +75,11 @@ def gathered(group: ProcessGroup, mine: bytes, lengths: Sequence[int]) -> list[b
     if longest == 0:
         return [b""] * len(lengths)
     # All messages are padded to one length: gloo ends the process if lengths differ.
-    received = _of_all(group, _tensor(mine.ljust(longest, b"\0")))
+    received = of_all(group, _tensor(mine.ljust(longest, b"\0")))
     return [x[:n].numpy().tobytes() for x, n in zip(received, lengths, strict=True)]
 
 
-def _of_all(group: ProcessGroup, x: Tensor) -> list[Tensor]:
+def of_all(group: ProcessGroup, x: Tensor) -> list[Tensor]:
     """x of every process of a group."""
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(group.size())]
     with answering(group):
@@ -121,7 +121,7 @@ def largest(x: Tensor, axes: SpreadAxes) -> Tensor:
 
 def _parts(x: Tensor, axes: SpreadAxes) -> list[Tensor]:
     """x of every process that has the rows."""
-    return _of_all(processes_of(axes.spread).group, x)
+    return of_all(processes_of(axes.spread).group, x)
 
 
 class _Total(torch.autograd.Function):

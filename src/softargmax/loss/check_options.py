@@ -13,7 +13,7 @@ from softargmax.core import check, signature
 from softargmax.core._native import plain_classes
 from softargmax.core.arrays import namespace, one_axis, row_dtype
 from softargmax.core.check import between, integer, one_of
-from softargmax.core.dispatch import requested
+from softargmax.core.dispatch import PROCESSES, requested
 from softargmax.core.scale import UNIT
 from softargmax.core.targets import IGNORE, REDUCTIONS, class_weights, kept_of, target_of
 from softargmax.core.types import DType, Mask, Numbers, PerRow
@@ -116,9 +116,10 @@ def checked_options(
     """Check the target and the options for scores z, or for scores of the given shape that are computed from z.
 
     If `name` is "index", probabilities are not allowed as target. If `look` is False, the class values are not checked,
-    because the kernel checks them.
+    because the kernel checks them. In a process with a part of the classes, the kernel always does.
     """
     options = {**_ALL_DEFAULTS, **keywords}
+    look = look and requested() != PROCESSES
     shape = tuple(z.shape) if shape is None else shape
     if not shape:
         raise ValueError("z: expected at least one axis, for the classes, got a 0-d array")

@@ -20,22 +20,30 @@ from softargmax.core.extras import require
 
 require("softargmax.parallel needs", "torch", torch="torch")
 
-from softargmax.parallel.torch_functions import (  # noqa: E402 the error above comes first
-    cross_entropy,
+from softargmax.parallel.torch_draws import categorical  # noqa: E402 the error above comes first
+from softargmax.parallel.torch_functions import (  # noqa: E402
     entropy,
     kl_divergence,
-    linear_cross_entropy,
     log_softmax,
     logsumexp,
     softmax,
 )
+from softargmax.parallel.torch_losses import (  # noqa: E402
+    cross_entropy,
+    cross_entropy_terms,
+    linear_cross_entropy,
+    selected_log_softmax,
+)
 
 __all__ = [
+    "categorical",
     "cross_entropy",
+    "cross_entropy_terms",
     "entropy",
     "kl_divergence",
     "linear_cross_entropy",
     "log_softmax",
     "logsumexp",
+    "selected_log_softmax",
     "softmax",
 ]

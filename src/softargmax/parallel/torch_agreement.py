@@ -91,7 +91,7 @@ def facts_of(operation: Any, slots: list[Any], axes: Mapping[str, int], function
     columns, named = None, [("function", function)]
     of = operation.torch.slots
     shown = [_SHOWN.get(slot, slot) for slot in of.slots]
-    for place, (name, slot, kind) in enumerate(zip(of.names, shown, of.kinds, strict=True)):
+    for place, (name, slot) in enumerate(zip(of.names, shown, strict=True)):
         x = slots[place]
         if not isinstance(x, Tensor):
             named.append((slot, str(x)))
@@ -106,7 +106,7 @@ def facts_of(operation: Any, slots: list[Any], axes: Mapping[str, int], function
             shape[axes[name]] = columns
             x = slots[place] = torch.broadcast_to(x, shape)
             shape[axes[name]] = "*"
-        elif kind is not ARRAY:  # targets and temperatures; h may be large
+        elif name != "h":  # targets, temperatures and streams; h may be large
             data = x.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
             more = f" with checksum {_digest(data).hex()}{more}"
         named.append((slot, f"{str(x.dtype).removeprefix('torch.')} ({', '.join(map(str, shape))}){more}"))

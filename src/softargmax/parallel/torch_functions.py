@@ -1,4 +1,4 @@
-"""The public functions of parallel: those of normalize and loss, for rows that are spread over processes."""
+"""The public functions of parallel for scores: those of normalize, for rows that are spread over processes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from torch import Tensor  # noqa: TC002
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
-from softargmax.core.signature import public, takes
-from softargmax.loss import cross_entropy as whole_cross_entropy
-from softargmax.loss import linear_cross_entropy as whole_linear_cross_entropy
+from softargmax.core.signature import takes
 from softargmax.normalize import entropy as whole_entropy
 from softargmax.normalize import kl_divergence as whole_kl_divergence
 from softargmax.normalize import log_softmax as whole_log_softmax
@@ -259,116 +257,3 @@ def _divergence(z_p: Any, z_q: Any, **options: Any) -> Any:
     if getattr(z_p, "shape", None) != getattr(z_q, "shape", None):
         raise ValueError("z_q: expected the shape of z_p")
     return whole_kl_divergence(z_p, z_q, **options)
-
-
-@public
-def cross_entropy(z: Tensor, /, target: Tensor, *, group: Group = None, **options: Any) -> Tensor:
-    r"""Return the cross-entropy of scores whose classes are spread over the processes of a group.
-
-    .. math::
-        \ell = -\sum_k m_k \log p_k + c\,\mathrm{lse}^2, \qquad
-        m_k = w_k \left((1 - \epsilon)\,t_k + \frac{\epsilon}{n}\right)
-
-    Parameters
-    ----------
-    z : Tensor, in CPU memory
-        This process's part of the scores, as in `softargmax.parallel.softmax`.
-    target : Tensor
-        The class of each row, from 0 to the number of all classes, equal in all processes. Or this process's part of
-        the probabilities.
-    group : ProcessGroup or DeviceMesh, optional
-        As in `softargmax.parallel.softmax`.
-    **options
-        The options of `softargmax.cross_entropy`. `weight` and `where` are this process's part, all others are equal in
-        all processes. Sums and numbers of classes, as in label smoothing, are those of the whole rows.
-
-    Returns
-    -------
-    Tensor
-        One number, or one per row if `reduction` is "none", in all processes. It has the bits of
-        `softargmax.cross_entropy` of the whole rows.
-
-    Raises
-    ------
-    IndexError
-        If a class is out of range.
-    NotImplementedError, RuntimeError, TypeError, ValueError
-        As in `softargmax.parallel.softmax`.
-
-    Notes
-    -----
-    Gradient: as in `softargmax.cross_entropy`, with the same bits. Every process passes the same incoming gradient.
-
-    References
-    ----------
-    Shoeybi et al. (2019), Megatron-LM, section 3 (parallel cross-entropy). arXiv:1909.08053.
-
-    Examples
-    --------
-    >>> import torch, torch.distributed as dist, softargmax
-    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    >>> softargmax.parallel.cross_entropy(torch.tensor([[0.0, 0.0]]), torch.tensor([1]), label_smoothing=0.1)
-    tensor(0.6931)
-    >>> dist.destroy_process_group()
-    """
-    return spread(whole_cross_entropy, z, target, group=group, **options)
-
-
-@public
-def linear_cross_entropy(
-    h: Tensor, w: Tensor, target: Tensor, *, group: Group = None, bias: Tensor | None = None, **options: Any
-) -> Tensor:
-    r"""Return the cross-entropy of a last layer whose classes are spread over the processes of a group.
-
-    .. math:: z = h W^T + b, \qquad \mathrm{cross\_entropy}(z, y)
-
-    Parameters
-    ----------
-    h : Tensor, in CPU memory
-        Hidden vectors (..., D), equal in all processes.
-    w : Tensor
-        This process's rows of W: output weights of shape (classes here, D). The parts of all processes follow each
-        other in the order of their ranks, and may have any lengths.
-    target : Tensor
-        The class of each row, from 0 to the number of all classes, equal in all processes. Or this process's part of
-        the probabilities.
-    group : ProcessGroup or DeviceMesh, optional
-        As in `softargmax.parallel.softmax`.
-    bias : Tensor, optional
-        This process's part of b.
-    **options
-        The options of `softargmax.linear_cross_entropy`. `weight` and `where` are this process's part, all others are
-        equal in all processes.
-
-    Returns
-    -------
-    Tensor
-        One number, or one per row if `reduction` is "none", in all processes.
-
-    Raises
-    ------
-    IndexError, NotImplementedError, RuntimeError, TypeError, ValueError
-        As in `softargmax.parallel.cross_entropy`.
-
-    Notes
-    -----
-    The loss and the gradients with respect to h, W and b have the bits of `softargmax.linear_cross_entropy` of all
-    classes. No process holds the scores, and none sends them.
-
-    Gradient: the one of h is the sum over all classes, in every process. The processes add to it one after the other,
-    in the order in which one process adds. Each process sends it twice: N D numbers, in the dtype of the sums.
-
-    References
-    ----------
-    Shoeybi et al. (2019), Megatron-LM, section 3 (parallel cross-entropy). arXiv:1909.08053.
-
-    Examples
-    --------
-    >>> import torch, torch.distributed as dist, softargmax
-    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    >>> h, w = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 3.0]])
-    >>> softargmax.parallel.linear_cross_entropy(h, w, torch.tensor([2]))
-    tensor(0.0034)
-    >>> dist.destroy_process_group()
-    """
-    return spread(whole_linear_cross_entropy, h, w, target, group=group, bias=bias, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
+    from softargmax.parallel.layout import Layout
+    from softargmax.parallel.torch_agreement import Facts
+
 
 def spread(
     function: Callable[..., Any], *arguments: Any, group: ProcessGroup | DeviceMesh | None = None, **options: Any
@@ -29,16 +32,7 @@ def spread(
 
     Results that are laid out like the scores are spread like them. All other results are the same in all processes.
     """
-    call = _Call(process_group(group), function.__name__)
-    try:
-        _refuse(function.__name__, (*arguments, *options.values()))
-        with spreading(call.serve):
-            found: Tensor = function(*arguments, **options)
-            return found
-    except Exception as error:
-        if not call.compared:
-            agreed(call.group, error)  # raises the error in all processes
-        raise
+    return cast("Tensor", Call(group, function.__name__).run(function, *arguments, **options))
 
 
 def _refuse(function: str, arguments: Iterable[Any]) -> None:
@@ -62,15 +56,34 @@ def _is_computed(name: str, spec: Any, i: Any) -> bool:
     return not spec.when or name.removeprefix("d") in i.forms
 
 
-class _Call:
-    """A call of a public function: it checks this process's arguments, then computes one operation or several."""
+class Call:
+    """A call of a public function: it checks this process's arguments, then computes one operation or several.
 
-    def __init__(self, group: ProcessGroup, function: str) -> None:
-        self.group, self.function, self.compared = group, function, False
+    `also` names arguments that no operation has, and that must be the same in all processes.
+    """
+
+    def __init__(self, group: ProcessGroup | DeviceMesh | None, function: str, **also: Any) -> None:
+        self.group, self.function, self._compared = process_group(group), function, False
+        self._also = [(name, str(x)) for name, x in also.items()]
+
+    def run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call a function. An error before the processes have compared its next arguments is raised in all of them."""
+        try:
+            _refuse(self.function, (*arguments, *options.values()))
+            with spreading(self.serve):
+                return function(*arguments, **options)
+        except Exception as error:
+            if not self._compared:
+                agreed(self.group, error)
+            raise
+
+    def sizes(self, facts: Facts) -> Layout:
+        """Compare the facts of all processes, and return how many scores per row each has."""
+        self._compared = True
+        return agreed(self.group, facts._replace(named=[*facts.named, *self._also]))
 
     def serve(self, operation: Any, i: Any, first: bool, out: Any) -> Any:
         """Compute an operation whose arguments are this process's part of the rows."""
-        self.compared = False
         if not isinstance(operation.array(i), torch.Tensor):
             name = operation.leaves[0].name
             raise TypeError(f"{name}: expected a torch tensor in CPU memory, got {type(operation.array(i)).__name__}")
@@ -81,14 +94,12 @@ class _Call:
         for name, x in zip(of.names, slots, strict=True):
             if name in _NO_GRADIENT.get(operation.name, ()) and getattr(x, "requires_grad", False):
                 raise NotImplementedError(f"{name}: rows that are spread over processes have no gradient for it")
-        facts = facts_of(operation, slots, axes, self.function)
-        self.compared = True
-        have = agreed(self.group, facts)
+        have = self.sizes(facts_of(operation, slots, axes, self.function))
         want = whole_blocks(have)
         for place, (name, x) in enumerate(zip(of.names, slots, strict=True)):
             if name in axes and x is not None:
                 slots[place] = moved(x, axes[name], self.group, have, want)
-        slots[of.slots.index("spread" if operation.spreads else "axes_spread")] = spread_text(self.group, want)
+        slots[of.slots.index("axes_spread" if "axes_spread" in of.slots else "spread")] = spread_text(self.group, want)
         record = operation.torch.unflatten(*slots)
         with requesting(None):
             found = operation.first(record) if first else operation(record)
@@ -96,4 +107,5 @@ class _Call:
             moved(x, axes[name], self.group, want, have) if name in axes and _is_computed(name, spec, i) else x
             for x, name, spec in zip((found,) if first else found, operation.fields, operation.results, strict=False)
         ]
+        self._compared = False  # a function may compute several operations
         return results[0] if len(results) == 1 else tuple(results)

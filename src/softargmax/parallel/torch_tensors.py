@@ -7,12 +7,17 @@ is not a DTensor counts as replicated.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
+from softargmax.core.check import dtype_of_rows
+from softargmax.core.loss_reduction import equal_row_weights, reduced, row_weights
+from softargmax.loss.results import CrossEntropyTerms
+from softargmax.parallel.torch_losses import cross_entropy_terms, selected_log_softmax
 from softargmax.parallel.torch_spread import spread
 
 if TYPE_CHECKING:
@@ -22,13 +27,20 @@ if TYPE_CHECKING:
 
 LIKE_Z = ("softmax", "log_softmax")
 """Functions whose result is laid out like z."""
-PER_ROW = ("logsumexp", "entropy", "kl_divergence", "cross_entropy")
-"""Functions of z whose result has one number per row, or is one number."""
+PER_ROW = ("logsumexp", "entropy", "kl_divergence", "cross_entropy", "cross_entropy_terms", "selected_log_softmax")
+"""Functions of z whose results have one number per row, or several, or are one number."""
 OF_LAYERS = ("linear_cross_entropy",)
 """Functions of a layer (h, w, bias). Classes are spread if w is sharded along its first axis."""
 
 
-def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> DTensor:
+SPREAD: dict[str, Callable[..., Any]] = {
+    "cross_entropy_terms": cross_entropy_terms,
+    "selected_log_softmax": selected_log_softmax,
+}
+"""Functions for parts of rows that compute more than one operation."""
+
+
+def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
     """Call a public function some of whose arguments are DTensors."""
     name = function.__name__
     if name not in (*LIKE_Z, *PER_ROW, *OF_LAYERS):
@@ -40,17 +52,41 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
     if given.get("out") is not None:
         raise TypeError("out: not supported with DTensors")
     scores = _Scores.of_layer(given["h"], given["w"]) if name in OF_LAYERS else _Scores.of_array(given)
-    if scores.has_other_rows and given.get("reduction", "none") != "none":
-        raise NotImplementedError(
-            "reduction: rows are sharded, too; pass reduction='none', and sum the DTensor of their losses"
-        )
+    if scores.has_other_rows and given.get("reduction") in ("mean", "sum"):
+        rows = call(function, arguments, {**options, "reduction": "none", "dtype": torch.float64})
+        return _reduced(rows, given)
     local = {key: scores.part(key, x) if isinstance(x, torch.Tensor) else x for key, x in given.items()}
     by_position = [local.pop(key) for key, x in bound.signature.parameters.items() if x.kind is not x.KEYWORD_ONLY]
     if scores.dimension is None:
         found = function(*by_position, **local)
     else:
-        found = spread(function, *by_position, group=scores.mesh.get_group(scores.dimension), **local)
+        of_parts = SPREAD.get(name) or functools.partial(spread, function)
+        found = of_parts(*by_position, group=scores.mesh.get_group(scores.dimension), **local)
+    if isinstance(found, CrossEntropyTerms):
+        return CrossEntropyTerms(*(scores.result(x, like_z=False) for x in found))
     return scores.result(found, like_z=name in LIKE_Z)
+
+
+def _reduced(rows: Any, given: Mapping[str, Any]) -> Any:
+    """The sum or mean of the losses of the rows of all processes, in float64. Every process adds all of them, in the
+    order in which one process does.
+    """
+    if isinstance(rows, CrossEntropyTerms):
+        unweighted = {**given, "weight": None}
+        every = zip(rows, (given, unweighted, unweighted, given), strict=True)
+        return CrossEntropyTerms(*(_reduced(x, options) for x, options in every))
+    losses, target, weight = map(_whole_tensor, (rows, given["target"], given["weight"]))
+    of_classes = not torch.is_floating_point(target)
+    counts = row_weights(target, given["ignore_index"], weight) if of_classes else equal_row_weights(losses)
+    found = reduced(losses, counts, torch.float64, kept=0, mean=given["reduction"] == "mean")
+    scores = [x for x in map(given.get, ("z", "h", "w", "bias")) if x is not None]
+    dtype = functools.reduce(torch.promote_types, (x.dtype for x in scores))
+    found = found.to(dtype_of_rows(given["dtype"], torch.empty(0, dtype=dtype)))
+    return DTensor.from_local(found, rows.device_mesh, [Replicate()] * rows.device_mesh.ndim, run_check=False)
+
+
+def _whole_tensor(x: Any) -> Any:
+    return x.full_tensor() if isinstance(x, DTensor) else None if x is None else torch.as_tensor(x)
 
 
 class _Scores(NamedTuple):
@@ -122,8 +158,8 @@ class _Scores(NamedTuple):
         places: list[Placement]
         if name in ("weight", "w", "bias"):
             places = [Shard(0) if k == self.dimension else Replicate() for k in range(self.mesh.ndim)]
-        elif name == "h" or (name == "target" and x.ndim < len(self.shape)):
-            places = self.of_rows(kept=False)
+        elif name in ("h", "index") or (name == "target" and x.ndim < len(self.shape)):
+            places = self.of_rows(kept=name == "index" and x.ndim == len(self.shape))
         else:
             places = [self._beside(one, x) for one in self.placements]
         # The gradient of an array that all rows share is a sum over all rows. A process has the sum over its own.
@@ -157,7 +193,7 @@ class _Scores(NamedTuple):
         if like_z:
             return _of_parts(found, self.mesh, self.placements, self.shape, self.stride)
         kept = found.ndim == len(self.shape)
-        rows = [1 if k == self.axis else n for k, n in enumerate(self.shape) if kept or k != self.axis]
+        rows = [found.shape[k] if k == self.axis else n for k, n in enumerate(self.shape) if kept or k != self.axis]
         if found.ndim == 0 and rows:  # a sum or mean over all rows
             rows = []
             places: list[Placement] = [Replicate()] * self.mesh.ndim

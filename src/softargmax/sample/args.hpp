@@ -9,6 +9,7 @@ namespace softargmax::sample {
 // keep a score, and 0 elsewhere. Without scores, it writes Gumbel noise to `out`, or random words of 64 bits to
 // `words`.
 struct Args : RowArgs {
+    static constexpr bool kSpreads = true;  // for draws with replacement, without filters and log-probabilities
     Operand top_k, top_p, min_p, typical_p, epsilon, eta;  // one per row or one for all; absent: no such filter
     bool joint = false;  // true: each filter sees the whole row; false: only the scores that the previous filters kept
     Operand seed;  // one per row or one for all

@@ -10,11 +10,19 @@ using namespace nb::literals;
 namespace softargmax::sample {
 namespace {
 
+// Runs the kernel. Of rows that are spread over processes, it only makes draws with replacement, without filters.
+void run_here(const Args& args) {
+    const bool filters = args.top_k || args.top_p || args.min_p || args.typical_p || args.epsilon || args.eta;
+    if (args.shards && (!args.index || !args.replace || args.logprob || filters))
+        throw nb::value_error("axes: this operation needs whole rows in one process");
+    run(args);
+}
+
 // Runs the kernel. Returns the first row with an error and its code (kernels.cpp), if there is one.
 std::optional<std::pair<std::int64_t, int>> first_problem(Args& args) {
     std::vector<std::uint8_t> status(static_cast<std::size_t>(args.rows.total));
     args.status = status.data();
-    run(args);
+    run_here(args);
     for (std::size_t row = 0; row < status.size(); ++row)
         if (status[row]) return std::make_pair(static_cast<std::int64_t>(row), int{status[row]});
     return std::nullopt;
@@ -97,7 +105,7 @@ void bind(nb::module_& module) {
         "its error code, or None",
         first_problem, [](Args&) {}, z, where, pair, top_k, top_p, min_p, typical_p, epsilon, eta, joint, along,
         mask_result("kept", &Args::out));
-    softargmax::bind<Args>(module, "gumbel", "Write Gumbel noise to g, with one stream per row", run,
+    softargmax::bind<Args>(module, "gumbel", "Write Gumbel noise to g, with one stream per row", run_here,
                            [](Args& args) { args.draws = 0; }, result("g", &Args::out), seed, stream, along);
     module.def("random_words", &random_words, "out"_a, "seed"_a, "stream"_a, "draw"_a, "first"_a,
                "Write the 64 random bits of each column to out, beginning with column `first`");

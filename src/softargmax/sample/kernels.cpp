@@ -17,11 +17,17 @@ Philox words_of(const Args& args, std::int64_t row, std::int64_t draw) {
     return {static_cast<std::uint64_t>(seed), static_cast<std::uint64_t>(stream), static_cast<std::uint32_t>(draw)};
 }
 
+// A draw from the part of a row that a process has. Its column is the number among the columns of all processes.
+struct Part {
+    Best best;
+    bool nan = false, infinite = false;
+};
+
 template <class T> class Draws {
     static constexpr std::int64_t kTogether = 32;  // draws of a row that share one pass
     const Args& args_;
     Row<T> row_;
-    const std::int64_t at_;
+    const std::int64_t at_, begin_;  // the row, and the number of its first column among those of all processes
     std::int64_t* const index_;
     char* const logprob_;
     Moments p_;
@@ -44,13 +50,13 @@ template <class T> class Draws {
     }
 
     // Makes `count` draws in one pass over the row. In each block, distances are from the maximum of that block.
-    Status at_once(std::int64_t first, std::int64_t count) {
-        Best best[kTogether];
+    // Returns true if the row contains a NaN.
+    bool nan_or_best(std::int64_t first, std::int64_t count, Best* best) {
         row_.infinite = false;
         for (std::int64_t b = 0; b < row_.group.blocks(); ++b) {
             const std::int64_t n = row_.group.end(b) - row_.group.begin(b);
             Look<T> found = look(row_.as_they_are(b), n);
-            if (found.nan) return kNaNs;
+            if (found.nan) return true;
             if (found.top == std::numeric_limits<T>::infinity()) {
                 if (!row_.infinite) std::fill_n(best, count, Best{});
                 row_.infinite = true;
@@ -58,13 +64,25 @@ template <class T> class Draws {
             } else if (row_.infinite || found.top == -std::numeric_limits<T>::infinity()) {
                 continue;
             }
-            const Piece<T> piece{row_.scores(b), nullptr, row_.group.begin(b), n};
+            const Piece<T> piece{row_.scores(b), nullptr, begin_ + row_.group.begin(b), n};
             for (std::int64_t i = 0; i < count; ++i)
                 draw(piece, row_.kept, static_cast<double>(found.top), row_.beta, words(first + i), best[i]);
         }
+        return false;
+    }
+    Status at_once(std::int64_t first, std::int64_t count) {
+        Best best[kTogether];
+        if (nan_or_best(first, count, best)) return kNaNs;
         if (best[0].at < 0) return kEmpty;
         for (std::int64_t i = 0; i < count; ++i) put(first + i, 0, best[i].at);
         return kFine;
+    }
+    // Calls draw(first, count) for up to kTogether draws at a time, until a call fails.
+    template <class F> Status together(F draw) const {
+        Status status = kFine;
+        for (std::int64_t first = 0; first < args_.draws && status == kFine; first += kTogether)
+            status = draw(first, std::min(kTogether, args_.draws - first));
+        return status;
     }
 
     void with_replacement() {
@@ -94,6 +112,7 @@ template <class T> class Draws {
         : args_(group.args),
           row_(group),
           at_(group.first),
+          begin_(args_.shards.first()),
           index_(&integer_at(args_.index, args_, at_)),
           logprob_(args_.logprob ? RowOf{args_, at_}.start(args_.logprob) : nullptr) {}
 
@@ -102,9 +121,9 @@ template <class T> class Draws {
         if (row_.length > 0 && !filters.sound()) return fail(kOutOfRange);
         const bool filtered = Filters<T>::any_asked(args_), counts = args_.logprob || !args_.replace;
         if (!filtered && !counts && !row_.frozen()) {
-            for (std::int64_t first = 0; first < args_.draws; first += kTogether)
-                if (const Status status = at_once(first, std::min(kTogether, args_.draws - first))) return fail(status);
-            return kFine;
+            const Status status =
+                together([this](std::int64_t first, std::int64_t count) { return at_once(first, count); });
+            return status == kFine ? kFine : fail(status);
         }
         if (filters.lists_the_top() ? filters.nan_or_top() : row_.nan_or_maximum()) return fail(kNaNs);
         if (row_.m == -kInf) return fail(kEmpty);
@@ -128,7 +147,61 @@ template <class T> class Draws {
         else if (args_.draws > 0) without_replacement();
         return kFine;
     }
+
+    // Writes the draws from this process's part of the row.
+    void of_part(Part* parts) {
+        Best best[kTogether];
+        together([&](std::int64_t first, std::int64_t count) {
+            std::fill_n(best, count, Best{});
+            bool nan;
+            if (row_.frozen()) {
+                nan = row_.nan_or_maximum();
+                const std::int64_t top = nan || row_.m == -kInf ? -1 : row_.first_maximum();
+                std::fill_n(best, count, Best{row_.m, 0, top < 0 ? -1 : begin_ + top});
+            } else {
+                nan = nan_or_best(first, count, best);
+            }
+            for (std::int64_t i = 0; i < count; ++i) parts[first + i] = {best[i], nan, row_.infinite};
+            return kFine;
+        });
+    }
+    // Makes the draws of the row from those of the processes, from left to right. `step` is the number of all draws of
+    // a process.
+    Status of_parts(const Part* parts, std::int64_t step) {
+        for (std::int64_t i = 0; i < args_.draws; ++i) {
+            Part found;
+            for (std::int64_t p = 0; p < args_.shards.count; ++p) take(found, parts[p * step + i]);
+            if (found.nan || found.best.at < 0) return fail(found.nan ? kNaNs : kEmpty);
+            put(i, 0, found.best.at);
+        }
+        return kFine;
+    }
+    void take(Part& found, const Part& next) const {
+        const bool nan = found.nan || next.nan;
+        if (next.infinite > found.infinite) found = next;
+        else if (next.infinite == found.infinite && next.best.at >= 0) {
+            const Best& b = next.best;
+            if (!row_.frozen()) found.best.offer(b.z, b.noise, b.at, row_.beta);
+            else if (found.best.at < 0 || b.z > found.best.z) found.best = b;
+        }
+        found.nan = nan;
+    }
 };
+
+// Makes all draws of all rows. Each process draws from its part of a row. The best of these draws is the one of the
+// row.
+template <class T> void draw_over_processes(const Args& args) {
+    const Shards& shards = args.shards;
+    const std::int64_t count = args.rows.total * args.draws;
+    std::vector<Part> mine(static_cast<std::size_t>(count)), all(static_cast<std::size_t>(count * shards.count));
+    const Frame<T> frame(args, 1);
+    each_group<Group<T, 1>>(
+        frame, [&](Group<T, 1>& group) { Draws<T>(group).of_part(mine.data() + group.first * args.draws); });
+    shards.gather(shards, mine.data(), 0, count * static_cast<std::int64_t>(sizeof(Part)), all.data());
+    each_group<Group<T, 1>>(frame, [&](Group<T, 1>& group) {
+        args.status[group.first] = Draws<T>(group).of_parts(all.data() + group.first * args.draws, count);
+    });
+}
 
 // Writes 1 for kept scores, 0 for others.
 template <class T> Status mark(Group<T, 1>& group) {
@@ -188,6 +261,7 @@ void put_noise(const Args& args) {
 }
 
 template <class T> void run_as(const Args& args) {
+    if (args.shards) return draw_over_processes<T>(args);
     each_group<Group<T, 1>>(Frame<T>(args, 1), [&](Group<T, 1>& group) {
         args.status[group.first] = args.index ? Draws<T>(group).run() : mark(group);
     });

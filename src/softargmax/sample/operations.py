@@ -121,6 +121,7 @@ categorical: Operation[Categorical, Draws] = Operation(
     kernels={"cpu": _native.categorical, "cuda": "softargmax.sample.triton_kernels:categorical"},
     batch=_with_own_streams,
     differentiable=False,
+    spreads={"z": -1, "where": -1},
     refuse=_refuse_draws,
 )
 

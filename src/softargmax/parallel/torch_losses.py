@@ -1,0 +1,254 @@
+"""The public functions of parallel for losses: those of loss, for classes that are spread over processes."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from softargmax.core.check import dtype_of_rows
+from softargmax.core.loss_reduction import reduced, row_weights
+from softargmax.core.signature import public
+from softargmax.core.targets import IGNORE
+from softargmax.core.torch_processes import of_all
+from softargmax.loss import cross_entropy as whole_cross_entropy
+from softargmax.loss import cross_entropy_terms as whole_cross_entropy_terms
+from softargmax.loss import linear_cross_entropy as whole_linear_cross_entropy
+from softargmax.loss import selected_log_softmax as whole_selected_log_softmax
+from softargmax.loss.results import CrossEntropyTerms
+from softargmax.parallel.torch_agreement import Facts
+from softargmax.parallel.torch_spread import Call, spread
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from softargmax.parallel.torch_functions import Group
+
+
+@public
+def cross_entropy(z: Tensor, /, target: Tensor, *, group: Group = None, **options: Any) -> Tensor:
+    r"""Return the cross-entropy of scores whose classes are spread over the processes of a group.
+
+    .. math::
+        \ell = -\sum_k m_k \log p_k + c\,\mathrm{lse}^2, \qquad
+        m_k = w_k \left((1 - \epsilon)\,t_k + \frac{\epsilon}{n}\right)
+
+    Parameters
+    ----------
+    z : Tensor, in CPU memory
+        This process's part of the scores, as in `softargmax.parallel.softmax`.
+    target : Tensor
+        The class of each row, from 0 to the number of all classes, equal in all processes. Or this process's part of
+        the probabilities.
+    group : ProcessGroup or DeviceMesh, optional
+        As in `softargmax.parallel.softmax`.
+    **options
+        The options of `softargmax.cross_entropy`. `weight` and `where` are this process's part, all others are equal in
+        all processes. Sums and numbers of classes, as in label smoothing, are those of the whole rows.
+
+    Returns
+    -------
+    Tensor
+        One number, or one per row if `reduction` is "none", in all processes. It has the bits of
+        `softargmax.cross_entropy` of the whole rows.
+
+    Raises
+    ------
+    IndexError
+        If a class is out of range.
+    NotImplementedError, RuntimeError, TypeError, ValueError
+        As in `softargmax.parallel.softmax`.
+
+    Notes
+    -----
+    Gradient: as in `softargmax.cross_entropy`, with the same bits. Every process passes the same incoming gradient.
+
+    References
+    ----------
+    Shoeybi et al. (2019), Megatron-LM, section 3 (parallel cross-entropy). arXiv:1909.08053.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist, softargmax
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> softargmax.parallel.cross_entropy(torch.tensor([[0.0, 0.0]]), torch.tensor([1]), label_smoothing=0.1)
+    tensor(0.6931)
+    >>> dist.destroy_process_group()
+    """
+    return spread(whole_cross_entropy, z, target, group=group, **options)
+
+
+@public
+def cross_entropy_terms(z: Tensor, /, target: Tensor, *, group: Group = None, **options: Any) -> CrossEntropyTerms:
+    r"""Return the cross-entropy with lse, entropy and z-loss of scores whose classes are spread over processes.
+
+    .. math::
+        \ell, \qquad \mathrm{lse} = \log \sum_k e^{x_k}, \qquad H = -\sum_k p_k \log p_k, \qquad c\,\mathrm{lse}^2
+
+    Parameters
+    ----------
+    z, target, group
+        As in `softargmax.parallel.cross_entropy`.
+    **options
+        The options of `softargmax.cross_entropy_terms`. `weight` and `where` are this process's part.
+
+    Returns
+    -------
+    CrossEntropyTerms
+        loss, lse, entropy and z_loss, in all processes. They have the bits of `softargmax.cross_entropy_terms` of the
+        whole rows.
+
+    Raises
+    ------
+    IndexError, NotImplementedError, RuntimeError, TypeError, ValueError
+        As in `softargmax.parallel.cross_entropy`.
+
+    Notes
+    -----
+    Gradient: each of the four results can be differentiated separately, in all processes.
+
+    References
+    ----------
+    Wijmans et al. (2025), Cut your losses in large-vocabulary language models. arXiv:2411.09009.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist, softargmax
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> softargmax.parallel.cross_entropy_terms(torch.tensor([[0.0, 0.0]]), torch.tensor([1])).entropy
+    tensor(0.6931)
+    >>> dist.destroy_process_group()
+    """
+    reduction, dtype = options.get("reduction", "mean"), options.get("dtype")
+    call = Call(group, "cross_entropy_terms", reduction=reduction, dtype=dtype)
+
+    def terms(z: Any, target: Any, **options: Any) -> Any:
+        classes = isinstance(target, torch.Tensor) and not target.is_floating_point()
+        if reduction != "mean" or not classes or options.get("weight") is None:
+            return whole_cross_entropy_terms(z, target, **options)
+        of_rows: dict[str, Any] = {**options, "reduction": "none", "dtype": torch.float64}
+        rows = whole_cross_entropy_terms(z, target, **of_rows)
+        ignore_index, to = options.get("ignore_index", IGNORE), dtype_of_rows(dtype, z)
+        ones = row_weights(target, ignore_index)
+        weights = _weights_of_rows(call, target, torch.as_tensor(options["weight"]), ignore_index)
+        counts = (weights, ones, ones, weights)
+        return CrossEntropyTerms(*(reduced(x, n, to, kept=0, mean=True) for x, n in zip(rows, counts, strict=True)))
+
+    return cast("CrossEntropyTerms", call.run(terms, z, target, **options))
+
+
+def _weights_of_rows(call: Call, target: Tensor, weight: Tensor, ignore_index: int) -> Tensor:
+    """Return the weight of each row's class, which one of the processes has."""
+    place = target.to(torch.int64) - sum(call.sizes(Facts(weight.shape[0], []))[: call.group.rank()])
+    here = (place >= 0) & (place < weight.shape[0]) & (target != ignore_index)
+    return functools.reduce(torch.add, of_all(call.group, row_weights(torch.where(here, place, -1), -1, weight)))
+
+
+@public
+def linear_cross_entropy(
+    h: Tensor, w: Tensor, target: Tensor, *, group: Group = None, bias: Tensor | None = None, **options: Any
+) -> Tensor:
+    r"""Return the cross-entropy of a last layer whose classes are spread over the processes of a group.
+
+    .. math:: z = h W^T + b, \qquad \mathrm{cross\_entropy}(z, y)
+
+    Parameters
+    ----------
+    h : Tensor, in CPU memory
+        Hidden vectors (..., D), equal in all processes.
+    w : Tensor
+        This process's rows of W: output weights of shape (classes here, D). The parts of all processes follow each
+        other in the order of their ranks, and may have any lengths.
+    target : Tensor
+        The class of each row, from 0 to the number of all classes, equal in all processes. Or this process's part of
+        the probabilities.
+    group : ProcessGroup or DeviceMesh, optional
+        As in `softargmax.parallel.softmax`.
+    bias : Tensor, optional
+        This process's part of b.
+    **options
+        The options of `softargmax.linear_cross_entropy`. `weight` and `where` are this process's part, all others are
+        equal in all processes.
+
+    Returns
+    -------
+    Tensor
+        One number, or one per row if `reduction` is "none", in all processes.
+
+    Raises
+    ------
+    IndexError, NotImplementedError, RuntimeError, TypeError, ValueError
+        As in `softargmax.parallel.cross_entropy`.
+
+    Notes
+    -----
+    The loss and the gradients with respect to h, W and b have the bits of `softargmax.linear_cross_entropy` of all
+    classes. No process holds the scores, and none sends them.
+
+    Gradient: the one of h is the sum over all classes, in every process. The processes add to it one after the other,
+    in the order in which one process adds. Each process sends it twice: N D numbers, in the dtype of the sums.
+
+    References
+    ----------
+    Shoeybi et al. (2019), Megatron-LM, section 3 (parallel cross-entropy). arXiv:1909.08053.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist, softargmax
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> h, w = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 3.0]])
+    >>> softargmax.parallel.linear_cross_entropy(h, w, torch.tensor([2]))
+    tensor(0.0034)
+    >>> dist.destroy_process_group()
+    """
+    return spread(whole_linear_cross_entropy, h, w, target, group=group, bias=bias, **options)
+
+
+@public
+def selected_log_softmax(z: Tensor, /, index: Tensor, *, group: Group = None, **options: Any) -> Tensor:
+    r"""Return log-probabilities of one or several classes of rows that are spread over the processes of a group.
+
+    .. math:: \log p_y = x_y - \mathrm{lse}, \qquad x = \frac{s \tanh(z / s)}{T}
+
+    Parameters
+    ----------
+    z, group
+        As in `softargmax.parallel.softmax`.
+    index : Tensor
+        The class of each row, or several along `axis`: numbers from 0 to that of all classes, equal in all processes.
+    **options
+        The options of `softargmax.selected_log_softmax`. `where` is this process's part.
+
+    Returns
+    -------
+    Tensor
+        The log-probabilities, of the shape of `index`, in all processes. They have the bits of
+        `softargmax.selected_log_softmax` of the whole rows.
+
+    Raises
+    ------
+    IndexError, NotImplementedError, RuntimeError, TypeError, ValueError
+        As in `softargmax.parallel.cross_entropy`.
+
+    Notes
+    -----
+    Each of several classes of a row takes one pass over z, and one exchange of the states of its blocks.
+
+    Gradient: as in `softargmax.selected_log_softmax`, with the same bits. Every process passes the same incoming
+    gradient.
+
+    References
+    ----------
+    Shoeybi et al. (2019), Megatron-LM, section 3 (parallel cross-entropy). arXiv:1909.08053.
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist, softargmax
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> softargmax.parallel.selected_log_softmax(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
+    tensor([-0.6931])
+    >>> dist.destroy_process_group()
+    """
+    call = Call(group, "selected_log_softmax", index=tuple(getattr(index, "shape", ())))
+    return cast("Tensor", call.run(whole_selected_log_softmax, z, index, **options))
