@@ -20,7 +20,8 @@ from softargmax.core.extras import require
 
 require("softargmax.parallel needs", "torch", torch="torch")
 
-from softargmax.parallel.torch_functions import (  # noqa: E402 the error above comes first
+from softargmax.parallel.torch_attention import attention  # noqa: E402 the error above comes first
+from softargmax.parallel.torch_functions import (  # noqa: E402
     cross_entropy,
     entropy,
     kl_divergence,
@@ -31,6 +32,7 @@ from softargmax.parallel.torch_functions import (  # noqa: E402 the error above 
 )
 
 __all__ = [
+    "attention",
     "cross_entropy",
     "entropy",
     "kl_divergence",

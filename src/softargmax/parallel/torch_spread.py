@@ -31,7 +31,7 @@ def spread(
     """
     call = _Call(process_group(group), function.__name__)
     try:
-        _refuse(function.__name__, (*arguments, *options.values()))
+        refuse(function.__name__, (*arguments, *options.values()))
         with spreading(call.serve):
             found: Tensor = function(*arguments, **options)
             return found
@@ -41,7 +41,7 @@ def spread(
         raise
 
 
-def _refuse(function: str, arguments: Iterable[Any]) -> None:
+def refuse(function: str, arguments: Iterable[Any]) -> None:
     """Raise if the processes cannot compute a call."""
     if any(map(is_dtensor, arguments)):
         raise TypeError(f"expected this process's parts, got DTensors; call softargmax.{function}")
