@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup  # noqa: TC002 `takes` reads the types of the options
-from torch.distributed.device_mesh import DeviceMesh  # noqa: TC002
 
+from softargmax.attend import attention as whole_attention
 from softargmax.attend import operations
-from softargmax.attend.arguments import Attention
-from softargmax.attend.check_options import DEFAULTS, OfAttention, attention_of, options_of
-from softargmax.core.processes import SpreadAxes
-from softargmax.core.signature import takes
+from softargmax.core.processes import SpreadAxes, spreading
+from softargmax.core.signature import public
 from softargmax.core.torch_processes import along, spread_text
 from softargmax.parallel.torch_agreement import Facts, agreed, facts_of, process_group
 from softargmax.parallel.torch_move import transposed
@@ -27,6 +24,9 @@ from softargmax.parallel.torch_spread import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
     from softargmax.parallel.layout import Layout
 
@@ -39,15 +39,17 @@ _OF_HEADS = (*_OF_KEYS, *_OF_QUERIES, "sink", "slopes")
 """Arguments of which each process has the part of its heads."""
 
 
-class AttentionKeywords(OfAttention, total=False):
-    """The options of `attention`."""
-
-    group: ProcessGroup | DeviceMesh | None
-    axis: int
-
-
-@takes(AttentionKeywords, {**DEFAULTS, "axis": LENGTHS})
-def attention(q: Tensor, k: Tensor, v: Tensor, /, **options: Unpack[AttentionKeywords]) -> Tensor:
+@public
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    /,
+    *,
+    group: ProcessGroup | DeviceMesh | None = None,
+    axis: int = LENGTHS,
+    **options: Any,
+) -> Tensor:
     r"""Return this process's part of the attention of sequences or heads that are spread over the processes of a group.
 
     .. math:: o_i = \sum_{j \text{ visible to } i} p_{ij} v_j
@@ -62,10 +64,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, /, **options: Unpack[AttentionKey
     axis : int
         What is spread: -2, the sequences (context parallelism), or -3, the heads. A process that has heads of queries
         has the heads of keys that they use.
-    scale, causal, window, mask, bias, slopes, softcap, sink, alpha, dropout, seed, stream, key_lengths
-        As in `softargmax.attention`, for the whole sequences. With axis=-2, `mask` and `bias`, and an array `scale` or
-        `alpha`, are those of this process's queries: a mask has all keys along its last axis. All others are equal in
-        all processes. With axis=-3, options with one number per head are those of this process's heads.
+    **options
+        The options of `softargmax.attention`, for the whole sequences. With axis=-2, `mask` and `bias`, and an array
+        `scale` or `alpha`, are those of this process's queries: a mask has all keys along its last axis. All others are
+        equal in all processes. With axis=-3, options with one number per head are those of this process's heads.
 
     Returns
     -------
@@ -104,9 +106,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, /, **options: Unpack[AttentionKey
     tensor([[[0.5000, 0.5000]]])
     >>> dist.destroy_process_group()
     """
-    given: dict[str, Any] = dict(options)
-    group, axis = process_group(given.pop("group", None)), given.pop("axis", LENGTHS)
-    return (_of_heads if axis == HEADS else _of_lengths)(group, q, k, v, axis, given)
+    return (_of_heads if axis == HEADS else _of_lengths)(process_group(group), q, k, v, axis, options)
 
 
 def _layout(group: ProcessGroup, facts: Callable[[], Facts]) -> Layout:
@@ -118,19 +118,25 @@ def _layout(group: ProcessGroup, facts: Callable[[], Facts]) -> Layout:
     return agreed(group, found)
 
 
-def _checked(q: Any, k: Any, v: Any, axis: Any, given: Mapping[str, Any], options: Mapping[str, Any]) -> Attention:
+def _checked(q: Any, k: Any, v: Any, axis: Any, given: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     if axis not in (LENGTHS, HEADS):
         raise ValueError(f"axis: expected -2 (sequences) or -3 (heads), got {axis!r}")
     refuse("attention", (q, k, v, *given.values()))
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise TypeError(f"{name}: expected a torch tensor in CPU memory, got {type(x).__name__}")
-    return attention_of(q, k, v, options)
+    return _record(q, k, v, options)
 
 
-def _facts(
-    i: Attention, axis: int, parts: Collection[str], *, without: Collection[str] = ()
-) -> tuple[Facts, Attention]:
+def _record(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Any:
+    """The checked arguments of a call, which is not computed."""
+    found: list[Any] = []
+    with spreading(lambda *call: found.append(call[1])):
+        whole_attention(q, k, v, **{"causal": False, **options})  # without options, it could be computed at once
+    return found[0]
+
+
+def _facts(i: Any, axis: int, parts: Collection[str], *, without: Collection[str] = ()) -> tuple[Facts, Any]:
     """The facts of a record of which each process has `parts` along an axis, and the record with parts of one shape."""
     operation = operations.attention
     slots = [
@@ -168,8 +174,8 @@ def _of_lengths(group: ProcessGroup, q: Any, k: Any, v: Any, axis: int, given: M
 
     def facts_of_queries() -> Facts:
         nonlocal i
-        options = options_of(i.q, sum(keys), given)
-        facts, found = _facts(i._replace(options=options), axis, _OF_QUERIES, without=_OF_KEYS)
+        k, v = (x.new_zeros(()).expand(*x.shape[:-2], sum(keys), x.shape[-1]) for x in (i.k, i.v))  # all keys
+        facts, found = _facts(_record(i.q, k, v, given), axis, _OF_QUERIES, without=_OF_KEYS)
         i = found._replace(k=i.k, v=i.v)
         return facts
 
@@ -178,7 +184,7 @@ def _of_lengths(group: ProcessGroup, q: Any, k: Any, v: Any, axis: int, given: M
     return _exchanged(group, i, queries, keys)
 
 
-def _exchanged(group: ProcessGroup, i: Attention, queries: Layout, keys: Layout) -> Tensor:
+def _exchanged(group: ProcessGroup, i: Any, queries: Layout, keys: Layout) -> Tensor:
     """Compute some of the heads for all queries. Return all heads for this process's queries."""
     *batch, groups, _, _ = i.k.shape
     heads, units = i.q.shape[-3], math.prod(batch) * groups
@@ -205,6 +211,6 @@ def _exchanged(group: ProcessGroup, i: Attention, queries: Layout, keys: Layout)
         return of_units(along(x, axes), each)[first:last]
 
     options = i.options._replace(**{name: moved(name, x) for name, x in i.options._asdict().items()})
-    of_mine = Attention(moved("q", i.q), moved("k", i.k), moved("v", i.v), options)
-    found = operations.attention.first(of_mine)
+    of_mine = {name: moved(name, getattr(i, name)) for name in ("q", "k", "v")}
+    found = operations.attention.first(i._replace(**of_mine, options=options))
     return transposed(found, 0, 2, group, layout, queries).reshape(*i.q.shape[:-1], i.v.shape[-1])
