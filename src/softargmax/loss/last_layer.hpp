@@ -54,6 +54,7 @@ template <class T> class LastLayer {
                 for (std::int64_t j = 0; j < x.cols; ++j) {
                     const T value = convert<T>(base[i * x.row + j * x.col]);
                     to[i * x.cols + j] = is_finite(value) ? value : T{0};
+                    stay_scalar();
                 }
         });
         x = matrix(to.get(), x.rows, x.cols);

@@ -1,4 +1,4 @@
-"""Move scores between the processes of a group, from one layout to another. The derivative moves them back."""
+"""Move arrays between the processes of a group, from one layout to another. The derivative moves them back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from softargmax.core.torch_processes import answering
-from softargmax.parallel.layout import overlaps
+from softargmax.parallel.layout import bounds, overlaps
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -35,24 +35,69 @@ class _Moved(torch.autograd.Function):
         return moved(g[0], *ctx.arguments), None, None, None, None
 
 
+def transposed(x: Tensor, part: int, whole: int, group: ProcessGroup, have: Layout, want: Layout) -> Tensor:
+    """Return x with all of axis `part`, and this process's part of axis `whole`.
+
+    x has this process's part of axis `part`, in the layout `have`, and all of axis `whole`. The layout of axis `whole`
+    becomes `want`.
+    """
+    return cast("Tensor", _Transposed.apply(x, part, whole, group, have, want))  # type: ignore[no-untyped-call]
+
+
+class _Transposed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, part: int, whole: int, group: ProcessGroup, have: Layout, want: Layout) -> Tensor:
+        ctx.arguments = whole, part, group, want, have
+        shape = list(x.shape)
+        shape[part], shape[whole] = sum(have), want[group.rank()]
+        result = x.new_empty(shape)
+        sent, places = (
+            {of: a.narrow(axis, start, stop - start) for of, (start, stop) in enumerate(bounds(layout))}
+            for a, axis, layout in ((x, whole, want), (result, part, have))
+        )
+        _exchange(group, sent, places)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return transposed(g[0], *ctx.arguments), None, None, None, None, None
+
+
 def _exchanged(x: Tensor, axis: int, group: ProcessGroup, have: Layout, want: Layout) -> Tensor:
-    if x.dtype is torch.bool:  # gloo sends no booleans
-        return _exchanged(x.view(torch.uint8), axis, group, have, want).view(torch.bool)
     rank, shape = group.rank(), list(x.shape)
     shape[axis] = want[rank]
     result = x.new_empty(shape)
     sent = {to: x.narrow(axis, start, stop - start) for to, start, stop in overlaps(have, want, rank)}
     # What arrives from a process is what would be sent back to it.
     places = {of: result.narrow(axis, start, stop - start) for of, start, stop in overlaps(want, have, rank)}
+    _exchange(group, sent, places)
+    return result
+
+
+def _exchange(group: ProcessGroup, sent: dict[int, Tensor], places: dict[int, Tensor]) -> None:
+    """Send an array to each process of `sent`, and write the array that each process of `places` sends to its place."""
+    rank = group.rank()
     if rank in sent:
         places.pop(rank).copy_(sent.pop(rank))
-    buffers = {of: torch.empty_like(place, memory_format=torch.contiguous_format) for of, place in places.items()}
+    buffers = {
+        of: torch.empty_like(_numbers(place), memory_format=torch.contiguous_format)
+        for of, place in places.items()
+        if place.numel()
+    }
     with answering(group):
         requests = [dist.irecv(buffer, group=group, group_src=of) for of, buffer in buffers.items()]
-        requests += [dist.isend(part.contiguous(), group=group, group_dst=to) for to, part in sent.items()]
+        requests += [
+            dist.isend(_numbers(part).contiguous(), group=group, group_dst=to)
+            for to, part in sent.items()
+            if part.numel()
+        ]
         for request in requests:
             if request is not None:  # it is None in a process outside of the group
                 request.wait()
-    for of, place in places.items():
-        place.copy_(buffers[of])
-    return result
+    for of, buffer in buffers.items():
+        _numbers(places[of]).copy_(buffer)
+
+
+def _numbers(x: Tensor) -> Tensor:
+    """x, with integers in place of booleans: gloo sends no booleans."""
+    return x.view(torch.uint8) if x.dtype is torch.bool else x

@@ -35,7 +35,7 @@ def spread(
     return cast("Tensor", Call(group, function.__name__).run(function, *arguments, **options))
 
 
-def _refuse(function: str, arguments: Iterable[Any]) -> None:
+def refuse(function: str, arguments: Iterable[Any]) -> None:
     """Raise if the processes cannot compute a call."""
     if any(map(is_dtensor, arguments)):
         raise TypeError(f"expected this process's parts, got DTensors; call softargmax.{function}")
@@ -69,7 +69,7 @@ class Call:
     def run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Call a function. An error before the processes have compared its next arguments is raised in all of them."""
         try:
-            _refuse(self.function, (*arguments, *options.values()))
+            refuse(self.function, (*arguments, *options.values()))
             with spreading(self.serve):
                 return function(*arguments, **options)
         except Exception as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from softargmax.core.check import dtype_of_rows
 from softargmax.core.loss_reduction import equal_row_weights, reduced, row_weights
 from softargmax.loss.results import CrossEntropyTerms
+from softargmax.parallel.torch_attention import attention
 from softargmax.parallel.torch_losses import cross_entropy_terms, selected_log_softmax
 from softargmax.parallel.torch_spread import spread
 
@@ -31,6 +33,8 @@ PER_ROW = ("logsumexp", "entropy", "kl_divergence", "cross_entropy", "cross_entr
 """Functions of z whose results have one number per row, or several, or are one number."""
 OF_LAYERS = ("linear_cross_entropy",)
 """Functions of a layer (h, w, bias). Classes are spread if w is sharded along its first axis."""
+OF_SEQUENCES = ("attention",)
+"""Functions of q, k and v. Sequences are spread if q is sharded along its last axis but one."""
 
 
 SPREAD: dict[str, Callable[..., Any]] = {
@@ -43,12 +47,15 @@ SPREAD: dict[str, Callable[..., Any]] = {
 def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
     """Call a public function some of whose arguments are DTensors."""
     name = function.__name__
-    if name not in (*LIKE_Z, *PER_ROW, *OF_LAYERS):
-        supported = ", ".join((*LIKE_Z, *PER_ROW, *OF_LAYERS))
+    names = (*LIKE_Z, *PER_ROW, *OF_LAYERS, *OF_SEQUENCES)
+    if name not in names:
+        supported = ", ".join(names)
         raise NotImplementedError(f"DTensors are supported by {supported}; for {name}, pass x.full_tensor()")
     bound = inspect.signature(function).bind(*arguments, **options)
     bound.apply_defaults()
     given = bound.arguments
+    if name in OF_SEQUENCES:
+        return _of_sequences(function, **given)
     if given.get("out") is not None:
         raise TypeError("out: not supported with DTensors")
     scores = _Scores.of_layer(given["h"], given["w"]) if name in OF_LAYERS else _Scores.of_array(given)
@@ -87,6 +94,36 @@ def _reduced(rows: Any, given: Mapping[str, Any]) -> Any:
 
 def _whole_tensor(x: Any) -> Any:
     return x.full_tensor() if isinstance(x, DTensor) else None if x is None else torch.as_tensor(x)
+
+
+def _of_sequences(function: Callable[..., Any], q: Any, k: Any, v: Any, **options: Any) -> DTensor:
+    """Call attention. The placements of q decide: processes have parts of the batch, of the heads or of sequences."""
+    for name, x in options.items():
+        if isinstance(x, torch.Tensor) or (name == "dropout" and x):
+            raise NotImplementedError(
+                f"{name}: not supported with DTensors; call softargmax.parallel.attention with this process's parts"
+            )
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, DTensor) or x.device_mesh != q.device_mesh or x.shape[:-3] != q.shape[:-3]:
+            raise ValueError(f"{name}: expected DTensors q, k and v on one mesh, with equal batch axes")
+    mesh, vectors = q.device_mesh, q.ndim - 1
+    places = [Replicate() if isinstance(one, Shard) and one.dim % q.ndim == vectors else one for one in _whole(q)]
+    spread_along = [k for k, one in enumerate(places) if isinstance(one, Shard) and one.dim % q.ndim == vectors - 1]
+    if len(spread_along) > 1:
+        raise ValueError(f"q: expected at most one dimension of the mesh along sequences, got {len(spread_along)}")
+    parts = math.prod(
+        mesh.size(k) for k, one in enumerate(places) if isinstance(one, Shard) and one.dim % q.ndim == vectors - 2
+    )
+    heads = [x.shape[-3] for x in (q, k, v)]
+    if any(n % parts for n in heads):
+        raise ValueError(f"k: expected numbers of heads that {parts} divides, got {', '.join(map(str, heads))}")
+    mine = [x.redistribute(mesh, places).to_local(grad_placements=places) for x in (q, k, v)]
+    if spread_along:
+        found = attention(*mine, group=mesh.get_group(spread_along[0]), **options)
+    else:
+        found = function(*mine, **options)
+    shape = torch.Size((*q.shape[:-3], max(heads), q.shape[-2], v.shape[-1]))
+    return _of_parts(found, mesh, places, shape, torch.empty(shape, device="meta").stride())
 
 
 class _Scores(NamedTuple):

@@ -90,7 +90,10 @@ template <int Width, class S, class T> void pack_panel(Matrix<S> from, T* to) {
             else convert(at, Width, to);
             continue;
         }
-        for (std::int64_t i = 0; i < from.rows; ++i) to[i] = convert<T>(at[i * from.row]);
+        for (std::int64_t i = 0; i < from.rows; ++i) {
+            to[i] = convert<T>(at[i * from.row]);
+            stay_scalar();
+        }
         std::fill(to + from.rows, to + Width, T{0});
     }
 }

@@ -47,6 +47,8 @@ template <class C> struct PairCount {
     }
     SOFTARGMAX_INLINE std::int64_t total() const { return a.total() + b.total(); }
 };
+// Keeps GCC from vectorizing the loop that calls it. In rare strided loops, gathers make the module larger, not faster.
+SOFTARGMAX_INLINE void stay_scalar() { asm volatile(""); }
 // Frees all 16 vector registers of AVX2 for the loop that follows. Without this call, GCC keeps a mask of an outer loop
 // in one of them. It then moves an accumulator of the product to memory in the inner loop.
 SOFTARGMAX_INLINE void free_registers() {
