@@ -24,8 +24,7 @@ from softargmax.normalize import entropy_operations, operations, triton_sums
 INF, NAN = float("inf"), float("nan")
 LONG = 40
 """Rows of this length are cut into two parts of 16 scores and one of 8. Others stay in registers."""
-LENGTHS = [1, 5, 100, 1000, LONG]
-DRAWN = [(classes, spread, torch.float32) for classes in LENGTHS for spread in (0.01, 1.0, 1e4)]
+DRAWN = [(classes, spread, torch.float32) for classes in (1, 5, 1000, LONG) for spread in (0.01, 1.0, 1e4)]
 DRAWN += [(5, 1.0, torch.bfloat16), (LONG, 10.0, torch.bfloat16)]
 
 
@@ -54,7 +53,7 @@ def truth(function: Callable[..., Any], *tensors: torch.Tensor, **options: Any) 
 
 @pytest.mark.parametrize(("classes", "spread", "dtype"), DRAWN)
 def test_results_are_accurate_to_3_ulp(classes: int, spread: float, dtype: torch.dtype) -> None:
-    z, other = scores(3, classes, spread=spread, dtype=dtype), scores(3, classes, spread=spread, dtype=dtype, seed=1)
+    z, other = scores(2, classes, spread=spread, dtype=dtype), scores(2, classes, spread=spread, dtype=dtype, seed=1)
     for function, tensors in ((sa.entropy, (z,)), (sa.soft_argmax, (z,)), (sa.kl_divergence, (z, other))):
         found, expected = function(*tensors), truth(function, *tensors)
         assert found.dtype == torch.float32
@@ -62,7 +61,7 @@ def test_results_are_accurate_to_3_ulp(classes: int, spread: float, dtype: torch
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.float16])
-@pytest.mark.parametrize("classes", LENGTHS)
+@pytest.mark.parametrize("classes", [5, 100, LONG])
 def test_means_of_values(classes: int, kind: torch.dtype) -> None:
     z, values = scores(3, classes), scores(classes, seed=1).to(kind)
     found, expected = sa.soft_argmax(z, values), truth(sa.soft_argmax, z, values=values)
@@ -72,7 +71,7 @@ def test_means_of_values(classes: int, kind: torch.dtype) -> None:
 
 @pytest.mark.parametrize("classes", [3, 50, LONG])
 def test_confident_rows(classes: int) -> None:
-    z = scores(8 if classes == LONG else 24, classes)
+    z = scores(4 if classes == LONG else 24, classes)
     z[:, classes // 2] = torch.linspace(0.0, 80.0, len(z))
     other = z + scores(len(z), classes, seed=1)
     for function, tensors in ((sa.entropy, (z,)), (sa.kl_divergence, (z, other)), (sa.kl_divergence, (other, z))):
@@ -112,7 +111,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 EDGES = [(5, options, masked) for options in OPTIONS for masked in (False, True)]
-EDGES += [(LONG, {}, True), (LONG, OPTIONS[1], False), (LONG, OPTIONS[4], False)]
+EDGES += [(LONG, OPTIONS[4], True)]
 
 
 @pytest.mark.parametrize(("classes", "options", "masked"), EDGES)
@@ -139,7 +138,7 @@ def test_values_outside_the_support_are_ignored() -> None:
 def test_a_row_has_the_same_bits_in_every_batch_and_layout(
     classes: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    z, other = scores(4, classes, spread=4.0, dtype=dtype), scores(4, classes, dtype=dtype, seed=1)
+    z, other = scores(3, classes, spread=4.0, dtype=dtype), scores(3, classes, dtype=dtype, seed=1)
     z[2, 0] = 60.0
 
     def results(z: torch.Tensor, other: torch.Tensor, axis: int = -1) -> list[torch.Tensor]:
@@ -166,7 +165,7 @@ def gradients(function: Callable[..., Any], *tensors: torch.Tensor, **options: A
 
 @pytest.mark.parametrize(("classes", "spread", "dtype"), [one for one in DRAWN if one[0] > 1])
 def test_gradients(classes: int, spread: float, dtype: torch.dtype) -> None:
-    z, other = scores(3, classes, spread=spread, dtype=dtype), scores(3, classes, spread=spread, dtype=dtype, seed=1)
+    z, other = scores(2, classes, spread=spread, dtype=dtype), scores(2, classes, spread=spread, dtype=dtype, seed=1)
     values = scores(classes, seed=2)
     with sa.using("native"):
         log_p, log_q = (sa.log_softmax(x.double(), temperature=0.8) for x in (z, other))
@@ -190,9 +189,7 @@ def test_gradients(classes: int, spread: float, dtype: torch.dtype) -> None:
             assert ((one.double() - right).abs() <= allowed).all(), function
 
 
-@pytest.mark.parametrize(
-    ("classes", "options"), [*((5, options) for options in OPTIONS), (LONG, {}), (LONG, OPTIONS[4])]
-)
+@pytest.mark.parametrize(("classes", "options"), [*((5, options) for options in OPTIONS), (LONG, OPTIONS[4])])
 def test_gradients_of_special_rows(classes: int, options: dict[str, Any]) -> None:
     z, other = special(classes), scores(10, classes, seed=1)
     named = {name: wide(x) for name, x in options.items()}
