@@ -1,6 +1,6 @@
 """CUDA kernels of segments: softmax, log_softmax and logsumexp of rows of different lengths, in Triton.
 
-A program has one segment, of up to 8 neighbouring columns. It merges the states of pieces of 256 scores one by one, and
+A program has one segment of one column. It merges the states of pieces of 256 scores one by one, and
 then writes results from the last piece to the first.
 """
 
@@ -16,10 +16,8 @@ from softargmax.core.triton_launch import (
     STAGES,
     Block,
     beta_of,
-    cdiv,
     define,
     launch,
-    next_power_of_2,
     served,
 )
 from softargmax.core.triton_math import INF
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
 PIECE = 256
 """Scores per piece of a segment. It depends on nothing else, because it fixes the order of sums."""
-_COLUMNS = 8
 
 
 @triton.jit
@@ -50,21 +47,20 @@ def segment_rows(
     z, bounds, valid, hi, lo, out, lse,
     count, inner, scores, beta_hi, beta_lo, z_o, z_i, out_o, out_i,
     WHAT: tl.constexpr, BETA: tl.constexpr, LSE: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr,
-    ROWS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
+    SCORES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One segment of some columns. The last program of a segment may have the last column several times."""
-    blocks = (inner + ROWS - 1) // ROWS
-    segment = tl.program_id(0).to(tl.int64) // blocks
-    column = tl.minimum(tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS), inner - 1).to(tl.int64)
+    """One segment of one column."""
+    segment = tl.program_id(0).to(tl.int64) // inner
+    column = tl.program_id(0).to(tl.int64) % inner + tl.zeros([1], tl.int64)
     good = tl.load(valid) != 0
     first, last = bounds_of(bounds, segment, good, count, scores)
     n, row = last - first, segment * inner + column
     sign, h, l = load_beta(hi, lo, row, column >= 0, beta_hi, beta_lo, BETA)
     z_at, out_at = first * z_o + column * z_i, first * out_o + column * out_i
-    m, r = tl.full([ROWS], -INF, tl.float32), tl.full([ROWS], -1.0, tl.float64)
+    m, r = tl.full([1], -INF, tl.float32), tl.full([1], -1.0, tl.float64)
     for at in range(0, n, SCORES):
         k = at + tl.arange(0, SCORES).to(tl.int64)[None, :]
-        x = load_scores(z, z_at[:, None] + k * z_o, z, k, (k < n) & (column >= 0)[:, None], sign, BETA, False, False)
+        x = load_scores(z, z_at[:, None] + k * z_o, z, k, k < n, sign, BETA, False, False)
         m_x, rest = fold_any(
             x, z, z_at, z_o, z, z_at, 0, column >= 0, at, n, sign, h, l, BETA, False, FAST, VECTOR, SCORES
         )
@@ -80,10 +76,10 @@ def segment_rows(
             m, a, b, log_of(r), h, l, WHAT, BETA, False, FAST, False, SCORES, STAGES,
         )  # fmt: skip
     else:
-        nothing = tl.full([ROWS, SCORES], float("nan"), tl.float32)
+        nothing = tl.full([1, SCORES], float("nan"), tl.float32)
         for at in range(0, n, SCORES):
             k = at + tl.arange(0, SCORES).to(tl.int64)[None, :]
-            inside = (k < n) & (column >= 0)[:, None]
+            inside = k < n
             store_block(out, out_at[:, None] + k * out_o, nothing, inside, False)
     if LSE:
         tl.store(lse + row, lse_of(m, r, h, l, BETA > 0).to(lse.dtype.element_ty))
@@ -112,7 +108,6 @@ def _run(operation: Any, what: tl.constexpr, i: Any, r: Any, out: Tensor, lse: T
         return
     segments, scores = len(offsets) - 1, len(z)
     inner = z.numel() // scores
-    rows = min(next_power_of_2(inner), _COLUMNS)
     flat, memory = z.reshape(scores, inner), out.view(-1, inner)
     per_row, beta = beta_of(i.beta)
     scales = {name: x.expand(segments, *z.shape[1:]).reshape(-1) for name, x in per_row.items()}
@@ -122,5 +117,4 @@ def _run(operation: Any, what: tl.constexpr, i: Any, r: Any, out: Tensor, lse: T
     named |= {"scores": scores, "z_o": flat.stride(0), "z_i": flat.stride(1), "out_o": memory.stride(0)}
     named |= {"out_i": memory.stride(1), "WHAT": what.value, "LSE": lse is not None, "STAGES": STAGES}
     named |= {"FAST": z.dtype.itemsize == out.dtype.itemsize == 2, "VECTOR": 16 // z.dtype.itemsize}
-    tile = Block((segments * cdiv(inner, rows),), max(1, rows // 2), {"ROWS": rows, "SCORES": PIECE})
-    launch(segment_rows, tile, **named)
+    launch(segment_rows, Block((segments * inner,), 2, {"SCORES": PIECE}), **named)
