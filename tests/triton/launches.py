@@ -16,7 +16,14 @@ from softargmax.core.scale import UNIT, Scale
 from softargmax.loss import triton_kernels as loss_kernels
 from softargmax.loss import triton_linear
 from softargmax.loss.arguments import CrossEntropy, Layer, LinearCrossEntropy, LossOptions
-from softargmax.normalize import operations, triton_kernels
+from softargmax.normalize import (
+    entropy_operations,
+    operations,
+    segment_operations,
+    triton_kernels,
+    triton_segments,
+    triton_sums,
+)
 from softargmax.sample import operations as sampling
 from softargmax.sample import triton_filters
 from softargmax.sample import triton_kernels as sample_kernels
@@ -28,7 +35,8 @@ from softargmax.sparse import triton_loss as sparse_loss_kernels
 
 SHAPES = ((4096, 100), (4096, 1000), (4096, 4096), (4096, 16384), (64, 131072), (512, 100000))
 MODULES = (
-    triton_launch, triton_linear, sparse_kernels, sparse_loss_kernels, sample_kernels, triton_filters, attend_kernels,
+    triton_launch, triton_sums, triton_segments, triton_linear, sparse_kernels, sparse_loss_kernels, sample_kernels,
+    triton_filters, attend_kernels,
 )  # fmt: skip
 """The modules that launch kernels."""
 
@@ -39,10 +47,10 @@ def launches() -> list[Launch]:
         for shape in SHAPES:
             for dtype in (torch.float32, torch.bfloat16):
                 z = torch.empty(shape, dtype=dtype, device="meta")
-                for call in (*_normalize(z), *_losses(z), *_sparse(z), *_draws(z)):
+                for call in (*_normalize(z), *_sums(z), *_losses(z), *_sparse(z), *_draws(z)):
                     call()
         for dtype in (torch.float32, torch.bfloat16):
-            for call in (*_last_layers(dtype), *_attention(dtype)):
+            for call in (*_segments(dtype), *_last_layers(dtype), *_attention(dtype)):
                 call()
     return different(found)
 
@@ -60,6 +68,33 @@ def _normalize(z: torch.Tensor) -> Iterator[Any]:
         yield lambda reduced=reduced: triton_kernels.logsumexp(reduced, (lse,))
     yield lambda: triton_kernels.softmax_vjp(operations.SoftmaxVjp(out, lse, z, UNIT, (1,), z.dtype), (out,))
     yield lambda: triton_kernels.log_softmax_vjp(operations.LogSoftmaxVjp(out, lse, z, UNIT, (1,), z.dtype), (out,))
+
+
+def _sums(z: torch.Tensor) -> Iterator[Any]:
+    one, out = z.new_empty((len(z), 1), dtype=torch.float32), torch.empty_like(z)
+    mask, values = torch.empty_like(z, dtype=torch.bool), z.new_empty((1, z.shape[1]), dtype=torch.float32)
+    per_row = Scale(z.new_empty((len(z), 1), dtype=torch.float64), z.new_empty((len(z), 1), dtype=torch.float64))
+    plain = operations.Expectation(z, None, UNIT, None, (1,), torch.float32)
+    for of in (plain, plain._replace(where=mask, beta=per_row, values=values)):
+        yield lambda of=of: triton_sums.entropy(of, (one,))
+        yield lambda of=of: triton_sums.expectation(of, (one,))
+        yield lambda of=of: triton_sums.mean_vjp(operations.MeanVjp(of, one, of.where is None), (out,))
+        kl = entropy_operations.KlDivergence(z, torch.empty_like(z), of.where, of.beta, (1,), torch.float32)
+        yield lambda kl=kl: triton_sums.kl_divergence(kl, (one,))
+        slopes = entropy_operations.KlDivergenceVjp(kl, one, True, True)
+        yield lambda slopes=slopes: triton_sums.kl_divergence_vjp(slopes, (out, torch.empty_like(z)))
+
+
+def _segments(dtype: torch.dtype) -> Iterator[Any]:
+    for columns in (1, 6):
+        z = torch.empty((100000, columns), dtype=dtype, device="meta")
+        out, lse = torch.empty_like(z), z.new_empty((2000, columns), dtype=torch.float32)
+        beta = Scale(z.new_empty((2000, 1), dtype=torch.float64), z.new_empty((2000, 1), dtype=torch.float64))
+        plain = segment_operations.SegmentScores(z, z.new_empty(2001, dtype=torch.int64), UNIT, dtype)
+        for i in (plain, plain._replace(beta=beta)):
+            yield lambda i=i, out=out, lse=lse: triton_segments.segment_softmax(i, (out, lse))
+            yield lambda i=i, out=out: triton_segments.segment_log_softmax(i, (out, None))
+            yield lambda i=i, lse=lse: triton_segments.segment_logsumexp(i, (lse,))
 
 
 def _losses(z: torch.Tensor) -> Iterator[Any]:

@@ -130,3 +130,43 @@ def test_edges(classes: int, dtype: torch.dtype) -> None:
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one[:7].double(), other.to(one.dtype).double(), rtol=1e-2, atol=1e-7, equal_nan=True)
         assert bool(one[7].isnan().all()), "a class out of range: expected NaN"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("classes", [3, 100, 1000, 4096, 9000, 131072])
+def test_sums_and_their_gradients(classes: int, dtype: torch.dtype) -> None:
+    z, other = scores(FEW, classes, dtype), scores(FEW, classes, dtype, 1)
+
+    def results(z: torch.Tensor, other: torch.Tensor) -> list[torch.Tensor]:
+        p, q = z.clone().requires_grad_(), other.clone().requires_grad_()
+        found = [sa.entropy(p), sa.soft_argmax(p), sa.kl_divergence(p, q)]
+        slopes = [torch.autograd.grad(x.sum(), (p, q), allow_unused=True) for x in found]
+        return [*(x.detach() for x in found), *(x for pair in slopes for x in pair if x is not None)]
+
+    found = results(z, other)
+    with sa.using("reference"):
+        expected = results(z.double(), other.double())
+    for one, right in zip(found[:3], expected[:3], strict=True):
+        assert ulps(one, right) <= 3.0
+    for one, right in zip(found[3:], expected[3:], strict=True):
+        size = right.abs().amax(1, keepdim=True) + 2.0**-126
+        assert bool(
+            ((one.double() - right).abs() <= (2.0**-8 if dtype is not torch.float32 else 2.0**-19) * size).all()
+        )
+    again = results(z[1:2].contiguous(), other[1:2].contiguous())
+    assert all(torch.equal(one[1:2], x) for one, x in zip(found, again, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("trailing", [(), (3,), (12,)])
+def test_segments(trailing: tuple[int, ...], dtype: torch.dtype) -> None:
+    z = (torch.randn(20865, *trailing, generator=torch.Generator().manual_seed(3)) * 5.0).to(dtype).cuda()
+    offsets = torch.tensor([0, 0, 1, 6, 262, 862, 865, 20865], device="cuda")
+    for function in (sa.segment_softmax, sa.segment_log_softmax, sa.segment_logsumexp):
+        found = function(z, offsets)
+        with sa.using("reference"):
+            expected = function(z.double(), offsets)
+        largest = z.double().abs().amax() if function is sa.segment_logsumexp else None
+        same = found.double() == expected  # an empty segment has a logsumexp of -inf
+        error = ulps(found[~same], expected[~same], None if largest is None else largest.expand_as(expected[~same]))
+        assert error <= (3.0 if dtype is torch.float32 or largest is not None else 0.51)

@@ -70,7 +70,7 @@ class SchemaSlots:
                 tests.append(f"({' or '.join((*absent, ' and '.join(map(PLAIN_TENSOR.format, arrays))))})")
                 tracked = f"({' or '.join(f'{array}.requires_grad' for array in arrays)})"
                 self._derived[leaf.name] = " and ".join((*(f"not ({one})" for one in absent), tracked))
-        plain = " and ".join((*tests, EAGER)) if "cpu" in operation.kernels else "False"
+        plain = " and ".join((*tests, EAGER))
         recorded = f"_grad() and ({' or '.join(self._derived.values())})" if operation.differentiable else "False"
         lines = [unpacked, f"if not ({plain}): return _ELSEWHERE", f"return _RECORDED if {recorded} else _AT_ONCE"]
         stages = {"_ELSEWHERE": ELSEWHERE, "_RECORDED": RECORDED, "_AT_ONCE": AT_ONCE}

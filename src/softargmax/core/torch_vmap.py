@@ -14,7 +14,7 @@ def along_rows(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
     """Make the batch the first axis of every tensor."""
     places = [place for place, x in enumerate(flat) if isinstance(x, Tensor)]
     found = of.run(of.unflatten(*batch_first(of.slots.kinds, flat, dims, info.batch_size, places)))
-    return found, (0,) * len(found) if of.many else 0
+    return found, _places(of, found, 0)
 
 
 def by_batch(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
@@ -31,10 +31,15 @@ def by_batch(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
     if axis is None:
         return along_rows(of, info, dims, *of.flatten(i))
     found = of.run(i)
-    return found, tuple(None if x.shape == (0,) else axis for x in found) if of.many else axis
+    return found, _places(of, found, axis)
 
 
 def by_definition(of: Any, _info: Any, dims: Any, *flat: Any) -> Any:
     """Map the definition, for operations that have no axes and no rule of their own."""
     found = torch.func.vmap(lambda *x: of.operation.define(of.unflatten(*x)), dims)(*flat)
     return (tuple(found), (0,) * len(found)) if of.many else (found, 0)
+
+
+def _places(of: Any, found: Any, axis: int) -> Any:
+    """The batch axis of each result. Gradients that are not wanted have the shape (0,), and none."""
+    return tuple(None if x.shape == (0,) else axis for x in found) if of.many else axis

@@ -37,8 +37,6 @@ EACH = 16
 """The most parts per task, times bytes per score."""
 STAGES = 2
 """Parts of a task that are loaded at once."""
-LONG_WARPS = PART // ELEMENTS
-"""Warps of a block of a long row. Their number changes no result."""
 MANY = AT_ONCE
 """From this number of long rows on, each row has a program."""
 _NUMBERS = 8
@@ -195,14 +193,16 @@ def block(rows: Rows) -> Block:
     return Block((cdiv(rows.total, count),), min(warps, _WARPS), named)
 
 
-def parts_of(rows: Rows, like: Tensor, *, writes: bool, reads: bool = True) -> Block:
+def parts_of(rows: Rows, like: Tensor, *, writes: bool, reads: bool = True, part: int | None = None) -> Block:
     """The block of a kernel that cuts rows into parts, and its memory: states, numbers of rows, and counters of tasks.
 
     If rows are many, each program has a row. Otherwise programs take turns. `each` is the number of parts per task, and
     `ahead` rows are read before the first one is written: enough tasks for all programs that can run at once. If
     nothing is written, that is all rows. If no states are computed, nothing waits. None of this changes a result.
+    `part` is the number of scores per part, if it is not PART.
     """
-    parts, total = cdiv(rows.scores, PART), rows.total
+    part = part or PART
+    parts, total = cdiv(rows.scores, part), rows.total
     few = total < MANY
     turns = reads and few
     each = max(1, min(EACH // like.element_size(), parts * total // AT_ONCE)) if few else parts
@@ -215,10 +215,10 @@ def parts_of(rows: Rows, like: Tensor, *, writes: bool, reads: bool = True) -> B
         "r_parts": like.new_empty(shape, dtype=torch.float64),
         "numbers": like.new_empty((total if turns else 1, _NUMBERS), dtype=torch.float32),
         "tickets": tickets, "done": tickets[1:], "parts": parts, "each": each, "tasks": tasks, "ahead": ahead,
-        "TURNS": turns, "PARTS": shape[1], "SCORES": PART, "STAGES": STAGES, "WHOLE": rows.scores % PART == 0,
+        "TURNS": turns, "PARTS": shape[1], "SCORES": part, "STAGES": STAGES, "WHOLE": rows.scores % part == 0,
     }  # fmt: skip
     programs = tasks * (2 * total + ahead if turns and writes else total)
-    return Block((programs,), LONG_WARPS, named)
+    return Block((programs,), max(1, part // ELEMENTS), named)
 
 
 def wider(tile: Block, times: int) -> Block:

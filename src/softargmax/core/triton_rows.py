@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from softargmax.core.triton_math import INF, capped
-from softargmax.core.triton_state import any_of, fold, merge, rest_of_any, row_sum, terms_of_any
+from softargmax.core.triton_state import any_of, fold, merge, ratio_of_any, rest_of_any, row_sum, terms_of_any
 
 CHUNK = tl.constexpr(1024)
 """How many scores of a rare row are looked at in one step."""
@@ -210,20 +210,24 @@ def store_state(m_parts, r_parts, row, part, m, r, PARTS: tl.constexpr):
 
 
 @triton.jit
-def load_state(m_parts, r_parts, row, parts, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr, PARTS: tl.constexpr):
-    """Merge the states of all parts of a row. They bypass the first cache, which may hold old numbers."""
+def load_parts(numbers, row, parts, other, PARTS: tl.constexpr):
+    """One number for each part of a row, as a block of one row. Loads bypass the first cache, which may be old."""
     part = tl.arange(0, PARTS)
-    m = tl.load(m_parts + row * PARTS + part, mask=part < parts, other=-INF, cache_modifier=".cg")
-    r = tl.load(r_parts + row * PARTS + part, mask=part < parts, other=-1.0, cache_modifier=".cg")
-    return merge(m[None, :], r[None, :], hi, lo, SCALED, FAST)
+    found = tl.load(numbers + row * PARTS + part, mask=part < parts, other=other, cache_modifier=".cg")
+    return found[None, :]
+
+
+@triton.jit
+def load_state(m_parts, r_parts, row, parts, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr, PARTS: tl.constexpr):
+    """Merge the states of all parts of a row, as `store_fold` stores them."""
+    m, rests = load_parts(m_parts, row, parts, -INF, PARTS), load_parts(r_parts, row, parts, -1.0, PARTS)
+    return merge(m, ratio_of_any(rests, m, hi[:, None], lo[:, None], SCALED, FAST), hi, lo, SCALED)
 
 
 @triton.jit
 def load_sum(sums, row, parts, PARTS: tl.constexpr):
     """The sum of one number per part of a row."""
-    part = tl.arange(0, PARTS)
-    found = tl.load(sums + row * PARTS + part, mask=part < parts, other=0.0, cache_modifier=".cg")
-    return row_sum(found[None, :], 1, tl.float64)
+    return row_sum(load_parts(sums, row, parts, 0.0, PARTS), 1, tl.float64)
 
 
 @triton.jit
@@ -239,16 +243,31 @@ def store_number(numbers, row, NUMBER: tl.constexpr, value):
 
 
 @triton.jit
+def fold_any(
+    x, z, z_at, z_k, where, where_at, where_k, exists, first, scores, sign, hi, lo,
+    BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, SCORES: tl.constexpr,
+    softcap=1.0, SOFTCAP: tl.constexpr = False,
+):  # fmt: skip
+    """Return the maximum of each row, and the sum of all terms but one of the largest, for rows of any kind."""
+    m, rest, rare = fold(x, hi, lo, BETA > 0, FAST, VECTOR)
+    if any_of(rare):
+        exact = exact_rest(
+            z, z_at, z_k, where, where_at, where_k, exists, first, scores, m, sign, hi, lo,
+            BETA, MASKED, FAST, VECTOR, SCORES, 1, softcap, SOFTCAP,
+        )  # fmt: skip
+        rest = tl.where(rare, exact, rest)
+    return m, rest
+
+
+@triton.jit
 def store_fold(
     x, z, z_at, z_k, where, where_at, where_k, m_parts, r_parts, row, part, scores, sign, hi, lo,
     BETA: tl.constexpr, MASKED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, PARTS: tl.constexpr,
     SCORES: tl.constexpr, softcap=1.0, SOFTCAP: tl.constexpr = False,
 ):  # fmt: skip
     """Compute and store the state of a part of a row, whose scores are x."""
-    m, rest, rare = fold(x, hi, lo, BETA > 0, FAST, VECTOR)
-    if any_of(rare):
-        rest = exact_rest(
-            z, z_at, z_k, where, where_at, where_k, m == m, part * SCORES, scores, m, sign, hi, lo,
-            BETA, MASKED, FAST, VECTOR, SCORES, 1, softcap, SOFTCAP,
-        )  # fmt: skip
+    m, rest = fold_any(
+        x, z, z_at, z_k, where, where_at, where_k, sign == sign, part * SCORES, scores, sign, hi, lo,
+        BETA, MASKED, FAST, VECTOR, SCORES, softcap, SOFTCAP,
+    )  # fmt: skip
     store_state(m_parts, r_parts, row, part, m, rest, PARTS)

@@ -247,15 +247,30 @@ def fold(x, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constex
 
 
 @triton.jit
-def merge(m_parts, rests, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr):
-    """Merge the parts (rows, n) of each row, as `fold` returns them, into one state (m, r). n is a power of two."""
+def gaps(x, m, hi, lo, SCALED: tl.constexpr):
+    """|beta| (m - x) of a block in float64: 0 for maxima, and infinite outside the support."""
+    gap = m.to(tl.float64)[:, None] - x.to(tl.float64)
+    if SCALED:
+        beta = (hi.to(tl.float64) + lo.to(tl.float64))[:, None]
+        gap = tl.where((gap == 0.0) | (gap == INF), gap, gap * beta)  # also at beta = inf and at beta = 0
+    return tl.where(x == -INF, INF, tl.where(x == INF, 0.0, gap))
+
+
+@triton.jit
+def merge(m_parts, r_parts, hi, lo, SCALED: tl.constexpr):
+    """Merge the states (rows, n) of the parts of each row into one state (m, r). n is a power of two."""
     m = top_of(m_parts)
-    r_parts = ratio_of_any(rests, m_parts, hi[:, None], lo[:, None], SCALED, FAST)
-    x = (hi.to(tl.float64) + lo.to(tl.float64))[:, None] * (m_parts.to(tl.float64) - m.to(tl.float64)[:, None])
-    weight = tl.where((m_parts == -INF) | (m == INF)[:, None], 0.0, exp64(x))
     tied = m_parts == m[:, None]
+    weight = exp64(-gaps(m_parts, m, hi, lo, SCALED))
     rest = row_sum(tl.where(tied, r_parts, (1.0 + r_parts) * weight), 1, tl.float64)
     return m, (tl.sum(tied.to(tl.int32), axis=1) - 1).to(tl.float64) + rest
+
+
+@triton.jit
+def shares(m_parts, r_parts, m, r, hi, lo, SCALED: tl.constexpr):
+    """The probability of each part of a row, and the gap between its maximum and that of the row."""
+    gap = gaps(m_parts, m, hi, lo, SCALED)
+    return exp64(-gap) * (1.0 + r_parts) / tl.where(r == -1.0, 1.0, 1.0 + r)[:, None], gap
 
 
 # --- results of a state -----------------------------------------------------------------------------------------------

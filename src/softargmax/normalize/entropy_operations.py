@@ -6,9 +6,21 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.arrays import namespace, row_dtype, working_dtype
+from softargmax.core.arrays import device_of, namespace, row_dtype, working_dtype
 from softargmax.core.operation import Operation, along, finite_or_zero, only, row_max, row_sum, slope
-from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Rowwise, Tangents, Wanted, per_row
+from softargmax.core.processes import SpreadAxes
+from softargmax.core.record import (
+    Array,
+    Axes,
+    Beta,
+    DType,
+    Gradients,
+    Rowwise,
+    Tangents,
+    Wanted,
+    gradient,
+    per_row,
+)
 from softargmax.core.scale import UNIT
 from softargmax.normalize import reference
 from softargmax.normalize.operations import (
@@ -72,10 +84,51 @@ def _to_beta(i: KlDivergence, slopes: tuple[Any, Any]) -> Any:
     return finite_or_zero(i.beta.hi, total)
 
 
+def _to_scores(i: KlDivergence, slopes: tuple[Any, Any], g: Any) -> list[Any]:
+    """Return the gradients with respect to the scores of p and of q."""
+    g, scale = along(g, i.axes), along(slope(i.beta), i.axes)
+    return [only(of != 0, of * g) * scale for of in slopes]
+
+
+class KlDivergenceVjp(NamedTuple):
+    """Arguments of `kl_divergence_vjp`: g beta p (log p - log q - D) if `to_p`, and g beta (q - p) if `to_q`."""
+
+    of: KlDivergence
+    g: Array
+    to_p: bool
+    to_q: bool
+
+
+class KlGradients(NamedTuple):
+    """The gradients with respect to the scores of p and of q."""
+
+    gz_p: Any
+    gz_q: Any
+
+
+def _defined_kl_divergence_vjp(i: KlDivergenceVjp) -> tuple[Any, ...]:
+    xp, z = namespace(i.g), i.of.z_p
+    found = zip(_to_scores(i.of, _divergence_slopes(i.of), i.g), (i.to_p, i.to_q), strict=True)
+    none = xp.zeros((0,), dtype=z.dtype, device=device_of(z))
+    return tuple(xp.astype(of, z.dtype) if wanted else none for of, wanted in found)
+
+
+kl_divergence_vjp: Operation[KlDivergenceVjp, KlGradients] = Operation(
+    "kl_divergence_vjp",
+    KlDivergenceVjp,
+    KlGradients(gradient("z_p", "to_p"), gradient("z_q", "to_q")),
+    definition=_defined_kl_divergence_vjp,
+    kernels={"cuda": "softargmax.normalize.triton_sums:kl_divergence_vjp"},
+    constant={"where"},
+)
+
+
 def _kl_divergence_vjp(i: KlDivergence, _r: Divergence, g: Divergence, wanted: Wanted) -> Gradients:
+    if "beta" not in wanted and not isinstance(i.axes, SpreadAxes):
+        found = kl_divergence_vjp(KlDivergenceVjp(i, g.divergence, "z_p" in wanted, "z_q" in wanted))
+        return {"z_p": found.gz_p, "z_q": found.gz_q}
     slopes = _divergence_slopes(i)
-    g_, scale = along(g.divergence, i.axes), along(slope(i.beta), i.axes)
-    gradients = {name: only(of != 0, of * g_) * scale for name, of in zip(("z_p", "z_q"), slopes, strict=True)}
+    gradients = dict(zip(("z_p", "z_q"), _to_scores(i, slopes, g.divergence), strict=True))
     return gradients | {"beta": _to_beta(i, slopes) * g.divergence if "beta" in wanted else None}
 
 
@@ -93,7 +146,7 @@ kl_divergence: Operation[KlDivergence, Divergence] = Operation(
     KlDivergence,
     Divergence(per_row("z_p", "dtype")),
     definition=reference.kl_divergence,
-    kernels={"cpu": _native.kl_divergence},
+    kernels={"cpu": _native.kl_divergence, "cuda": "softargmax.normalize.triton_sums:kl_divergence"},
     vjp=_kl_divergence_vjp,
     jvp=_kl_divergence_jvp,
     constant={"where"},

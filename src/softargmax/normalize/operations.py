@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from softargmax.core import _native
 from softargmax.core.arrays import device_of, namespace, row_dtype, working_dtype
 from softargmax.core.operation import Operation, along, finite_or_zero, is_number, only, row_sum, slope, sum_along
+from softargmax.core.processes import SpreadAxes
 from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Tangents, Wanted, like, per_row
 from softargmax.core.scale import UNIT
 from softargmax.normalize import reference
@@ -382,7 +383,7 @@ def _scores_of(i: Any) -> Scores:
     return Scores(i.z, i.where, i.beta, i.axes, row_dtype(i.z.dtype))
 
 
-def _entropy_slope(i: Scores) -> tuple[Any, Any]:
+def _entropy_slope(i: Any) -> tuple[Any, Any]:
     """Return p, and the derivative of the entropy with respect to x = beta z.
 
     The change of log p adds nothing to the derivative, because <p, d log p> = 0.
@@ -426,8 +427,33 @@ def _tangent_of_sum(i: Any, p: Any, of_x: Any, t: Tangents) -> Any:
     return row_sum(of_x * _tangent(i, (p != 0) & ~_infinite(i.z), t), i.axes)
 
 
+class MeanVjp(NamedTuple):
+    """Arguments of `mean_vjp`: gz = g beta p (v - <p, v>). v is -log p for an entropy, and that of `of` otherwise."""
+
+    of: Expectation
+    g: Array
+    of_entropy: bool
+
+
+def _defined_mean_vjp(i: MeanVjp) -> Any:
+    slopes = _entropy_slope(i.of) if i.of_entropy else _mean_slope(i.of)
+    return namespace(i.g).astype(sum_to_scores(i.of, *slopes, i.g, frozenset())["z"], i.of.z.dtype)
+
+
+mean_vjp: Operation[MeanVjp, ToScores] = Operation(
+    "mean_vjp",
+    MeanVjp,
+    ToScores(like("z")),
+    definition=_defined_mean_vjp,
+    kernels={"cuda": "softargmax.normalize.triton_sums:mean_vjp"},
+    constant={"where"},
+)
+
+
 def _entropy_vjp(i: Scores, _r: EntropyOf, g: EntropyOf, wanted: Wanted) -> Gradients:
-    return sum_to_scores(i, *_entropy_slope(i), g.entropy, wanted)
+    if "beta" in wanted or isinstance(i.axes, SpreadAxes):
+        return sum_to_scores(i, *_entropy_slope(i), g.entropy, wanted)
+    return {"z": mean_vjp.first(MeanVjp(Expectation(*i[:3], None, *i[3:]), g.entropy, True))}
 
 
 def _entropy_jvp(i: Scores, _r: EntropyOf, t: Tangents) -> EntropyOf:
@@ -439,7 +465,7 @@ entropy: Operation[Scores, EntropyOf] = Operation(
     Scores,
     EntropyOf(per_row("z", "dtype")),
     definition=reference.entropy,
-    kernels={"cpu": _native.entropy},
+    kernels={"cpu": _native.entropy, "cuda": "softargmax.normalize.triton_sums:entropy"},
     vjp=_entropy_vjp,
     jvp=_entropy_jvp,
     constant={"where"},
@@ -447,6 +473,8 @@ entropy: Operation[Scores, EntropyOf] = Operation(
 
 
 def _expectation_vjp(i: Expectation, _r: Mean, g: Mean, wanted: Wanted) -> Gradients:
+    if wanted == {"z"}:
+        return {"z": mean_vjp.first(MeanVjp(i, g.mean, False))}
     p, of_x = _mean_slope(i)
     gradients = sum_to_scores(i, p, of_x, g.mean, wanted)
     if "values" in wanted:
@@ -465,7 +493,7 @@ expectation: Operation[Expectation, Mean] = Operation(
     Expectation,
     Mean(per_row("z", "dtype")),
     definition=reference.expectation,
-    kernels={"cpu": _native.expectation},
+    kernels={"cpu": _native.expectation, "cuda": "softargmax.normalize.triton_sums:expectation"},
     vjp=_expectation_vjp,
     jvp=_expectation_jvp,
     constant={"where"},
