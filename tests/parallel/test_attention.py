@@ -261,3 +261,14 @@ def test_dtensors(workers: Workers, shape: Any, placements: Any) -> None:
 def test_dtensors_that_are_refused(workers: Workers, placements: Any, options: Any, message: str) -> None:
     for _, text in workers.errors(4, on_mesh, (4,), placements, options):
         assert text.startswith(message)
+
+
+def shared_alpha(group: Any) -> Any:
+    q, k, v = (part(group, x, "even", -2) for x in arrays("float32"))
+    return softargmax.parallel.attention(q, k, v, alpha=torch.tensor(1.5, requires_grad=True), group=group)
+
+
+def test_a_shared_array_has_no_gradient_of_some_of_its_queries(workers: Workers) -> None:
+    for kind, text in workers.errors(2, shared_alpha):
+        assert kind == "NotImplementedError"
+        assert "alpha: queries that are spread over processes have no gradient for an array" in text

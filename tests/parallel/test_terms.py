@@ -109,3 +109,15 @@ def test_one_error_in_all_processes(
     assert len(set(found)) == 1, found
     assert found[0][0] == kind
     assert message in found[0][1], found
+
+
+def without_classes(group: Any) -> Any:
+    return parallel.selected_log_softmax(
+        torch.zeros(2, 3), torch.zeros(2, 0 if group.rank() == 0 else 2, dtype=torch.int64), group=group
+    )
+
+
+def test_a_process_without_classes_to_select_is_compared(workers: Workers) -> None:
+    for kind, text in workers.errors(2, without_classes):
+        assert kind == "ValueError"
+        assert "expected the same in all processes" in text

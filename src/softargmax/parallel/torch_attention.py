@@ -77,7 +77,8 @@ def attention(
     Raises
     ------
     NotImplementedError
-        If q is on a device, or for dropout with axis=-3: its noise depends on the numbers of all heads.
+        If q is on a device, for dropout with axis=-3, whose noise depends on the numbers of all heads, or for the
+        gradient of a scale, alpha or bias that all queries share with axis=-2.
     RuntimeError, TypeError, ValueError
         As in `softargmax.attention` and `softargmax.parallel.softmax`.
 
@@ -85,10 +86,11 @@ def attention(
     -----
     With axis=-2, processes exchange their parts of the sequences for whole heads. There are B G heads of keys in a
     batch of B entries, and process r of W computes those from B G r // W. So with more than B G processes, some
-    compute nothing. A process sends its part of q, k, v and of the result, but for its own heads: about (W - 1) / W of
-    them. A mask or bias is sent for every head. The whole sequences of a process's heads are in its memory.
+    compute nothing. A process sends its part of q, k, v and of the result, except the heads that it computes: about
+    (W - 1) / W of them. A mask or bias is sent for every head. The whole sequences of a process's heads are in its
+    memory.
 
-    With axis=-3, only arguments are compared.
+    With axis=-3, processes compare their arguments and exchange nothing else.
 
     Gradient: as in `softargmax.attention`. Those of q, k and v have the same bits. With axis=-2, those of sink and
     slopes are sums over all processes, in every process, and agree to rounding. So do those of a bias that heads share.
@@ -125,7 +127,21 @@ def _checked(q: Any, k: Any, v: Any, axis: Any, given: Mapping[str, Any], option
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
             raise TypeError(f"{name}: expected a torch tensor in CPU memory, got {type(x).__name__}")
+        if x.ndim < -HEADS:
+            raise ValueError(f"{name}: expected at least 3 axes (heads, length, width), got {x.ndim}")
     return _record(q, k, v, options)
+
+
+def _refuse_shared(queries: int, given: Mapping[str, Any]) -> None:
+    """Raise for a trained array that all queries share: the gradient would be that of this process's queries only."""
+    for name, axis in (("scale", -1), ("alpha", -1), ("bias", LENGTHS)):
+        x = given.get(name)
+        shared = isinstance(x, Tensor) and queries != 1 and (x.ndim < -axis or x.shape[axis] == 1)
+        if shared and x.requires_grad:
+            raise NotImplementedError(
+                f"{name}: queries that are spread over processes have no gradient for an array that all of them share; "
+                "expand it to this process's queries, and add up its gradients"
+            )
 
 
 def _record(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Any:
@@ -174,6 +190,7 @@ def _of_lengths(group: ProcessGroup, q: Any, k: Any, v: Any, axis: int, given: M
 
     def facts_of_queries() -> Facts:
         nonlocal i
+        _refuse_shared(i.q.shape[LENGTHS], given)
         k, v = (x.new_zeros(()).expand(*x.shape[:-2], sum(keys), x.shape[-1]) for x in (i.k, i.v))  # all keys
         facts, found = _facts(_record(i.q, k, v, given), axis, _OF_QUERIES, without=_OF_KEYS)
         i = found._replace(k=i.k, v=i.v)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from softargmax.parallel.torch_functions import Group
 
-_OPTIONS = ("axis", "temperature", "where", "num_samples", "seed", "stream", "generator")
+_FILTERS = ("top_k", "top_p", "min_p", "typical_p", "epsilon", "eta")
 
 
 @public
@@ -69,11 +69,11 @@ def categorical(z: Tensor, /, *, group: Group = None, **options: Any) -> Tensor:
 
 @functools.wraps(whole_categorical)
 def _unfiltered(z: Any, **options: Any) -> Any:
-    wrong = [
-        name for name, x in options.items() if name not in (*_OPTIONS, "order") and x is not None and x is not True
-    ]
+    wrong = [name for name in _FILTERS if options.get(name) is not None]
+    if not options.get("replace", True):
+        wrong.append("replace")
     if wrong:
         raise NotImplementedError(
-            f"{wrong[0]}: draws from rows that are spread over processes take only {', '.join(_OPTIONS)}"
+            f"{wrong[0]}: rows that are spread over processes have only draws with replacement, without filters"
         )
     return whole_categorical(z, **options)

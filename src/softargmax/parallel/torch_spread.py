@@ -11,7 +11,7 @@ from softargmax.core.dispatch import requested_name, requesting
 from softargmax.core.processes import spreading
 from softargmax.core.torch_processes import spread_text
 from softargmax.parallel.layout import whole_blocks
-from softargmax.parallel.torch_agreement import agreed, facts_of, process_group, spread_axes
+from softargmax.parallel.torch_agreement import Facts, agreed, facts_of, process_group, spread_axes
 from softargmax.parallel.torch_move import moved
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from softargmax.parallel.layout import Layout
-    from softargmax.parallel.torch_agreement import Facts
 
 
 def spread(
@@ -63,7 +62,9 @@ class Call:
     """
 
     def __init__(self, group: ProcessGroup | DeviceMesh | None, function: str, **also: Any) -> None:
-        self.group, self.function, self._compared = process_group(group), function, False
+        self.group, self.function = process_group(group), function
+        self._compared = False  # the arguments of the operation that is being computed
+        self._has_compared = False  # those of any operation
         self._also = [(name, str(x)) for name, x in also.items()]
 
     def run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -71,15 +72,18 @@ class Call:
         try:
             refuse(self.function, (*arguments, *options.values()))
             with spreading(self.serve):
-                return function(*arguments, **options)
+                found = function(*arguments, **options)
         except Exception as error:
             if not self._compared:
                 agreed(self.group, error)
             raise
+        if not self._has_compared:  # this function has computed no operation, but those of other processes may have
+            self.sizes(Facts(0, [("function", self.function)]))
+        return found
 
     def sizes(self, facts: Facts) -> Layout:
         """Compare the facts of all processes, and return how many scores per row each has."""
-        self._compared = True
+        self._compared = self._has_compared = True
         return agreed(self.group, facts._replace(named=[*facts.named, *self._also]))
 
     def serve(self, operation: Any, i: Any, first: bool, out: Any) -> Any:

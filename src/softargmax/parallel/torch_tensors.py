@@ -78,18 +78,23 @@ def _reduced(rows: Any, given: Mapping[str, Any]) -> Any:
     """The sum or mean of the losses of the rows of all processes, in float64. Every process adds all of them, in the
     order in which one process does.
     """
-    if isinstance(rows, CrossEntropyTerms):
-        unweighted = {**given, "weight": None}
-        every = zip(rows, (given, unweighted, unweighted, given), strict=True)
-        return CrossEntropyTerms(*(_reduced(x, options) for x, options in every))
-    losses, target, weight = map(_whole_tensor, (rows, given["target"], given["weight"]))
-    of_classes = not torch.is_floating_point(target)
-    counts = row_weights(target, given["ignore_index"], weight) if of_classes else equal_row_weights(losses)
-    found = reduced(losses, counts, torch.float64, kept=0, mean=given["reduction"] == "mean")
     scores = [x for x in map(given.get, ("z", "h", "w", "bias")) if x is not None]
     dtype = functools.reduce(torch.promote_types, (x.dtype for x in scores))
-    found = found.to(dtype_of_rows(given["dtype"], torch.empty(0, dtype=dtype)))
-    return DTensor.from_local(found, rows.device_mesh, [Replicate()] * rows.device_mesh.ndim, run_check=False)
+    to, mean = dtype_of_rows(given["dtype"], torch.empty(0, dtype=dtype)), given["reduction"] == "mean"
+    weights = ones = None
+    if mean and not torch.is_floating_point(given["target"]):
+        target, weight = _whole_tensor(given["target"]), _whole_tensor(given["weight"])
+        weights, ones = (row_weights(target, given["ignore_index"], one) for one in (weight, None))
+
+    def total(x: Any, counts: Any) -> DTensor:
+        losses = _whole_tensor(x)
+        counts = equal_row_weights(losses) if counts is None else counts
+        found = reduced(losses, counts, torch.float64, kept=0, mean=mean).to(to)
+        return DTensor.from_local(found, x.device_mesh, [Replicate()] * x.device_mesh.ndim, run_check=False)
+
+    if isinstance(rows, CrossEntropyTerms):
+        return CrossEntropyTerms(*map(total, rows, (weights, ones, ones, weights)))
+    return total(rows, weights)
 
 
 def _whole_tensor(x: Any) -> Any:
@@ -104,8 +109,10 @@ def _of_sequences(function: Callable[..., Any], q: Any, k: Any, v: Any, **option
                 f"{name}: not supported with DTensors; call softargmax.parallel.attention with this process's parts"
             )
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, DTensor) or x.device_mesh != q.device_mesh or x.shape[:-3] != q.shape[:-3]:
-            raise ValueError(f"{name}: expected DTensors q, k and v on one mesh, with equal batch axes")
+        if not isinstance(x, DTensor):
+            raise TypeError(f"{name}: expected a DTensor, as q, k and v all are, got {type(x).__name__}")
+        if x.ndim < 3 or x.device_mesh != q.device_mesh or x.shape[:-3] != q.shape[:-3]:
+            raise ValueError(f"{name}: expected axes (.., heads, length, width), on the mesh and with the batch of q")
     mesh, vectors = q.device_mesh, q.ndim - 1
     places = [Replicate() if isinstance(one, Shard) and one.dim % q.ndim == vectors else one for one in _whole(q)]
     spread_along = [k for k, one in enumerate(places) if isinstance(one, Shard) and one.dim % q.ndim == vectors - 1]

@@ -20,7 +20,7 @@ Philox words_of(const Args& args, std::int64_t row, std::int64_t draw) {
 // A draw from the part of a row that a process has. Its column is the number among the columns of all processes.
 struct Part {
     Best best;
-    bool nan = false, infinite = false;
+    std::int32_t nan = 0, infinite = 0;  // no bool: messages have no padding, whose bytes would be undefined
 };
 
 template <class T> class Draws {
@@ -177,7 +177,7 @@ template <class T> class Draws {
         return kFine;
     }
     void take(Part& found, const Part& next) const {
-        const bool nan = found.nan || next.nan;
+        const std::int32_t nan = found.nan | next.nan;
         if (next.infinite > found.infinite) found = next;
         else if (next.infinite == found.infinite && next.best.at >= 0) {
             const Best& b = next.best;
