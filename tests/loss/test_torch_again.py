@@ -101,6 +101,12 @@ def test_gradients_of_the_forward_are_released():
         _ = loss.grad_fn.saved_tensors
 
 
+def test_a_bias_of_no_classes_has_a_gradient_of_no_numbers():
+    h, w, bias = torch.randn(2, D), torch.randn(0, D), torch.zeros(0, requires_grad=True)
+    s.linear_cross_entropy(h, w, torch.tensor([-100, -100]), bias=bias, reduction="none").sum().backward()
+    assert bias.grad.shape == (0,)
+
+
 def test_errors():
     z, y = torch.randn(3, 4), torch.tensor([0, 1, 2])
     for name, value in (("label_smoothing", torch.tensor(0.0)), ("z_loss", torch.zeros(2)), ("axis", -1.0)):

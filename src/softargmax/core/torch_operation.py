@@ -152,7 +152,7 @@ class TorchOperation:
         Under `using("triton")`, tensors in CPU memory are served by Triton's interpreter.
         """
         device = "cuda" if dispatch.requested() == "triton" else device
-        if device == "cuda" and not self.operation.has_kernel(device):
+        if not self.operation.has_kernel(device):
             return self.operation.define
         if device not in self.launch:
             self.launch[device] = self.operation.launcher(self.operation.kernel(device), DEVICE)
@@ -193,7 +193,7 @@ class TorchOperation:
         LIBRARY.define(f"{operation.name}_out(Tensor(a!) out, {self.slots.schema}) -> ()", tags=tags)
         self.overload: Any = getattr(torch.ops.softargmax, operation.name).default
         self.overload_out: Any = getattr(torch.ops.softargmax, f"{operation.name}_out").default
-        for device in {*operation.kernels, *["cpu"] * dispatch.INTERPRETED}:
+        for device in dict.fromkeys((*operation.kernels, *["cpu"] * dispatch.INTERPRETED)):
             self._implement(device)
         torch.library.register_fake(name, lambda *flat: self._allocate(self.unflatten(*flat)), lib=LIBRARY)
         torch.library.register_fake(f"{name}_out", lambda *_flat: None, lib=LIBRARY)

@@ -116,11 +116,12 @@ class SchemaSlots:
     def _gradient_lines(self) -> list[str]:
         """Lines that keep the results that are gradients, and remove them from the results.
 
-        `_ctx.complete` is True if there is a gradient for every argument that needs one.
+        Only the gradients of a single number are computed. `_ctx.complete` is True if there is a gradient for every
+        argument that needs one.
         """
-        written, needs = self._operation.forward_gradients, self._derived
+        written, needs, first = self._operation.forward_gradients, self._derived, self._operation.fields[0]
         lines = [
-            f"if not ({needs[name]} and {field}.shape == {name}.shape): {field} = None"
+            f"if not ({needs[name]} and {first}.ndim == 0 and {field}.shape == {name}.shape): {field} = None"
             for name, field in written.items()
         ]
         gradients = "".join(f"{written.get(name)}, " for name in self.varying)
