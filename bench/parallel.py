@@ -1,0 +1,159 @@
+"""Time a last layer whose classes are spread over processes, and the exchange of the gradient of h.
+
+    python -m bench.parallel              2 minutes; writes bench/results/parallel.json
+
+A step is the forward and backward pass of `linear_cross_entropy`, with one thread per process. With W processes, each
+has 1 / W of the classes. Its time is compared with a step of one process that has as many classes, and runs alone. The
+two take turns. With two processes, the step should take at most STEP times as long. A step of one process with all
+classes is timed, too. If there are more processes than cores, processes share cores.
+
+Then 8 MB are summed over two processes: by the chain of ordered sums that computes the gradient of h, and by gloo's
+all-reduce. The chain should take at most CHAIN times as long.
+
+The exit code is 1 if a limit is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import multiprocessing
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from bench.promises import isa
+
+import softargmax as sa
+from softargmax.core.torch_processes import Processes
+from softargmax.measure import machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Times = dict[str, float]  # median seconds by what was timed
+
+RESULT = Path(__file__).parent / "results" / "parallel.json"
+STEP, CHAIN = 1.15, 1.6
+ROWS, WIDTH, CLASSES = 1024, 512, 32_768
+SUM = 2_000_000  # float32 numbers: 8 MB
+WORLDS = (1, 2, 4)
+TURNS = 15
+
+
+def in_turns(group: dist.ProcessGroup, sides: dict[str, tuple[bool, Callable[[], object]]]) -> Times:
+    """Time calls in turns, all processes from the same moment. (False, call) is made by the first process only.
+
+    A call has ended when it has ended in all processes.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for turn in range(TURNS + 1):
+        for name, (everywhere, call) in sides.items():
+            dist.barrier(group)
+            start = time.perf_counter()
+            if everywhere or group.rank() == 0:
+                call()
+            took = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
+            dist.all_reduce(took, dist.ReduceOp.MAX, group)
+            if turn:
+                seconds[name].append(float(took))
+    return {name: statistics.median(found) for name, found in seconds.items()}
+
+
+def steps(group: dist.ProcessGroup) -> Times:
+    """Time a step with spread classes, a step with this process's classes only, and a step with all classes."""
+    torch.manual_seed(0)
+    h, w = torch.randn(ROWS, WIDTH), torch.randn(CLASSES, WIDTH) / WIDTH**0.5
+    y = torch.randint(CLASSES, (ROWS,))
+    part = w[: CLASSES // group.size()].clone()
+    inside = y % part.shape[0]
+
+    def step(loss: Callable[..., Any], w: torch.Tensor) -> Callable[[], object]:
+        inputs = (h.clone().requires_grad_(), w.requires_grad_())
+        return lambda: torch.autograd.grad(loss(*inputs), inputs)
+
+    spread = step(lambda h, w: sa.parallel.linear_cross_entropy(h, w, y, group=group), part.clone())
+    alone = step(lambda h, w: sa.linear_cross_entropy(h, w, inside), part)
+    whole = step(lambda h, w: sa.linear_cross_entropy(h, w, y), w)
+    return in_turns(group, {"spread": (True, spread), "part alone": (False, alone), "whole alone": (False, whole)})
+
+
+def sums(group: dist.ProcessGroup) -> Times:
+    """Time the sum of 8 MB by the chain and by gloo's all-reduce."""
+    mine = torch.ones(SUM)
+    processes = Processes(group, (1,) * group.size())
+
+    def chain() -> None:
+        found = mine
+        if group.rank() > 0:
+            before = torch.frombuffer(bytearray(processes.from_previous(mine.nbytes)), dtype=torch.float32)
+            found = before + mine
+        data = found.numpy().tobytes()
+        if group.rank() < group.size() - 1:
+            processes.to_next(data)
+        processes.from_last(data)
+
+    return in_turns(
+        group, {"chain": (True, chain), "all_reduce": (True, lambda: dist.all_reduce(mine.clone(), group=group))}
+    )
+
+
+def serve(rank: int, world: int, store: str, results: Any) -> None:
+    """Measure in one process of a group, and return the times of the first."""
+    torch.set_num_threads(1)
+    sa.set_num_threads(1)
+    wait = dt.timedelta(minutes=2)
+    dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world, timeout=wait)
+    group = dist.new_group()
+    found = steps(group) | sums(group)
+    if rank == 0:
+        results.put(found)
+    dist.destroy_process_group()
+
+
+def measured(world: int) -> Times:
+    """Return the times of `world` processes."""
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (world, str(Path(folder) / "store"), results)
+        processes = [context.Process(target=serve, args=(rank, *arguments)) for rank in range(world)]
+        for process in processes:
+            process.start()
+        found: Times = results.get()
+        for process in processes:
+            process.join()
+    return found
+
+
+def main() -> int:
+    """Measure all numbers of processes, print the ratios, and return the exit code."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    here = machine()  # before the run, so that the load is that of other programs
+    found = {world: measured(world) for world in WORLDS}
+    ratios = {}
+    for world, times in found.items():
+        step, chain = times["spread"] / times["part alone"], times["chain"] / times["all_reduce"]
+        ratios[world] = {"step": step, "chain": chain, "speedup": times["whole alone"] / times["spread"]}
+        print(f"{world} processes: " + ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in times.items()))
+        print(f"    spread / part alone {step:.2f}, chain / all_reduce {chain:.2f}")
+    missed = ratios[2]["step"] > STEP or ratios[2]["chain"] > CHAIN
+    record = {
+        "machine": here,
+        "isa": isa(),
+        "seconds": found,
+        "ratios": ratios,
+        "limits": {"step": STEP, "chain": CHAIN},
+    }
+    RESULT.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print("wrote", RESULT, "MISSED" if missed else "")
+    return int(missed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
