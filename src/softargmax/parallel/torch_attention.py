@@ -136,8 +136,9 @@ def _refuse_shared(queries: int, given: Mapping[str, Any]) -> None:
     """Raise for a trained array that all queries share: the gradient would be that of this process's queries only."""
     for name, axis in (("scale", -1), ("alpha", -1), ("bias", LENGTHS)):
         x = given.get(name)
-        shared = isinstance(x, Tensor) and queries != 1 and (x.ndim < -axis or x.shape[axis] == 1)
-        if shared and x.requires_grad:
+        if queries == 1 or not isinstance(x, Tensor) or not x.requires_grad:
+            continue
+        if x.ndim < -axis or x.shape[axis] == 1:
             raise NotImplementedError(
                 f"{name}: queries that are spread over processes have no gradient for an array that all of them share; "
                 "expand it to this process's queries, and add up its gradients"
