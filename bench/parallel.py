@@ -43,7 +43,7 @@ STEP, CHAIN = 1.15, 1.6
 ROWS, WIDTH, CLASSES = 1024, 512, 32_768
 SUM = 2_000_000  # float32 numbers: 8 MB
 WORLDS = (1, 2, 4)
-TURNS = 15
+TURNS = 7
 
 
 def in_turns(group: dist.ProcessGroup, sides: dict[str, tuple[bool, Callable[[], object]]]) -> Times:
@@ -86,10 +86,9 @@ def steps(group: dist.ProcessGroup) -> Times:
 def sums(group: dist.ProcessGroup) -> Times:
     """Time the sum of 8 MB by the chain and by gloo's all-reduce."""
     mine = torch.ones(SUM)
-    processes = Processes(group, (1,) * group.size())
 
     def chain() -> None:
-        found = mine
+        processes, found = Processes(group, (1,) * group.size()), mine
         if group.rank() > 0:
             before = torch.frombuffer(bytearray(processes.from_previous(mine.nbytes)), dtype=torch.float32)
             found = before + mine
