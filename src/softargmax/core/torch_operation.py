@@ -208,8 +208,9 @@ class TorchOperation:
         self._apply_here = apply_here(self.rule)
         recorded = {"forward": self._forward_recorded, "backward": self._backward_recorded}
         self._apply_recorded = apply_here(_function(f"{operation.name}_recorded", recorded))
-        at_once = {"forward": self._forward_with_gradients, "backward": self._backward_with_gradients}
-        self._apply_with_gradients = apply_here(_function(f"{operation.name}_with_gradients", at_once))
+        if operation.forward_gradients:
+            kept = {"forward": self._forward_with_gradients, "backward": self._backward_with_gradients}
+            self._apply_with_gradients = apply_here(_function(f"{operation.name}_with_gradients", kept))
         LIBRARY.impl(operation.name, self._autograd, "Autograd", with_keyset=True)
 
     def serve(self, device: str) -> None:

@@ -102,8 +102,9 @@ class SchemaSlots:
         ]
         record = [f"{operation.tree.target}= _i", *unpack]
         self.save_record = generated("_ctx, _i, _output", [*record, *keep], **names)
-        keep[2:2] = self._gradient_lines()
-        self.save_gradients = generated("_ctx, _i, _output", [*record, *keep], **names)
+        if operation.forward_gradients:
+            keep[2:2] = self._gradient_lines()
+            self.save_gradients = generated("_ctx, _i, _output", [*record, *keep], **names)
         again = [f"{', '.join(saved)}, = _kept"] * bool(saved) + [f"{numbers}= _numbers"] * bool(numbers)
         again += [f"if {name} is None: {name} = _likes[{place}]" if dynamic else f"{name} = _likes[{place}]"
                   for place, name in enumerate(others)]  # fmt: skip
@@ -126,5 +127,5 @@ class SchemaSlots:
         ]
         gradients = "".join(f"{written.get(name)}, " for name in self.varying)
         missing = [f"{needs[name]} and {written.get(name)} is None" for name in self.varying]
-        lines += [f"_ctx.forward_gradients = ({gradients})", f"_ctx.complete = not ({' or '.join(missing) or False})"]
+        lines += [f"_ctx.forward_gradients = ({gradients})", f"_ctx.complete = not ({' or '.join(missing)})"]
         return [*lines, *(f"{field} = None" for field in written.values())]
