@@ -10,6 +10,9 @@ classes is timed, too. If there are more processes than cores, processes share c
 Then 8 MB are summed over two processes: by the chain of ordered sums that computes the gradient of h, and by gloo's
 all-reduce. The chain should take at most CHAIN times as long.
 
+At last, the memory of a step with a million classes is measured in each process: its peak beyond inputs and gradients.
+It should be at most one eighth of the scores of the process's classes, as in one process.
+
 The exit code is 1 if a limit is missed.
 """
 
@@ -27,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from bench.peak import peak_of
 from bench.promises import isa
 
 import softargmax as sa
@@ -42,8 +46,11 @@ RESULT = Path(__file__).parent / "results" / "parallel.json"
 STEP, CHAIN = 1.15, 1.6
 ROWS, WIDTH, CLASSES = 1024, 512, 32_768
 SUM = 2_000_000  # float32 numbers: 8 MB
+PARTS = 9  # a last layer computes its rows in 9 parts, and so sums the gradient of h
 WORLDS = (1, 2, 4)
 TURNS = 7
+LARGE = 256, 64, 1_000_000  # rows, width and classes of the layer whose memory is measured
+SHARE = 1 / 8
 
 
 def in_turns(group: dist.ProcessGroup, sides: dict[str, tuple[bool, Callable[[], object]]]) -> Times:
@@ -88,35 +95,54 @@ def sums(group: dist.ProcessGroup) -> Times:
     mine = torch.ones(SUM)
 
     def chain() -> None:
-        processes, found = Processes(group, (1,) * group.size()), mine
-        if group.rank() > 0:
-            before = torch.frombuffer(bytearray(processes.from_previous(mine.nbytes)), dtype=torch.float32)
-            found = before + mine
-        data = found.numpy().tobytes()
-        if group.rank() < group.size() - 1:
-            processes.to_next(data)
-        processes.from_last(data)
+        processes, found = Processes(group, (1,) * group.size()), torch.empty_like(mine)
+        for before, here in zip(found.chunk(PARTS), mine.chunk(PARTS), strict=True):
+            part = memoryview(before.numpy())
+            if group.rank() == 0:
+                before.copy_(here)
+            else:
+                processes.from_previous(part)
+                before += here
+            processes.to_next(part)
+        processes.all_back()
 
     return in_turns(
         group, {"chain": (True, chain), "all_reduce": (True, lambda: dist.all_reduce(mine.clone(), group=group))}
     )
 
 
+def memory(group: dist.ProcessGroup) -> dict[str, int]:
+    """The bytes of this process's scores, and the peak of a step beyond inputs and gradients."""
+    rows, width, classes = LARGE
+    torch.manual_seed(0)
+    h = torch.randn(rows, width).requires_grad_()
+    w = (torch.randn(classes // group.size(), width) / width**0.5).requires_grad_()
+    y = torch.randint(classes, (rows,))
+
+    def step() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(sa.parallel.linear_cross_entropy(h, w, y, group=group), (h, w))
+
+    before, peak, gradients = peak_of(step)
+    return {"scores": 4 * rows * w.shape[0], "beyond": peak - before - sum(x.nbytes for x in gradients)}
+
+
 def serve(rank: int, world: int, store: str, results: Any) -> None:
-    """Measure in one process of a group, and return the times of the first."""
+    """Measure in one process of a group. Return the times of the first, and the largest memory of all."""
     torch.set_num_threads(1)
     sa.set_num_threads(1)
     wait = dt.timedelta(minutes=2)
     dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world, timeout=wait)
     group = dist.new_group()
-    found = steps(group) | sums(group)
+    times = steps(group) | sums(group)
+    found: list[Any] = [None] * world
+    dist.all_gather_object(found, memory(group), group=group)
     if rank == 0:
-        results.put(found)
+        results.put((times, max(found, key=lambda one: one["beyond"])))
     dist.destroy_process_group()
 
 
-def measured(world: int) -> Times:
-    """Return the times of `world` processes."""
+def measured(world: int) -> tuple[Times, dict[str, int]]:
+    """Return the times of `world` processes, and the memory of the one that takes most."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +150,7 @@ def measured(world: int) -> Times:
         processes = [context.Process(target=serve, args=(rank, *arguments)) for rank in range(world)]
         for process in processes:
             process.start()
-        found: Times = results.get()
+        found: tuple[Times, dict[str, int]] = results.get()
         for process in processes:
             process.join()
     return found
@@ -136,18 +162,22 @@ def main() -> int:
     here = machine()  # before the run, so that the load is that of other programs
     found = {world: measured(world) for world in WORLDS}
     ratios = {}
-    for world, times in found.items():
+    for world, (times, taken) in found.items():
         step, chain = times["spread"] / times["part alone"], times["chain"] / times["all_reduce"]
-        ratios[world] = {"step": step, "chain": chain, "speedup": times["whole alone"] / times["spread"]}
+        share = taken["beyond"] / taken["scores"]
+        speedup = times["whole alone"] / times["spread"]
+        ratios[world] = {"step": step, "chain": chain, "speedup": speedup, "memory / scores": share}
         print(f"{world} processes: " + ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in times.items()))
-        print(f"    spread / part alone {step:.2f}, chain / all_reduce {chain:.2f}")
+        print(f"    spread / part alone {step:.2f}, chain / all_reduce {chain:.2f}, memory / scores {share:.3f}")
     missed = ratios[2]["step"] > STEP or ratios[2]["chain"] > CHAIN
+    missed = missed or any(one["memory / scores"] > SHARE for one in ratios.values())
     record = {
         "machine": here,
         "isa": isa(),
-        "seconds": found,
+        "seconds": {world: times for world, (times, _) in found.items()},
+        "memory": {world: taken for world, (_, taken) in found.items()},
         "ratios": ratios,
-        "limits": {"step": STEP, "chain": CHAIN},
+        "limits": {"step": STEP, "chain": CHAIN, "memory / scores": SHARE},
     }
     RESULT.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print("wrote", RESULT, "MISSED" if missed else "")

@@ -111,11 +111,6 @@ def of_another_device(group: Any) -> Any:
     return softargmax.parallel.softmax(torch.zeros(2, 5, device="meta"), group=group)
 
 
-def by_learned_temperature(group: Any) -> Any:
-    t = torch.ones(2, 1, requires_grad=True)
-    return softargmax.parallel.cross_entropy(torch.zeros(2, 5), torch.tensor([0, 1]), group=group, temperature=t)
-
-
 def different_temperatures(group: Any) -> Any:
     t = torch.ones(2, 1) + group.rank()
     return softargmax.parallel.softmax(torch.zeros(2, 5), group=group, temperature=t)
@@ -135,7 +130,6 @@ def of_other_shapes(group: Any) -> Any:
         ),
         (by_the_definition, "RuntimeError", "process 0: implementation 'reference' was requested, but rows that are"),
         (of_another_device, "NotImplementedError", "process 0: z: expected a tensor in CPU memory, got one on meta"),
-        (by_learned_temperature, "NotImplementedError", "process 0: beta: rows that are spread over processes have no"),
         (
             different_temperatures,
             "ValueError",

@@ -70,6 +70,36 @@ def test_rows_and_classes_that_are_not_finite(workers: Workers) -> None:
     workers.run(3, compare, "float32", {}, True)
 
 
+def in_any_order(group: Any, dtype: str) -> None:
+    """The gradient of h adds up sums of 512 classes, in another order than in one process."""
+    bounds, rank = cuts("even", group.size(), CLASSES), group.rank()
+    mine = slice(bounds[rank], bounds[rank + 1])
+    h, w, b = layer(dtype)
+    whole = softargmax.linear_cross_entropy(h, w, TARGET, bias=b)
+    expected = torch.autograd.grad(whole, (h, w, b))
+    h_, w_, b_ = (x.detach().clone().requires_grad_() for x in (h, w[mine], b[mine]))
+    found = parallel.linear_cross_entropy(h_, w_, TARGET, bias=b_, group=group, reproducible=False)
+    got = torch.autograd.grad(found, (h_, w_, b_))
+    same(found, whole)
+    for one, other in zip(got[1:], (expected[1][mine], expected[2][mine]), strict=True):
+        same(one, other)
+    z = (h @ w.T + b).double().detach().requires_grad_()
+    (dz,) = torch.autograd.grad(softargmax.cross_entropy(z, TARGET), z)
+    rounding = torch.finfo(h.dtype).eps / 2
+    bound = 2 * (CLASSES // 512 + 1 + group.size()) * rounding * (dz.abs() @ w.detach().double().abs())
+    assert torch.all((got[0].double() - expected[0].double()).abs() <= bound)
+    parts = [torch.empty_like(got[0]) for _ in range(group.size())]
+    torch.distributed.all_gather(parts, got[0], group=group)
+    for part in parts:
+        same(part, got[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_in_any_order(workers: Workers, dtype: str) -> None:
+    for world in (2, 4):
+        workers.run(world, in_any_order, dtype)
+
+
 def many_rows(group: Any) -> None:
     """Several parts of rows, each with its own exchanges."""
     torch.manual_seed(0)

@@ -8,14 +8,29 @@ from typing import Any
 import numpy as np
 
 from softargmax.core.arrays import as_number, device_of, namespace, working_dtype
-from softargmax.core.error_free import row_sum
+from softargmax.core import error_free
+from softargmax.core.operation import first_place, row_sum
+from softargmax.core.processes import SpreadAxes
 
 
-def row_weights(target: Any, ignore_index: int, weight: Any = None, axis: int = -1) -> Any:
+def row_weights(target: Any, ignore_index: int, weight: Any = None, axes: tuple[int, ...] = (-1,)) -> Any:
     """The weight of each row in the mean loss: 1, or the weight w_y of its class y. An ignored row has weight 0.
 
-    `weight` broadcasts with the scores, and its classes are along `axis`.
+    `weight` broadcasts with the scores, and its classes are along the one axis of `axes`. If they are spread over
+    processes, one of these has the class of a row.
     """
+    (axis,) = axes
+    if weight is None or not isinstance(axes, SpreadAxes):
+        return _row_weights(target, ignore_index, weight, axis)
+    xp, place, none = namespace(target), target - first_place(axes), -1
+    here = (target != ignore_index) & (place >= 0) & (place < weight.shape[axis])
+    found = _row_weights(xp.where(here, place, none), none, weight, axis)
+    if not weight.shape[axis]:
+        found = found + xp.sum(weight)  # so it has a derivative, as in the other processes
+    return xp.squeeze(row_sum(xp.expand_dims(found, axis=axis), axes), axis=axis)
+
+
+def _row_weights(target: Any, ignore_index: int, weight: Any, axis: int) -> Any:
     xp, weight_dtype = namespace(target), working_dtype(target, namespace(target))
     ignored = target == ignore_index
     if weight is None or not weight.shape[axis]:
@@ -59,4 +74,4 @@ def _sum(rows: Any, dtype: Any, kept: int) -> Any:
     xp, axes = namespace(rows), tuple(range(kept, rows.ndim))
     if not axes:
         return rows
-    return row_sum(rows, axes) if dtype == xp.float64 else xp.sum(rows, axis=axes)
+    return error_free.row_sum(rows, axes) if dtype == xp.float64 else xp.sum(rows, axis=axes)

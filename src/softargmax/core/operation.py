@@ -119,6 +119,7 @@ class Operation(Generic[A, R]):
         forward_gradients: Mapping[str, str] | None = None,
         together: Callable[[A, Wanted], Together | None] | None = None,
         spreads: Mapping[str, int] | None = None,
+        defined_over_processes: bool = False,
     ) -> None:
         """Create an operation, and add it to OPERATIONS.
 
@@ -138,12 +139,15 @@ class Operation(Generic[A, R]):
         - `spreads`: a map from names of arguments and results to negative axes, for an operation with an argument
           `spread`: the axis along which processes have parts of the array. (If there are `axes`, processes have parts
           of all arrays with scores.)
+        - `defined_over_processes`: True if the definition computes rows that are spread over processes: its sums over
+          rows are those of this module.
         """
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
         self.saved, self.constant, self.batch, self.differentiable = saved, constant, batch, differentiable
         self.always_by_rule, self.refuse, self.forward_gradients = always_by_rule, refuse, dict(forward_gradients or {})
         self.together, self.spreads = together, dict(spreads or {})
+        self.defined_over_processes = defined_over_processes
         self.fields: tuple[str, ...] = type(results)._fields  # type: ignore[attr-defined]
         self.tree = branch(arguments)
         self.leaves = self.tree.leaves
@@ -269,9 +273,8 @@ class Operation(Generic[A, R]):
             paths = self._paths(self.tree, "_i")
             paths["i"] = "_i"
             call = ", ".join(f"{name}={paths[name]}" for name in parameters(self.definition))
-            lines = [
-                f"_whole({paths[leaf.name]})" for leaf in self.leaves if leaf.kind is AXES or leaf.name == "spread"
-            ]
+            spread = [] if self.defined_over_processes else self.leaves
+            lines = [f"_whole({paths[leaf.name]})" for leaf in spread if leaf.kind is AXES or leaf.name == "spread"]
             names = {"_definition": self.definition, "_whole": refuse_spread}
             self._by_record = generated("_i", [*lines, f"return _definition({call})"], **names)
         found = self._by_record(i)
@@ -387,6 +390,11 @@ def along(row: Any, axes: tuple[int, ...]) -> Any:
 def sum_along(x: Any, axes: tuple[int, ...]) -> Any:
     """The sum over a row, for use in a formula with the scores."""
     return along(row_sum(x, axes), axes)
+
+
+def first_place(axes: tuple[int, ...]) -> int:
+    """The place of this process's first score in the row."""
+    return _processes().processes_of(axes.spread).first if isinstance(axes, SpreadAxes) else 0
 
 
 def _processes() -> Any:

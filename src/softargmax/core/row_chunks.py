@@ -1,7 +1,8 @@
 """Process large arrays in CPU memory a few rows at a time, so that temporaries stay small.
 
 Tensors that record derivatives are processed whole: chunks would not save memory, because torch keeps the temporaries
-for the backward pass. Tensors that are being traced are processed whole, too.
+for the backward pass. Tensors that are being traced are processed whole, too, and so are rows that are spread over
+processes, which must all make the same number of exchanges.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core.arrays import as_number, is_torch, kind_of, namespace
+from softargmax.core.processes import SpreadAxes
 from softargmax.core.scale import Scale
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def by_rows(compute: Callable[..., Any], axes: tuple[int, ...], *arguments: Any)
     z = arguments[0]
     rows = [i for i in range(z.ndim) if i not in axes and z.shape[i] > 1]
     size = math.prod(z.shape)
-    if size <= 2 * SIZE or not rows or not cut(arguments):
+    if size <= 2 * SIZE or not rows or isinstance(axes, SpreadAxes) or not cut(arguments):
         return as_number(compute(*arguments))
     axis = rows[0]
     step = max(1, SIZE * z.shape[axis] // size)

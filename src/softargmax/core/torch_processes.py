@@ -27,46 +27,86 @@ group_of: Callable[[str], ProcessGroup] = getattr(distributed_c10d, "_resolve_pr
 
 
 class Processes:
-    """The processes of a group, and the number of scores per row in each."""
+    """The processes of a group, and the number of scores per row in each. It serves one call of a kernel.
 
-    def __init__(self, group: ProcessGroup, sizes: tuple[int, ...]) -> None:
-        self.group, self.sizes, self.rank = group, sizes, group.rank()
+    `in_order`: True to add numbers of all processes in their order. The bits are then those of one process.
+    """
+
+    def __init__(self, group: ProcessGroup, sizes: tuple[int, ...], *, in_order: bool = True) -> None:
+        self.group, self.sizes, self.rank, self.in_order = group, sizes, group.rank(), in_order
+        self.first = sum(sizes[: self.rank])
+        """The place of this process's first score in a row."""
+        self._parts: list[tuple[Tensor, Any]] = []
+        """Parts of a sum, and the request that completes each."""
         self._sent: list[Any] = []
 
     def gather(self, mine: bytes, lengths: Sequence[int]) -> bytes:
         """Send bytes to all processes. Return what all have sent, in their order; process p has sent lengths[p]."""
         return b"".join(gathered(self.group, mine, lengths))
 
-    def from_previous(self, length: int) -> bytes:
-        """Wait for bytes of the process before this one."""
-        received = torch.empty(length, dtype=torch.uint8)
-        with answering(self.group):
-            dist.recv(received, group=self.group, group_src=self.rank - 1)
-        return received.numpy().tobytes()
+    def from_previous(self, part: memoryview) -> None:
+        """Wait for a part of a sum, from the process before this one. `part` is the memory that it is written to.
 
-    def to_next(self, mine: bytes) -> None:
-        """Send bytes to the process after this one. Do not wait until they have arrived."""
-        with answering(self.group):
-            self._sent.append(dist.isend(_tensor(mine), group=self.group, group_dst=self.rank + 1))
+        If numbers are added in any order, the part is 0: `to_next` adds those of the other processes.
+        """
+        x = _memory(part)
+        if not self.in_order:
+            x.zero_()
+            return
+        with self._answering():
+            dist.recv(x, group=self.group, group_src=self.rank - 1)
 
-    def from_last(self, mine: bytes) -> bytes:
-        """Return the bytes of the last process, which all processes get. Wait until all earlier bytes have arrived."""
-        received = _tensor(mine)
-        with answering(self.group):
-            dist.broadcast(received, group=self.group, group_src=len(self.sizes) - 1)
+    def to_next(self, part: memoryview) -> None:
+        """Send a part of a sum to the process after this one, or from the last one back. Do not wait for it."""
+        x = _memory(part)
+        with self._answering():
+            if not self.in_order:
+                self._parts.append((x, dist.all_reduce(x, group=self.group, async_op=True)))
+            elif self.rank == len(self.sizes) - 1:
+                self._send(x, self.rank - 1)
+            else:
+                self._send(x, self.rank + 1)
+                # The sum can be received into memory that is being sent: it comes back when all of it has arrived.
+                self._parts.append((x, dist.irecv(x, group=self.group, group_src=self.rank + 1)))
+
+    def all_back(self) -> None:
+        """Wait for all parts of the sum, and pass each on to the process before this one."""
+        with self._answering():
+            for x, request in self._parts:
+                request.wait()
+                if self.in_order and self.rank:
+                    self._send(x, self.rank - 1)
             for request in self._sent:
                 request.wait()
-        return received.numpy().tobytes()
+
+    def _send(self, x: Tensor, to: int) -> None:
+        self._sent.append(dist.isend(x, group=self.group, group_dst=to))
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Explain an error, and give up all messages: the memory of the parts may be freed after it."""
+        try:
+            with answering(self.group):
+                yield
+        except BaseException:
+            self._parts.clear()
+            self._sent.clear()
+            raise
+
+
+_IN_ORDER = {"in order": True, "in any order": False}
 
 
 def processes_of(spread: str) -> Processes:
     """The processes that have the rows. Kernels call this function."""
-    return Processes(group_of(spread.rpartition(":")[0]), sizes_of(spread))
+    group, order = spread.rpartition(":")[0].rsplit(":", 1)
+    return Processes(group_of(group), sizes_of(spread), in_order=_IN_ORDER[order])
 
 
-def spread_text(group: ProcessGroup, sizes: Sequence[int]) -> str:
-    """The text that says how rows are spread (`processes_of`): the group, and the scores per row in each process."""
-    return f"{group.group_name}:{','.join(map(str, sizes))}"
+def spread_text(group: ProcessGroup, sizes: Sequence[int], *, in_order: bool = True) -> str:
+    """The text that says how rows are spread (`processes_of`): the group, the order of sums, and scores per row."""
+    order = next(text for text, value in _IN_ORDER.items() if value is in_order)
+    return f"{group.group_name}:{order}:{','.join(map(str, sizes))}"
 
 
 def gathered(group: ProcessGroup, mine: bytes, lengths: Sequence[int]) -> list[bytes]:
@@ -88,7 +128,16 @@ def of_all(group: ProcessGroup, x: Tensor) -> list[Tensor]:
 
 
 def _tensor(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    return _memory(memoryview(bytearray(data)))
+
+
+_TYPES = {"B": torch.uint8, "f": torch.float32, "d": torch.float64}
+
+
+def _memory(data: memoryview) -> Tensor:
+    """A tensor in the same memory."""
+    dtype = _TYPES[data.format]
+    return torch.frombuffer(data, dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
 
 
 @contextmanager
@@ -126,19 +175,26 @@ def _parts(x: Tensor, axes: SpreadAxes) -> list[Tensor]:
 
 class _Total(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, axes: SpreadAxes) -> Tensor:
+    def forward(x: Tensor, axes: SpreadAxes) -> Tensor:
         return functools.reduce(torch.add, _parts(x, axes))
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.axes = inputs[1]
+
+    @staticmethod
     def backward(ctx: Any, *g: Any) -> Any:
-        return g[0], None
+        return along(g[0], ctx.axes), None
 
 
 class _Along(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, axes: SpreadAxes) -> Tensor:
-        ctx.axes = axes
+    def forward(x: Tensor, axes: SpreadAxes) -> Tensor:
         return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.axes = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, *g: Any) -> Any:

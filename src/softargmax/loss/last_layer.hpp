@@ -64,7 +64,7 @@ template <class T> class LastLayer {
         if (a.rows == 0 || b.cols == 0) return;
         const std::int64_t work = a.rows * b.cols * std::max<std::int64_t>(a.cols, 1);
         core::product({a, b, a.rows, b.cols, a.cols, out, b.cols, reinterpret_cast<const char*>(bias), adds, sparse,
-                       work < kParallel ? 1 : args_.threads});
+                       work < kParallelProduct ? 1 : args_.threads});
     }
     char* row_of(char* x, std::int64_t row, std::int64_t width) const {
         return x + row * width * static_cast<std::int64_t>(sizeof(T));
@@ -119,16 +119,15 @@ template <class T> class LastLayer {
         if (!args_.dh) return;
         const Shards& shards = args_.shards;
         char* const dh = row_of(args_.dh, begin, args_.width);
-        const std::int64_t bytes = row_of(args_.dh, end, args_.width) - dh;
-        if (!shards.is_first()) shards.pass(shards, Shards::Pass::from_previous, dh, bytes);
+        const std::int64_t count = (end - begin) * args_.width;
+        if (!shards.is_first()) shards.pass(shards, Shards::Pass::from_previous, kTypeOf<T>, dh, count);
         product(dz, w_of_dh_, dh, !shards.is_first(), true);
-        if (!shards.is_last()) shards.pass(shards, Shards::Pass::to_next, dh, bytes);
+        if (shards.count > 1) shards.pass(shards, Shards::Pass::to_next, kTypeOf<T>, dh, count);
     }
-    // Brings dh to all processes. The last one has the sums.
+    // Waits until the sums have come back.
     void finish() {
         const Shards& shards = args_.shards;
-        const std::int64_t bytes = args_.rows.total * args_.width * static_cast<std::int64_t>(sizeof(T));
-        if (args_.dh && shards.count > 1) shards.pass(shards, Shards::Pass::from_last, args_.dh, bytes);
+        if (args_.dh && shards.count > 1) shards.pass(shards, Shards::Pass::all_back, kTypeOf<T>, nullptr, 0);
     }
 
     void add_gradients(std::int64_t begin, std::int64_t end, T* z) {

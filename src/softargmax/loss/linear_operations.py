@@ -89,7 +89,7 @@ linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
     "linear_cross_entropy",
     LinearCrossEntropy,
     LinearLoss(
-        Result("h", "dtype", lambda i: tuple(i.layer.h.shape[:1])[: i.kept]),
+        Result("h", "dtype", "tuple(h.shape[:1][:kept])"),
         gradient("h", "'h' in forms", "sums"),
         gradient("w", "'w' in forms", "sums"),
         gradient("bias", "'b' in forms", "sums"),
@@ -104,6 +104,7 @@ linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
     forward_gradients={"h": "dh", "w": "dw", "bias": "db"},
     together=_together,
     spreads=_CLASSES | {"dw": -2, "db": -1},
+    defined_over_processes=True,
 )
 
 linear_cross_entropy_vjp: Operation[LinearVjp, ToLayer] = Operation(
@@ -121,6 +122,7 @@ linear_cross_entropy_vjp: Operation[LinearVjp, ToLayer] = Operation(
     },
     constant={"target", "where"},
     spreads=_CLASSES | {"dw": -2, "db": -1},
+    defined_over_processes=True,
 )
 
 

@@ -75,6 +75,7 @@ cross_entropy: Operation[CrossEntropy, Loss] = Operation(
     constant={"target", "where", "states"},
     refuse=refuse,
     together=_together,
+    defined_over_processes=True,
 )
 
 cross_entropy_vjp: Operation[CrossEntropyVjp, ToScores] = Operation(
@@ -86,6 +87,7 @@ cross_entropy_vjp: Operation[CrossEntropyVjp, ToScores] = Operation(
     vjp=_cross_entropy_vjp_vjp,
     always_by_rule=True,
     constant={"target", "where", "states"},
+    defined_over_processes=True,
 )
 
 cross_entropy_and_gradient: Operation[GradientOf, LossAndGradient] = Operation(

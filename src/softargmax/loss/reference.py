@@ -13,6 +13,9 @@ tau - m_k and 1 - p_k are computed as accurately as sums over the other classes,
 The small gradient of a confident row is therefore accurate. The working precision is float64 if the library has it,
 otherwise float32. All numbers are computed in working precision and rounded once. Control flow does not depend on
 values, so the functions can be traced.
+
+If rows are spread over processes, sums over classes are sums over all processes, and a number per row is wrapped in
+`along` where it meets scores (core/operation.py).
 """
 
 from __future__ import annotations
@@ -22,9 +25,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from softargmax.core import error_free
 from softargmax.core.arrays import device_of, kept_shape, namespace, row_shape, working_dtype
-from softargmax.core.error_free import row_sum, total, two_sum
+from softargmax.core.error_free import total, two_sum
 from softargmax.core.loss_reduction import equal_row_weights, reduced, row_weights, total_weight
+from softargmax.core.operation import along, first_place, row_sum, sum_along
+from softargmax.core.processes import SpreadAxes, whole_shape
 from softargmax.core.row_chunks import by_rows
 from softargmax.loss.results import CrossEntropyTerms
 from softargmax.normalize import operations
@@ -79,7 +85,7 @@ def weights_of_rows(rows: Any, options: LossOptions, axes: tuple[int, ...]) -> A
     if options.target is None:
         return equal_row_weights(rows)
     target = namespace(rows).reshape(options.target, tuple(rows.shape))
-    return row_weights(target, options.ignore_index, options.weight, *axes)
+    return row_weights(target, options.ignore_index, options.weight, axes)
 
 
 def seed_of(of: CrossEntropy, g: Any) -> Factor:
@@ -109,42 +115,45 @@ class RowValues(NamedTuple):
     mass: Any  # m_k; outside the support it does not include the term e / n
     skipped: Any  # True for ignored rows, or None
     wrong: Any  # True for rows whose class is out of range, or None
-    axis: int
+    axes: tuple[int, ...]
 
 
-def row_values(z: Any, options: LossOptions, axis: int) -> RowValues:
+def row_values(z: Any, options: LossOptions, axes: tuple[int, ...]) -> RowValues:
     """Compute the values that the formulas need for each row."""
-    xp, target, classes = namespace(z), options.target, z.shape[axis]
+    xp, target, (axis,) = namespace(z), options.target, axes
+    classes = whole_shape(z.shape, axes)[axis]
     skipped = wrong = None
     if target is not None:
         skipped = target == options.ignore_index
         wrong = ~skipped & ((target < 0) | (target >= classes))
         z = xp.where(skipped, 0.0, z)  # scores of ignored rows, even NaN, have a derivative of 0
-    p, log_p, lse = normalized(z, options.beta, options.where, axis, options.softcap)
+    p, log_p, lse = normalized(z, options.beta, options.where, axes, options.softcap)
     possible = log_p != -INF
     inside = ~_out(z, options.beta)
     inside = inside if options.where is None else inside & options.where
     if target is None:
         mass = xp.astype(options.probabilities, p.dtype)
     else:
-        along = tuple(n if i == axis else 1 for i, n in enumerate(z.shape))
-        every = xp.arange(classes, dtype=target.dtype, device=device_of(z))
-        mass = xp.astype(xp.reshape(every, along) == target, p.dtype)
+        shape = tuple(n if i == axis else 1 for i, n in enumerate(z.shape))
+        every = xp.arange(z.shape[axis], dtype=target.dtype, device=device_of(z)) + first_place(axes)
+        mass = xp.astype(xp.reshape(every, shape) == target, p.dtype)
     e = options.label_smoothing
     if e:
-        n = xp.sum(xp.astype(inside, p.dtype), axis=axis, keepdims=True)
+        n = row_sum(xp.astype(inside, p.dtype), axes)
         mass = (1.0 - e) * mass + xp.where(inside, e / xp.where(n == 0.0, 1.0, n), 0.0)
     if options.weight is not None:
         mass = xp.astype(options.weight, p.dtype) * mass
     log_p = xp.where(possible, log_p, 0.0)
-    return RowValues(p, log_p, lse, inside, possible, mass, skipped, wrong, axis)
+    return RowValues(p, log_p, lse, inside, possible, mass, skipped, wrong, axes)
 
 
-def normalized(z: Any, scale: Scale, where: Any, axis: int, softcap: float) -> tuple[Any, Any, Any]:
+def normalized(
+    z: Any, scale: Scale, where: Any, axes: tuple[int, ...], softcap: float
+) -> tuple[Any, Any, Any]:
     """Return p, log p and lse of rows of scores, in working precision. The class axis of lse has size 1."""
     xp = namespace(z)
     x = capped(xp.astype(z, working_dtype(z, xp)), scale, softcap)
-    i = Scores(x, where, scale, (axis,), x.dtype)
+    i = Scores(x, where, scale, axes, x.dtype)
     p, lse = operations.softmax(i)
     return p, operations.log_softmax.first(i), lse
 
@@ -203,7 +212,7 @@ def gradient(z: Any, seeds: Sequence[Factor | None], options: LossOptions, axes:
     def rows(z: Any, a: RowValues, i: LossOptions, *seeds: Any) -> Any:
         slope = namespace(z).zeros_like(a.p)
         for seed, slope_of in zip(seeds, (_loss_slope, _lse_slope, _entropy_slope, _z_loss_slope), strict=True):
-            slope = slope if seed is None else slope + seed * slope_of(a, i)
+            slope = slope if seed is None else slope + along(seed, axes) * slope_of(a, i)
         return _to_scores(slope, z, a, i)
 
     return _by_rows(rows, z, options, axes, *seeds)
@@ -219,7 +228,7 @@ def _by_rows(compute: Callable[..., Any], z: Any, options: LossOptions, axes: tu
 
     def rows(z: Any, *operands: Any) -> Any:
         i = options._replace(**dict(zip(arrays, operands, strict=False)))
-        return compute(z, row_values(z, i, axes[0]), i, *operands[len(arrays) :])
+        return compute(z, row_values(z, i, axes), i, *operands[len(arrays) :])
 
     return by_rows(rows, axes, z, *arrays.values(), *extra)
 
@@ -229,7 +238,7 @@ def finished(rows: Any, a: RowValues) -> Any:
     xp = namespace(rows)
     if a.skipped is not None:
         rows = xp.where(a.skipped, 0.0, xp.where(a.wrong, math.nan, rows))
-    return xp.squeeze(rows, axis=a.axis)
+    return xp.squeeze(rows, axis=a.axes)
 
 
 def _to_scores(slope: Any, z: Any, a: RowValues, options: LossOptions) -> Any:
@@ -240,7 +249,7 @@ def _to_scores(slope: Any, z: Any, a: RowValues, options: LossOptions) -> Any:
     """
     xp, beta = namespace(z), options.beta.hi
     flat = math.isinf(beta) if isinstance(beta, float) else xp.abs(beta) == INF
-    beta = xp.where(flat, 0.0, beta) if not isinstance(beta, float) else 0.0 if flat else beta
+    beta = along(xp.where(flat, 0.0, beta), a.axes) if not isinstance(beta, float) else 0.0 if flat else beta
     if options.softcap:
         slope = slope * cap_slope(xp.astype(z, a.p.dtype), options.beta, options.softcap)
     inside = a.inside if a.skipped is None else a.inside & ~a.skipped
@@ -254,10 +263,10 @@ def _to_scores(slope: Any, z: Any, a: RowValues, options: LossOptions) -> Any:
 
 
 def _loss(a: RowValues, options: LossOptions) -> Any:
-    xp, axis = namespace(a.p), a.axis
+    xp, axes = namespace(a.p), a.axes
     of_each = xp.where(a.inside, a.mass * (0.0 - a.log_p), 0.0)
-    loss = xp.sum(of_each, axis=axis, keepdims=True) if options.one_class else _sum(of_each, axis)
-    lost = ~xp.any(a.inside, axis=axis, keepdims=True) | xp.any((a.mass > 0.0) & ~a.possible, axis=axis, keepdims=True)
+    loss = row_sum(of_each, axes) if options.one_class else _sum(of_each, axes)
+    lost = ~_any(a.inside, axes) | _any((a.mass > 0.0) & ~a.possible, axes)
     return loss + _z_loss(a, options) + xp.where(lost, xp.full_like(loss, INF), 0.0)
 
 
@@ -272,11 +281,11 @@ def _lse_slope(a: RowValues, options: LossOptions) -> Any:  # noqa: ARG001 same 
 
 
 def _entropy(a: RowValues, options: LossOptions) -> Any:  # noqa: ARG001
-    return _sum(a.p * (0.0 - a.log_p), a.axis)
+    return _sum(a.p * (0.0 - a.log_p), a.axes)
 
 
 def _entropy_slope(a: RowValues, options: LossOptions) -> Any:
-    return _constant(-a.p * (a.log_p + _entropy(a, options)), a)
+    return _constant(-a.p * (a.log_p + along(_entropy(a, options), a.axes)), a)
 
 
 def _z_loss(a: RowValues, options: LossOptions) -> Any:
@@ -286,7 +295,7 @@ def _z_loss(a: RowValues, options: LossOptions) -> Any:
 def _z_loss_slope(a: RowValues, options: LossOptions) -> Any:
     if not options.z_loss:
         return 0.0
-    return _constant(2.0 * options.z_loss * a.lse * a.p, a)
+    return _constant(2.0 * options.z_loss * along(a.lse, a.axes) * a.p, a)
 
 
 def _constant(slope: Any, a: RowValues) -> Any:
@@ -295,17 +304,27 @@ def _constant(slope: Any, a: RowValues) -> Any:
     return xp.where(xp.abs(a.lse) == INF, 0.0, slope)
 
 
-def _sum(values: Any, axis: int) -> Any:
-    """Return the sum over the classes."""
-    return namespace(values).expand_dims(row_sum(values, (axis,)), axis=axis)
+def _sum(values: Any, axes: tuple[int, ...]) -> Any:
+    """Return the sum over the classes. In one process it is accurate to the last bit."""
+    if isinstance(axes, SpreadAxes):
+        return row_sum(values, axes)
+    return namespace(values).expand_dims(error_free.row_sum(values, axes), axis=axes[0])
+
+
+def _any(x: Any, axes: tuple[int, ...]) -> Any:
+    """Return True for rows with an entry that is true."""
+    xp, (axis,) = namespace(x), axes
+    if isinstance(axes, SpreadAxes):
+        return row_sum(xp.astype(x, xp.float64), axes) > 0.0
+    return xp.any(x, axis=axis, keepdims=True)
 
 
 def _mass_of_others(a: RowValues, options: LossOptions) -> Any:
     """Return, for each class k, the sum of m over all other classes, as accurate as a separate sum for each k."""
-    m, axis = a.mass, a.axis
+    m, (axis,) = a.mass, a.axes
     xp = namespace(m)
-    if options.one_class or not m.shape[axis]:
-        return xp.sum(m, axis=axis, keepdims=True) - m
+    if options.one_class or not m.shape[axis] or isinstance(a.axes, SpreadAxes):
+        return sum_along(m, a.axes) - m
     last = (*(i for i in range(m.ndim) if i != axis), axis)
     m = xp.permute_dims(m, last)
     high, low = total(m)

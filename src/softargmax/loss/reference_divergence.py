@@ -34,8 +34,8 @@ def divergence(
     (axis,) = axes
 
     def rows(student: Any, teacher: Any, beta: Any, where: Any) -> Any:
-        q, log_q, _ = normalized(student, beta, where, axis, softcap)
-        p, log_p, _ = normalized(teacher, beta, where, axis, softcap)
+        q, log_q, _ = normalized(student, beta, where, axes, softcap)
+        p, log_p, _ = normalized(teacher, beta, where, axes, softcap)
         if kind == "reverse":
             p, log_p, q, log_q = q, log_q, p, log_p
         xp = namespace(p)

@@ -17,6 +17,8 @@ import numpy as np
 
 from softargmax.core.arrays import device_of, dtype_name, is_torch, kind_of, namespace
 from softargmax.core.loss_reduction import total_weight
+from softargmax.core.operation import along, row_sum
+from softargmax.core.processes import SpreadAxes
 from softargmax.core.products import biased, finite
 from softargmax.core.row_chunks import SIZE, cut
 from softargmax.core.scale import Scale
@@ -50,14 +52,25 @@ ON_DEVICE = 1 << 26
 CLASSES = (1,)
 
 
+def _axes(i: LinearCrossEntropy) -> tuple[int, ...]:
+    """Return the axis of the classes in scores."""
+    return CLASSES if i.spread is None else SpreadAxes(CLASSES, i.spread)
+
+
+def _layer(i: LinearCrossEntropy) -> Layer:
+    """Return the layer. If classes are spread over processes, all of them have h."""
+    return i.layer._replace(h=along(i.layer.h, _axes(i)))
+
+
 # --- definitions ------------------------------------------------------------------------------------------------------
 
 
 @np.errstate(all="ignore")
 def linear_cross_entropy(i: LinearCrossEntropy) -> tuple[Any, ...]:
     """Return the loss, and the gradients that `forms` names."""
-    rows = by_parts(lambda z, part: reference.losses(z, options_of_rows(i.options, part), CLASSES), i.layer, i.options)
-    loss = reference.reduced_losses(rows, i.options, CLASSES, i.kept, i.mean, i.dtype)
+    axes, layer = _axes(i), _layer(i)
+    rows = by_parts(lambda z, part: reference.losses(z, options_of_rows(i.options, part), axes), layer, i.options)
+    loss = reference.reduced_losses(rows, i.options, axes, i.kept, i.mean, i.dtype)
     if not i.forms:
         return loss, *(reference.no_array(rows),) * 3
     return loss, *linear_cross_entropy_vjp(i, namespace(rows).ones_like(loss), i.forms)
@@ -66,14 +79,13 @@ def linear_cross_entropy(i: LinearCrossEntropy) -> tuple[Any, ...]:
 @np.errstate(all="ignore")
 def linear_cross_entropy_vjp(of: LinearCrossEntropy, g: Any, to: str) -> tuple[Any, ...]:
     """Return g times the gradients of the loss with respect to the arrays that `to` names."""
-    seed = seed_of(of, g)
+    seed, axes = seed_of(of, g), _axes(of)
 
     def slope(z: Any, part: Part) -> Any:
-        return reference.gradient(
-            z, (rows_of(seed, part), None, None, None), options_of_rows(of.options, part), CLASSES
-        )
+        return reference.gradient(z, (rows_of(seed, part), None, None, None), options_of_rows(of.options, part), axes)
 
-    return layer_vjp(slope, of.layer, (of.options, seed), to)
+    dh, dw, db = layer_vjp(slope, _layer(of), (of.options, seed), to)
+    return row_sum(dh, SpreadAxes((), of.spread)) if of.spread and "h" in to else dh, dw, db
 
 
 def linear_terms(layer: Layer, options: LossOptions) -> CrossEntropyTerms:
@@ -103,7 +115,7 @@ def seed_of(of: LinearCrossEntropy, g: Any) -> Any:
     g = xp.reshape(g, (-1, 1))
     if not of.mean:
         return g
-    count = reference.weights_of_rows(xp.zeros((of.layer.h.shape[0],), dtype=g.dtype), of.options, CLASSES)
+    count = reference.weights_of_rows(xp.zeros((of.layer.h.shape[0],), dtype=g.dtype), of.options, _axes(of))
     return g / total_weight(count, xp.float64 if dtype_name(g.dtype) == "float64" else g.dtype)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from softargmax.core.check import dtype_of_rows
+from softargmax.core.check import dtype_of_rows, flag
 from softargmax.core.loss_reduction import reduced, row_weights
+from softargmax.core.processes import SpreadAxes
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
-from softargmax.core.torch_processes import of_all
+from softargmax.core.torch_processes import spread_text
 from softargmax.loss import cross_entropy as whole_cross_entropy
 from softargmax.loss import cross_entropy_terms as whole_cross_entropy_terms
 from softargmax.loss import linear_cross_entropy as whole_linear_cross_entropy
@@ -62,7 +62,8 @@ def cross_entropy(z: Tensor, /, target: Tensor, *, group: Group = None, **option
 
     Notes
     -----
-    Gradient: as in `softargmax.cross_entropy`, with the same bits. Every process passes the same incoming gradient.
+    Gradient: as in `softargmax.cross_entropy`. That of z has the same bits. Those of a temperature, weights and
+    probabilities agree to rounding, and so do second derivatives. Every process passes the same incoming gradient.
 
     References
     ----------
@@ -138,16 +139,22 @@ def cross_entropy_terms(z: Tensor, /, target: Tensor, *, group: Group = None, **
     return cast("CrossEntropyTerms", call.run(terms, z, target, **options))
 
 
-def _weights_of_rows(call: Call, target: Tensor, weight: Tensor, ignore_index: int) -> Tensor:
+def _weights_of_rows(call: Call, target: Tensor, weight: Tensor, ignore_index: int) -> Any:
     """Return the weight of each row's class, which one of the processes has."""
-    place = target.to(torch.int64) - sum(call.sizes(Facts(weight.shape[0], []))[: call.group.rank()])
-    here = (place >= 0) & (place < weight.shape[0]) & (target != ignore_index)
-    return functools.reduce(torch.add, of_all(call.group, row_weights(torch.where(here, place, -1), -1, weight)))
+    axes = SpreadAxes((-1,), spread_text(call.group, call.sizes(Facts(weight.shape[0], []))))
+    return row_weights(target, ignore_index, weight, axes)
 
 
 @public
 def linear_cross_entropy(
-    h: Tensor, w: Tensor, target: Tensor, *, group: Group = None, bias: Tensor | None = None, **options: Any
+    h: Tensor,
+    w: Tensor,
+    target: Tensor,
+    *,
+    group: Group = None,
+    bias: Tensor | None = None,
+    reproducible: bool = True,
+    **options: Any,
 ) -> Tensor:
     r"""Return the cross-entropy of a last layer whose classes are spread over the processes of a group.
 
@@ -167,6 +174,9 @@ def linear_cross_entropy(
         As in `softargmax.parallel.softmax`.
     bias : Tensor, optional
         This process's part of b.
+    reproducible : bool
+        If True, the gradient of h is added up in the order of the processes, and has the bits of one process. If False,
+        it is added up by `all_reduce`, which takes less time with many processes, and agrees to rounding.
     **options
         The options of `softargmax.linear_cross_entropy`. `weight` and `where` are this process's part, all others are
         equal in all processes.
@@ -186,8 +196,9 @@ def linear_cross_entropy(
     The loss and the gradients with respect to h, W and b have the bits of `softargmax.linear_cross_entropy` of all
     classes. No process holds the scores, and none sends them.
 
-    Gradient: the one of h is the sum over all classes, in every process. The processes add to it one after the other,
-    in the order in which one process adds. Each process sends it twice: N D numbers, in the dtype of the sums.
+    Gradient: the one of h is the sum over all classes, in every process. If `reproducible`, the processes add to it one
+    after the other, in the order in which one process adds, while they compute dW. Each process sends it twice: N D
+    numbers, in the dtype of the sums.
 
     References
     ----------
@@ -202,7 +213,8 @@ def linear_cross_entropy(
     tensor(0.0034)
     >>> dist.destroy_process_group()
     """
-    return spread(whole_linear_cross_entropy, h, w, target, group=group, bias=bias, **options)
+    call = Call(group, "linear_cross_entropy", reproducible=flag(reproducible, "reproducible"))
+    return cast("Tensor", call.run(whole_linear_cross_entropy, h, w, target, bias=bias, **options))
 
 
 @public

@@ -45,11 +45,6 @@ def refuse(function: str, arguments: Iterable[Any]) -> None:
         )
 
 
-_OPTIONS = {"probabilities", "weight", "beta"}
-_NO_GRADIENT = {"cross_entropy": _OPTIONS, "linear_cross_entropy": _OPTIONS}
-"""For each operation, the arguments whose gradient is computed by the definition, which needs whole rows."""
-
-
 def _is_computed(name: str, spec: Any, i: Any) -> bool:
     """True if the kernel computes a result. The gradients of a layer are those whose letters are in `forms`."""
     return not spec.when or name.removeprefix("d") in i.forms
@@ -58,14 +53,17 @@ def _is_computed(name: str, spec: Any, i: Any) -> bool:
 class Call:
     """A call of a public function: it checks this process's arguments, then computes one operation or several.
 
-    `also` names arguments that no operation has, and that must be the same in all processes.
+    `also` names arguments that no operation has, and that must be the same in all processes. `reproducible`: True for
+    sums in the order of the processes.
     """
 
-    def __init__(self, group: ProcessGroup | DeviceMesh | None, function: str, **also: Any) -> None:
-        self.group, self.function = process_group(group), function
+    def __init__(
+        self, group: ProcessGroup | DeviceMesh | None, function: str, *, reproducible: bool = True, **also: Any
+    ) -> None:
+        self.group, self.function, self._in_order = process_group(group), function, reproducible
         self._compared = False  # the arguments of the operation that is being computed
         self._has_compared = False  # those of any operation
-        self._also = [(name, str(x)) for name, x in also.items()]
+        self._also = [(name, str(x)) for name, x in {"reproducible": reproducible, **also}.items()]
 
     def run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Call a function. An error before the processes have compared its next arguments is raised in all of them."""
@@ -95,15 +93,13 @@ class Call:
             raise TypeError("out: not supported for rows that are spread over processes")
         slots, of = list(operation.torch.flatten(i)), operation.torch.slots
         axes = spread_axes(operation, slots)
-        for name, x in zip(of.names, slots, strict=True):
-            if name in _NO_GRADIENT.get(operation.name, ()) and getattr(x, "requires_grad", False):
-                raise NotImplementedError(f"{name}: rows that are spread over processes have no gradient for it")
         have = self.sizes(facts_of(operation, slots, axes, self.function))
         want = whole_blocks(have)
         for place, (name, x) in enumerate(zip(of.names, slots, strict=True)):
             if name in axes and x is not None:
                 slots[place] = moved(x, axes[name], self.group, have, want)
-        slots[of.slots.index("axes_spread" if "axes_spread" in of.slots else "spread")] = spread_text(self.group, want)
+        place = of.slots.index("axes_spread" if "axes_spread" in of.slots else "spread")
+        slots[place] = spread_text(self.group, want, in_order=self._in_order)
         record = operation.torch.unflatten(*slots)
         with requesting(None):
             found = operation.first(record) if first else operation(record)

@@ -43,9 +43,10 @@ struct Shards {
     // `per_block` bytes for each of its blocks, and `per_process` bytes more. It throws if a process does not answer.
     void (*gather)(const Shards&, const void* mine, std::int64_t per_block, std::int64_t per_process,
                    void* all) = nullptr;
-    // Passes bytes on: gets those of the process before, sends to the process after, or gets those of the last process.
-    enum class Pass : std::uint8_t { from_previous, to_next, from_last };
-    void (*pass)(const Shards&, Pass, void* data, std::int64_t bytes) = nullptr;
+    // A sum over processes that is computed in parts, of `count` numbers each. A part goes from each process to the next,
+    // and from the last one back to all others. So it may not be freed or changed between `to_next` and `all_back`.
+    enum class Pass : std::uint8_t { from_previous, to_next, all_back };
+    void (*pass)(const Shards&, Pass, Type, void* part, std::int64_t count) = nullptr;
 
     explicit operator bool() const { return count > 0; }
     bool is_first() const { return rank == 0; }

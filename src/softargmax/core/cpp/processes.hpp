@@ -28,17 +28,17 @@ class Processes {
         const auto found = nb::cast<nb::bytes>(of(shards).attr("gather")(nb::bytes(mine, sent), bytes));
         std::memcpy(all, found.data(), found.size());
     }
-    static void pass(const Shards& shards, Shards::Pass how, void* data, std::int64_t bytes) {
+    static void pass(const Shards& shards, Shards::Pass how, Type type, void* part, std::int64_t count) {
         const nb::gil_scoped_acquire gil;
-        const auto copy = [&](const nb::object& found) {
-            std::memcpy(data, nb::cast<nb::bytes>(found).data(), static_cast<std::size_t>(bytes));
-        };
-        const auto mine = [&] { return nb::bytes(data, static_cast<std::size_t>(bytes)); };
-        switch (how) {
-            case Shards::Pass::from_previous: return copy(of(shards).attr("from_previous")(bytes));
-            case Shards::Pass::to_next: of(shards).attr("to_next")(mine()); return;
-            case Shards::Pass::from_last: return copy(of(shards).attr("from_last")(mine()));
+        const nb::handle python = of(shards);
+        if (how == Shards::Pass::all_back) {
+            python.attr("all_back")();
+            return;
         }
+        const auto bytes = static_cast<Py_ssize_t>(count * kTypeBytes[static_cast<int>(type)]);
+        const auto memory = nb::steal(PyMemoryView_FromMemory(static_cast<char*>(part), bytes, PyBUF_WRITE));
+        const auto numbers = memory.attr("cast")(type == Type::f64 ? "d" : "f");
+        python.attr(how == Shards::Pass::to_next ? "to_next" : "from_previous")(numbers);
     }
 
   public:

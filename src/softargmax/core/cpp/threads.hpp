@@ -25,6 +25,8 @@ void start_threads();
 // The smallest number of scores for which a call uses several threads. Waking a thread takes 5 to 50 us, and a kernel
 // takes about 10 us for 2^15 scores.
 constexpr std::int64_t kParallel = 1 << 15;
+// The smallest number of multiply-adds for which a matrix product uses several threads. It takes about 10 us.
+constexpr std::int64_t kParallelProduct = 1 << 19;
 
 // Sets rounding to nearest, and keeps subnormals. The caller may have set other modes, for example by
 // torch.set_flush_denormal.
