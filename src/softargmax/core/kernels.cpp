@@ -181,7 +181,10 @@ template <class T> struct Piece {
     SOFTARGMAX_CALLED void multiply_in_place(PanelsA<T> few, std::int64_t d, T* b) const {
         const std::int64_t depth = few.depth;
         const auto all = corner(i, m, d);
-        if (args.b.col == 1) return multiply_by_rows(few, in_place(d, depth, n), all, b);
+        if (args.b.col == 1) {
+            const bool in_cache = args.depth * n * static_cast<std::int64_t>(sizeof(T)) <= second_level_cache();
+            return multiply_by_rows(few, in_place(d, depth, n), all, b, in_cache);
+        }
         const std::int64_t whole = n / kColumnsAtOnce<T> * kColumnsAtOnce<T>;
         const auto part = in_place(d, depth, whole);
         multiply_by_columns(m, few.data, part, part.rows, all);

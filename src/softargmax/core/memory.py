@@ -58,6 +58,10 @@ class Memory(NamedTuple):
         small = f"_small_empty({of}, {shape}, dtype={dtype}) if {of}.nbytes < {SMALL} else {made}"
         return small if self.small_empty else made
 
+    def nothing_code(self, of: str) -> str:
+        """Code that allocates an array of shape (0,), with the dtype of an array."""
+        return f"_small_empty({of}, 0)" if self.small_empty else f"_empty({of}, (0,), {of}.dtype)"
+
     def kernel_result(self, result: str, *, optional: bool) -> str:
         """Code for the argument that a kernel receives for a result."""
         if self.direct:

@@ -206,9 +206,8 @@ class Result(NamedTuple):
         dtype = self.dtype if self.dtype in names else f"_dtypes[{self.dtype!r}]" if self.dtype else f"{self.of}.dtype"
         dtype = f"_row_dtype({dtype})" if self.wide else dtype
         if self.when:
-            first = next(iter(names))
-            made, none = f"_empty({self.of}, {self.of}.shape, {dtype})", f"_empty({first}, (0,), {first}.dtype)"
-            return f"{variable} = {made} if {self.when} else {none}"
+            made = memory.empty_code(self.of, f"{self.of}.shape", dtype)
+            return f"{variable} = ({made}) if {self.when} else {memory.nothing_code(next(iter(names)))}"
         if self.shape is None:
             return f"{variable} = {memory.like_code(self.of, dtype)}"
         if isinstance(self.shape, str):

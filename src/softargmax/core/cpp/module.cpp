@@ -45,7 +45,8 @@ void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bo
     job.adds = adds;
     job.sparse = sparse;
     if (job.rows == 0 || job.cols == 0) return;
-    job.threads = job.rows * job.cols * std::max<std::int64_t>(job.depth, 1) < kParallel ? 1 : threads_now();
+    const std::int64_t work = job.rows * job.cols * std::max<std::int64_t>(job.depth, 1);
+    job.threads = work < kParallelProduct ? 1 : threads_now();
     const nb::gil_scoped_release release;
     core::product(job);
 }
