@@ -18,6 +18,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "sum": {"reduction": "sum"},
     "weight": {"weight": WEIGHT},
+    "list": {"weight": WEIGHT.tolist()},
     "smooth": {"label_smoothing": 0.1, "weight": WEIGHT, "z_loss": 0.01, "dtype": torch.float64},
 }
 MESHES = [((4,), ("0",)), ((2, 2), ("0", "1")), ((2, 2), ("1", "0")), ((2, 2), ("0", "r"))]

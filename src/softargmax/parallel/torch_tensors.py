@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
+from softargmax.core.arrays import like
 from softargmax.core.check import dtype_of_rows
 from softargmax.core.loss_reduction import equal_row_weights, reduced, row_weights
 from softargmax.loss.results import CrossEntropyTerms
@@ -35,7 +36,8 @@ OF_LAYERS = ("linear_cross_entropy",)
 """Functions of a layer (h, w, bias). Classes are spread if w is sharded along its first axis."""
 OF_SEQUENCES = ("attention",)
 """Functions of q, k and v. Sequences are spread if q is sharded along its last axis but one."""
-
+ARRAYS = ("target", "index", "weight", "where")
+"""Arguments that may be lists or NumPy arrays, and are then replicated."""
 
 SPREAD: dict[str, Callable[..., Any]] = {
     "cross_entropy_terms": cross_entropy_terms,
@@ -53,7 +55,7 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
         raise NotImplementedError(f"DTensors are supported by {supported}; for {name}, pass x.full_tensor()")
     bound = inspect.signature(function).bind(*arguments, **options)
     bound.apply_defaults()
-    given = bound.arguments
+    given = _as_tensors(bound.arguments)
     if name in OF_SEQUENCES:
         return _of_sequences(function, **given)
     if given.get("out") is not None:
@@ -72,6 +74,15 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
     if isinstance(found, CrossEntropyTerms):
         return CrossEntropyTerms(*(scores.result(x, like_z=False) for x in found))
     return scores.result(found, like_z=name in LIKE_Z)
+
+
+def _as_tensors(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert lists and NumPy arrays, which all processes have, to tensors, as a call with plain tensors does."""
+    example = next(x for x in given.values() if isinstance(x, DTensor)).to_local()
+    return {
+        name: like(x, example, name) if name in ARRAYS and x is not None and not isinstance(x, torch.Tensor) else x
+        for name, x in given.items()
+    }
 
 
 def _reduced(rows: Any, given: Mapping[str, Any]) -> Any:
@@ -98,7 +109,7 @@ def _reduced(rows: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _whole_tensor(x: Any) -> Any:
-    return x.full_tensor() if isinstance(x, DTensor) else None if x is None else torch.as_tensor(x)
+    return x.full_tensor() if isinstance(x, DTensor) else x
 
 
 def _of_sequences(function: Callable[..., Any], q: Any, k: Any, v: Any, **options: Any) -> DTensor:

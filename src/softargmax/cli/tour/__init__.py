@@ -13,6 +13,7 @@ from softargmax.cli.tour.attention import run as attention
 from softargmax.cli.tour.choices import run as choices
 from softargmax.cli.tour.classifiers import run as classifiers
 from softargmax.cli.tour.digit_scores import run as digits
+from softargmax.cli.tour.processes import run as processes
 from softargmax.cli.tour.regression import run as regression
 from softargmax.cli.tour.sampling import run as sampling
 from softargmax.cli.tour.short_bench import run as short_bench
@@ -48,6 +49,7 @@ STOPS = (
     Stop("sampling", "Draws: a bandit, and samples with a gradient", sampling),
     Stop("attention", "Attention: entropy in long memories, soft and hard reads", attention),
     Stop("words", "A language model with three output layers", words),
+    Stop("processes", "Two processes that share the classes of a last layer", processes),
     Stop("stream", "A file larger than the memory limit", stream_file),
     Stop("bench", "Run times compared with other installed libraries", short_bench),
 )
