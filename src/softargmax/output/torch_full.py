@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.core.torch_modules import one_call
+from softargmax.core.torch_spreadable import telling, whole
 from softargmax.loss import linear_cross_entropy, linear_selected_log_softmax
 from softargmax.normalize import log_softmax
-from softargmax.output.torch_base import OutputLayer, Targets, float_dtype
+from softargmax.output.torch_base import OutputLayer, Targets, float_dtype, of_rows
 from softargmax.output.torch_class_scores import scores
 
 if TYPE_CHECKING:
@@ -77,14 +78,14 @@ class LinearLayer(OutputLayer):
     def scores(self, hidden: Tensor) -> Tensor:
         """Return the unnormalised scores of all classes, (..., K)."""
         h, rows = self._rows(hidden)
-        return scores(h, self.weight, self.bias).reshape(*rows, self.classes)
+        return of_rows(scores(h, self.weight, self.bias), rows)
 
     def _log_p(self, h: Tensor) -> Tensor:
         found: Tensor = log_softmax(scores(h, self.weight, self.bias))
         return found
 
     def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:
-        found: Tensor = linear_selected_log_softmax(h, self.weight, y.classes, bias=self.bias)
+        found: Tensor = whole(linear_selected_log_softmax(h, self.weight, y.classes, bias=self.bias))
         return found
 
     def extra_repr(self) -> str:
@@ -161,13 +162,23 @@ class FullSoftmax(LinearLayer):
     (tensor(2.3026, grad_fn=<...>), tensor(2.3026))
     """
 
+    spreads_classes = True
+
     @one_call
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
         h, shape, y = self._inputs(hidden, target)
         if self.reduction == "none" or y.wrong is not None:
             return self._reduced(self._losses(h, y), shape, y)
-        loss: Tensor = linear_cross_entropy(h, self.weight, y.classes, bias=self.bias, reduction=self.reduction)
+        loss: Tensor = whole(linear_cross_entropy(h, self.weight, y.classes, bias=self.bias, reduction=self.reduction))
         return loss
 
     def _losses(self, h: Tensor, y: Targets) -> Tensor:
         return 0.0 - self._log_p_of(h, y)
+
+    def _rows(self, hidden: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        with telling(self.weight):
+            return super()._rows(whole(hidden))
+
+    def _targets(self, target: Tensor, h: Tensor, shape: tuple[int, ...]) -> Targets:
+        with telling(self.weight):
+            return super()._targets(whole(target), h, shape)
