@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import parallelize_module
 
 import softargmax
@@ -50,7 +51,7 @@ def texts_of(step: int) -> Tensor:
 def main() -> None:
     """Train, and print the loss of each step. Its second form shows all bits."""
     dist.init_process_group("gloo")
-    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
     torch.set_num_threads(1)
     torch.manual_seed(0)
     style = softargmax.parallel.VocabularyParallel()

@@ -116,7 +116,7 @@ def of_dtensors(group: Any, layout: str) -> None:
     assert torch.equal(spread.sample(h_, 3), one.sample(h, 3))
     if layout == "r":
         return
-    part = h_.detach().to_local().requires_grad_()
+    part = distribute_tensor(hidden, mesh, [Shard(1)]).to_local().requires_grad_()
     spread = parallelize_module(copy.deepcopy(one), mesh, VocabularyParallel(input_layouts=Shard(1)))
     found = spread(part, target)
     found.backward()
@@ -231,41 +231,52 @@ class Model(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(CLASSES, D, dtype=dtype)
         self.body = nn.Sequential(nn.Linear(D, D, dtype=dtype), nn.Tanh())
-        weight = self.embed.weight if tied else None
+        weight: Any = self.embed.weight if tied else None
         self.head = softargmax.nn.FullSoftmax(D, CLASSES, weight=weight, dtype=dtype)
 
     def forward(self, text: torch.Tensor) -> Any:
         return self.head(self.body(self.embed(text[:, :-1])), text[:, 1:])
 
 
-PLAN = {"embed": VocabularyParallel(), "head": VocabularyParallel()}
+PLAN: Any = {"embed": VocabularyParallel(), "head": VocabularyParallel()}
 
 
 def texts(rows: int = 6) -> torch.Tensor:
     return torch.randint(0, CLASSES, (rows, 9), generator=torch.Generator().manual_seed(3))
 
 
-def trained(group: Any, tied: bool) -> None:
+def models(group: Any, *, tied: bool = True) -> list[tuple[Any, Any]]:
+    """A model, and its copy whose vocabulary is spread over the processes of a group, with their optimizers."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor.parallel import parallelize_module
 
     torch.manual_seed(0)
     one = Model(tied=tied)
     spread = parallelize_module(copy.deepcopy(one), DeviceMesh.from_group(group, "cpu"), PLAN)
+    return [(model, torch.optim.AdamW(model.parameters(), 0.01)) for model in (one, spread)]
+
+
+def step(model: Any, optimizer: Any) -> Any:
+    optimizer.zero_grad()
+    found = model(texts())
+    found.backward()
+    optimizer.step()
+    return found
+
+
+def same_models(spread: nn.Module, one: nn.Module) -> None:
+    for mine, other in zip(spread.parameters(), one.parameters(), strict=True):
+        same(whole(mine), other)
+
+
+def trained(group: Any, tied: bool) -> None:
+    (one, of_one), (spread, of_spread) = models(group, tied=tied)
     assert (spread.head.weight is spread.embed.weight) == tied
     assert len([*spread.parameters()]) == len([*one.parameters()])
-    optimizers = [torch.optim.AdamW(model.parameters(), 0.01) for model in (one, spread)]
     for _ in range(3):
-        for model, optimizer in zip((one, spread), optimizers, strict=True):
-            optimizer.zero_grad()
-            model.found = model(texts())
-            model.found.backward()
-        same(spread.found, one.found)
+        same(step(spread, of_spread), step(one, of_one))
         same_gradients(spread, one)
-        for optimizer in optimizers:
-            optimizer.step()
-        for mine, other in zip(spread.parameters(), one.parameters(), strict=True):
-            same(whole(mine), other)
+        same_models(spread, one)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -286,7 +297,7 @@ def with_fsdp(group: Any, tied: bool) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     torch.manual_seed(0)
     one = Model(tied=tied, dtype=torch.float64)
-    spread = parallelize_module(copy.deepcopy(one), mesh["tp"], PLAN)
+    spread: Any = parallelize_module(copy.deepcopy(one), mesh["tp"], PLAN)
     fully_shard(spread, mesh=mesh["dp"])
     assert isinstance(spread.head.weight, DTensor)
     assert spread.head.weight.device_mesh.ndim == 2
@@ -313,26 +324,33 @@ def test_fully_shard(workers: Workers, tied: bool) -> None:
     workers.run(4, with_fsdp, tied)
 
 
-def saved(group: Any, folder: str) -> None:
-    import torch.distributed.checkpoint as dcp
+def state_of(model: Any, optimizer: Any) -> dict[str, Any]:
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
-    _, spread = layers(group)
-    dcp.save(spread.state_dict(), checkpoint_id=folder, process_group=group)
+
+def saved(group: Any, folder: str) -> None:
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    _, spread = models(group)
+    for _ in range(2):
+        step(*spread)
+    save(state_of(*spread), checkpoint_id=folder, process_group=group)
 
 
 def loaded(group: Any, folder: str) -> None:
-    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict_loader import load
 
-    one, spread = layers(group)
-    with torch.no_grad():
-        for parameter in spread.parameters():
-            parameter.zero_()
-    state = spread.state_dict()
-    dcp.load(state, checkpoint_id=folder, process_group=group)
-    spread.load_state_dict(state)
-    for mine, other in zip(spread.parameters(), one.parameters(), strict=True):
-        same(whole(mine), other)
-    same(spread(*inputs()), one(*inputs()))
+    one, spread = models(group)
+    step(*spread)  # now the optimizer has numbers, in whose places those of the checkpoint are loaded
+    state = state_of(*spread)
+    load(state, checkpoint_id=folder, process_group=group)
+    for to, part in zip(spread, state.values(), strict=True):
+        to.load_state_dict(part)
+    for _ in range(2):
+        step(*one)
+    same_models(spread[0], one[0])
+    same(step(*spread), step(*one))
+    same_models(spread[0], one[0])
 
 
 def test_a_checkpoint_of_four_processes_in_two(workers: Workers, tmp_path: Any) -> None:

@@ -140,6 +140,9 @@ class FullSoftmax(LinearLayer):
     inputs are converted to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of
     range raises IndexError. Under tracing, and on devices other than the CPU, the result for its row is NaN instead.
 
+    Parameters may be DTensors, of which each process has the classes of its own
+    (`softargmax.parallel.VocabularyParallel`).
+
     With :math:`dz = p - e_y`, the gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h` and :math:`db = \sum dz`.
 
     References

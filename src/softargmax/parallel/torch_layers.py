@@ -73,7 +73,7 @@ class VocabularyParallel(ParallelStyle):
     >>> import torch, torch.distributed as dist, softargmax
     >>> from torch.distributed.tensor.parallel import parallelize_module
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    >>> mesh = dist.init_device_mesh("cpu", (1,))
+    >>> mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
     >>> model = torch.nn.ModuleDict({"embed": torch.nn.Embedding(10, 4)})
     >>> model["head"] = softargmax.nn.FullSoftmax(4, 10, weight=model["embed"].weight)
     >>> style = softargmax.parallel.VocabularyParallel()
