@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.output.layers import DISTRIBUTIONS, LAYERS, layer_of
 from tests.parallel.cases import same
 from tests.parallel.test_bits import WORLDS
 from tests.parallel.workers import Workers
@@ -219,6 +220,47 @@ def gradients_of_all(group: Any) -> None:
 def test_gradients_of_all_log_probabilities(workers: Workers) -> None:
     for world in (2, 3):
         workers.run(world, gradients_of_all)
+
+
+# --- layers that sample their classes ---------------------------------------------------------------------------------
+
+SAMPLED = [name for name in LAYERS if name not in ("full", "adaptive", "differentiated", "hierarchical")]
+
+
+def sampled(group: Any, name: str, options: dict[str, Any]) -> None:
+    """Every process draws the same candidates, and sends the vectors of those that it has."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    one = layer_of(name, dtype=torch.float32, **options)
+    spread: Any = parallelize_module(copy.deepcopy(one), DeviceMesh.from_group(group, "cpu"), VocabularyParallel())
+    assert isinstance(spread.weight, DTensor)
+    hidden = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+    target = torch.tensor([[1, -100, 7, 7], [39, 0, -100, 3], [20, 21, 22, 1]])
+    for _ in range(3):  # each step has its own draws
+        h, h_ = (hidden.clone().requires_grad_() for _ in range(2))
+        expected, found = one(h, target), spread(h_, target)
+        same(found, expected)
+        for layer, losses in ((one, expected), (spread, found)):
+            layer.zero_grad()
+            losses.sum().backward()
+        assert h.grad is not None
+        assert h_.grad is not None
+        same(h_.grad, h.grad)
+        same_gradients(spread, one)
+    same(spread.scores(hidden).full_tensor(), one.scores(hidden))
+    if name in DISTRIBUTIONS:
+        same(spread.log_prob(hidden).full_tensor(), one.log_prob(hidden))
+        same(spread.log_prob_of(hidden, target), one.log_prob_of(hidden, target))
+        assert torch.equal(spread.topk(hidden, 4).index, one.topk(hidden, 4).index)
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_layers_that_sample(workers: Workers, name: str) -> None:
+    for world in (2, 4):
+        workers.run(world, sampled, name, {"reduction": "none"})
+    workers.run(3, sampled, name, {"bias": False})
 
 
 # --- embeddings -------------------------------------------------------------------------------------------------------
@@ -438,5 +480,5 @@ def test_one_error_in_all_processes(workers: Workers, what: str, message: str) -
 
 def test_other_modules_are_refused() -> None:
     mesh: Any = None
-    with pytest.raises(TypeError, match=r"expected softargmax.nn.FullSoftmax or torch.nn.Embedding, got Linear"):
+    with pytest.raises(TypeError, match=r"expected an embedding, or a layer of softargmax.nn .*, got Linear"):
         VocabularyParallel()._apply(nn.Linear(2, 3), mesh)

@@ -24,11 +24,11 @@ def spreadable(function: F) -> F:
     """
 
     @functools.wraps(function)
-    def called(*arguments: Any) -> Any:
+    def called(*arguments: Any, **options: Any) -> Any:
         if any(map(is_dtensor, arguments)):
             spread = importlib.import_module("softargmax.parallel.torch_layers")
-            return getattr(spread, function.__name__)(function, *arguments)
-        return function(*arguments)
+            return getattr(spread, function.__name__)(function, *arguments, **options)
+        return function(*arguments, **options)
 
     return cast("F", called)
 

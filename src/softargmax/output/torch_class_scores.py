@@ -28,10 +28,17 @@ def scores(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return found
 
 
+@spreadable
 def gathered(table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
     """Return table[index], the rows of a matrix or the numbers of a vector."""
     found: Tensor = operations.gathered.first(Gathered(table, index, sparse))
     return found
+
+
+@spreadable
+def of_pairs(weight: Tensor, bias: Tensor | None, pairs: Pairs, *, sparse: bool) -> tuple[Table, Pairs]:
+    """Return the vectors of classes, and the pairs of rows and classes."""
+    return Table(weight, bias, sparse), pairs
 
 
 def pair_scores(h: Tensor, table: Table, pairs: Pairs) -> Tensor:

@@ -39,6 +39,7 @@ class LinearLayer(OutputLayer):
     """Base class of layers whose scores are <h, w_k> + b_k. Subclasses define the training loss."""
 
     bias: nn.Parameter | None
+    spreads_classes = True
 
     @public
     def __init__(
@@ -87,6 +88,14 @@ class LinearLayer(OutputLayer):
     def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:
         found: Tensor = whole(linear_selected_log_softmax(h, self.weight, y.classes, bias=self.bias))
         return found
+
+    def _rows(self, hidden: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        with telling(self.weight):
+            return super()._rows(whole(hidden))
+
+    def _targets(self, target: Tensor, h: Tensor, shape: tuple[int, ...]) -> Targets:
+        with telling(self.weight):
+            return super()._targets(whole(target), h, shape)
 
     def extra_repr(self) -> str:
         return f"{self.dim}, {self.classes}, bias={self.bias is not None}, reduction={self.reduction!r}"
@@ -165,8 +174,6 @@ class FullSoftmax(LinearLayer):
     (tensor(2.3026, grad_fn=<...>), tensor(2.3026))
     """
 
-    spreads_classes = True
-
     @one_call
     def forward(self, hidden: Tensor, target: Tensor) -> Tensor:
         h, shape, y = self._inputs(hidden, target)
@@ -177,11 +184,3 @@ class FullSoftmax(LinearLayer):
 
     def _losses(self, h: Tensor, y: Targets) -> Tensor:
         return 0.0 - self._log_p_of(h, y)
-
-    def _rows(self, hidden: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-        with telling(self.weight):
-            return super()._rows(whole(hidden))
-
-    def _targets(self, target: Tensor, h: Tensor, shape: tuple[int, ...]) -> Targets:
-        with telling(self.weight):
-            return super()._targets(whole(target), h, shape)

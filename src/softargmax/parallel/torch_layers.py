@@ -7,10 +7,12 @@ The functions below those of the style are called for DTensors in place of the f
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -18,6 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from softargmax.core.processes import SpreadAxes
 from softargmax.core.signature import public
 from softargmax.core.torch_processes import along, of_all, spread_text
+from softargmax.output import operations
 from softargmax.parallel.torch_agreement import Facts, agreed, with_checksum
 from softargmax.parallel.torch_draws import categorical
 from softargmax.parallel.torch_tensors import Scores, contiguous, of_parts
@@ -33,7 +36,7 @@ _SPREAD = WeakTensorKeyDictionary()
 
 
 class VocabularyParallel(ParallelStyle):
-    r"""Spread the classes of a full softmax, or the rows of an embedding, over the processes of a device mesh.
+    r"""Spread the classes of an output layer, or the rows of an embedding, over the processes of a device mesh.
 
     It is a style for `torch.distributed.tensor.parallel.parallelize_module`. Process r of W gets the weights of the
     r-th of W equal parts of the classes:
@@ -48,17 +51,19 @@ class VocabularyParallel(ParallelStyle):
 
     Notes
     -----
-    The style serves `softargmax.nn.FullSoftmax` and `torch.nn.Embedding`. Parameters become DTensors with the placement
-    `Shard(0)`. If both modules share a weight, apply the style to both, and they share the DTensor. The parts are those
-    of torch: with K classes, each process but the last ones has ceil(K / W). If this is a multiple of 4096, no weights
-    are sent in a call.
+    The style serves the layers of `softargmax.nn` with scores :math:`h W^T + b`, `FullSoftmax` and those that sample,
+    and `torch.nn.Embedding`. Weight and bias become DTensors with the placement `Shard(0)`. If two modules share a
+    weight, apply the style to both, and they share the DTensor. The parts are those of torch: with K classes, each
+    process but the last ones has ceil(K / W). If this is a multiple of 4096, no weights are sent in a call of
+    `FullSoftmax`.
 
     In all processes of the mesh, the layer is called with the same targets. It returns the same loss in all of them: a
     tensor that is no DTensor, with the bits of one process. So are the gradients of W, b and h. `log_prob_of`, `topk`
     and `sample` return the same in all processes, too. `log_prob` and `scores` return DTensors, of which each process
     has its own classes; gradients of h and b through them agree to rounding. For `sample`, pass a seed.
 
-    The embedding returns the same vectors in all processes.
+    The layers that sample draw the same candidates in all processes. Each process sends the vectors of those that it
+    has to all others. The embedding returns the same vectors in all processes.
 
     References
     ----------
@@ -66,7 +71,7 @@ class VocabularyParallel(ParallelStyle):
 
     See Also
     --------
-    softargmax.nn.FullSoftmax : the layer.
+    softargmax.nn.FullSoftmax, softargmax.nn.SampledSoftmax
 
     Examples
     --------
@@ -92,10 +97,11 @@ class VocabularyParallel(ParallelStyle):
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         if not (isinstance(module, nn.Embedding) or getattr(module, "spreads_classes", False)):
-            expected = "softargmax.nn.FullSoftmax or torch.nn.Embedding"
+            expected = "an embedding, or a layer of softargmax.nn whose scores are h W^T + b"
             raise TypeError(f"VocabularyParallel: expected {expected}, got {type(module).__name__}")
-        for name, parameter in [*module.named_parameters(recurse=False)]:
-            module.register_parameter(name, self._spread(parameter, device_mesh))
+        for name in ("weight", "bias"):
+            if (parameter := getattr(module, name, None)) is not None:
+                module.register_parameter(name, self._spread(parameter, device_mesh))
 
         def placed(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
             first = [
@@ -181,3 +187,53 @@ def draw_columns(_: Any, log_p: DTensor, seed: int, stream: Tensor) -> Tensor:
     wrong = torch.stack(of_all(group, mine.isnan().any(1).to(torch.uint8))).any(0)
     found = categorical(torch.where(wrong[:, None], 0, mine), group=group, seed=seed, stream=stream)
     return torch.where(wrong, -1, found)
+
+
+def gathered(_: Any, table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
+    """table[index], in all processes. Each sends the rows that it has. The gradient of these rows comes back to it."""
+    if sparse:
+        raise NotImplementedError("sparse: expected False, as gradients of DTensors are dense, got True")
+    of = Scores.of_array({"z": table, "axis": 0})
+    mine = cast("DTensor", table).redistribute(of.mesh, of.placements).to_local()
+    if of.dimension is None:
+        return _rows(mine, index)
+    group = of.mesh.get_group(of.dimension)
+    of_index = f"{tuple(index.shape)}{with_checksum(index)}"
+    sizes, rank = agreed(group, Facts(len(mine), [("function", "gathered"), ("classes", of_index)])), group.rank()
+    owner = torch.bucketize(index, torch.tensor([*accumulate(sizes)]), right=True)
+    own = _rows(mine, index[owner == rank] - sum(sizes[:rank]))
+    return cast("Tensor", _OfAll.apply(own, owner, group))  # type: ignore[no-untyped-call]
+
+
+def _rows(table: Tensor, index: Tensor) -> Tensor:
+    found: Tensor = operations.gathered.first(operations.gathered.arguments(table, index, sparse=False))
+    return found
+
+
+class _OfAll(torch.autograd.Function):
+    """Rows of all processes. `owner` says which process has each of them."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, owner: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.mine = owner == group.rank()
+        counts = torch.bincount(owner, minlength=group.size()).tolist()
+        sent = own.new_zeros(max(counts), *own.shape[1:])
+        sent[: len(own)] = own
+        found = own.new_empty(len(owner), *own.shape[1:])
+        found[owner.argsort(stable=True)] = torch.cat([x[:n] for x, n in zip(of_all(group, sent), counts, strict=True)])
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *g: Any) -> Any:
+        return g[0][ctx.mine], None, None
+
+
+def of_pairs(
+    here: Callable[..., Any], weight: Tensor, bias: Tensor | None, pairs: Any, *, sparse: bool
+) -> tuple[Any, Any]:
+    """The vectors of the classes in the pairs, in all processes."""
+    nodes, places = torch.unique(pairs.nodes, return_inverse=True)
+    w, b = (None if x is None else gathered(None, x, nodes, sparse=sparse) for x in (weight, bias))
+    found: tuple[Any, Any] = here(w, b, pairs._replace(nodes=places), sparse=sparse)
+    return found
