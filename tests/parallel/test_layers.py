@@ -132,6 +132,34 @@ def test_hidden_vectors_that_are_dtensors(workers: Workers, layout: str) -> None
         workers.run(world, of_dtensors, layout)
 
 
+def of_a_dtensor(group: Any, place: str) -> None:
+    """A layer that is made with a DTensor as its weight, without the style. The bias is no DTensor."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    one, _ = layers(group)
+    places = [Replicate() if place == "r" else Shard(0)]
+    parts = distribute_tensor(one.weight.detach(), DeviceMesh.from_group(group, "cpu"), places)
+    spread = softargmax.nn.FullSoftmax(D, CLASSES, weight=nn.Parameter(parts))
+    hidden, target = inputs()
+    with torch.no_grad():
+        spread.bias.copy_(one.bias)
+    expected, found = one(hidden, target), spread(hidden, target)
+    same(found, expected)
+    expected.backward()
+    found.backward()
+    same_gradients(spread, one)
+    same(whole(spread.log_prob(hidden)), one.log_prob(hidden))
+    assert torch.equal(spread.topk(hidden, 5).index, one.topk(hidden, 5).index)
+    assert torch.equal(spread.sample(hidden, 5), one.sample(hidden, 5))
+
+
+@pytest.mark.parametrize("place", ["r", "0"])
+def test_a_layer_made_of_a_dtensor(workers: Workers, place: str) -> None:
+    for world in (2, 3):
+        workers.run(world, of_a_dtensor, place)
+
+
 # --- the other methods ------------------------------------------------------------------------------------------------
 
 

@@ -178,7 +178,7 @@ def best(here: Callable[[Tensor, int], Any], log_p: DTensor, k: int) -> Any:
         for x in (nn.functional.pad(x, (0, k - counts[rank])) for x in (values, index + sum(sizes[:rank])))
     )
     found = here(values, k)  # of equal numbers, those with the lowest columns come first, here as in `index`
-    return found._replace(index=torch.where(found.index < 0, -1, index.gather(1, found.index.clamp(min=0))))
+    return found._replace(index=index.gather(1, found.index.clamp(min=0)))  # for a row with NaN, -1 of process 0
 
 
 def draw_columns(_: Any, log_p: DTensor, seed: int, stream: Tensor) -> Tensor:
