@@ -80,7 +80,8 @@ def test_a_file_named_like_its_function_does_not_hide_it(room: str, order) -> No
     subprocess.run([sys.executable, "-c", IMPORTS, room, *files], check=True)
 
 
-NAMES = {p.name for folder in ("src", "tests", "tools", "bench", "docs", "cmake") for p in (ROOT / folder).rglob("*.*")}
+FOLDERS = ("src", "tests", "tools", "bench", "docs", "cmake", "examples")
+NAMES = {p.name for folder in FOLDERS for p in (ROOT / folder).rglob("*.*")}
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 

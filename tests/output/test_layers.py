@@ -47,6 +47,18 @@ def test_a_distribution_over_many_classes(name: str) -> None:
     torch.testing.assert_close(log_p.gather(1, found.index), found.values)
 
 
+def test_topk_takes_the_lowest_of_equally_probable_classes() -> None:
+    layer = layer_of("full", k=40, dtype=F64)
+    torch.nn.init.zeros_(layer.weight)
+    levels = torch.arange(40, dtype=F64) % 3
+    levels[4] = -torch.inf
+    with torch.no_grad():
+        layer.bias.copy_(levels)
+    best = [n for level in (2, 1, 0, -torch.inf) for n in range(40) if levels[n] == level]
+    for k in (1, 5, 13, 14, 39, 40):
+        assert layer.topk(drawn(2, 5), k).index.tolist() == [best[:k]] * 2
+
+
 @distributions
 def test_draws_follow_the_distribution_row_by_row(name: str) -> None:
     layer = layer_of(name, k=12, dtype=F64)

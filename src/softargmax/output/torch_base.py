@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE, REDUCTIONS, in_range
 from softargmax.core.torch_modules import one_call
 from softargmax.core.torch_operation import register
+from softargmax.core.torch_spreadable import spreadable
 from softargmax.core.types import Generator, Integers, Seed
 from softargmax.output.counts import at_least
 from softargmax.sample import categorical
@@ -111,6 +112,9 @@ class OutputLayer(nn.Module, ABC):
     True
     """
 
+    spreads_classes: ClassVar[bool] = False
+    """True if parameters may be DTensors, whose classes are spread over processes (`softargmax.parallel`)."""
+
     @public
     def __init__(self, dim: int, classes: int, *, reduction: str = "mean", ignore_index: int = IGNORE) -> None:
         super().__init__()
@@ -149,7 +153,7 @@ class OutputLayer(nn.Module, ABC):
         parts = [slice(None)]
         if not torch.is_grad_enabled() and readable(h):
             parts = list(blocks(len(h), 4 * self.classes)) or parts
-        return torch.cat([self._log_p(h[part]) for part in parts]).reshape(*rows, self.classes)
+        return of_rows(torch.cat([self._log_p(h[part]) for part in parts]), rows)
 
     def log_prob_of(self, hidden: Tensor, target: Tensor) -> Tensor:
         """Return the log-probability of the target of each row, (...). It is 0 where the target is ignored."""
@@ -171,6 +175,7 @@ class OutputLayer(nn.Module, ABC):
         -------
         TopK
             values and index, (..., k), by decreasing probability. A row with NaN has the values NaN and the index -1.
+            Of equal probabilities, those of the lowest classes come first, unless the layer has a search of its own.
             The values have no gradient. For a gradient, use `log_prob_of`.
         """
         h, rows = self._rows(hidden)
@@ -209,7 +214,7 @@ class OutputLayer(nn.Module, ABC):
             CPU, there is no error, and the row has class -1.
         """
         h, rows = self._rows(hidden)
-        drawn = self._drawn(h, seeds.source(hidden, rows, seed, stream, generator))
+        drawn = self._drawn(h, seeds.source(h, rows, seed, stream, generator))
         if readable(h) and bool((drawn < 0).any()):
             row = int((drawn < 0).nonzero()[0])
             raise ValueError(f"hidden: expected vectors without NaN probabilities, got NaN in row {row}")
@@ -220,7 +225,7 @@ class OutputLayer(nn.Module, ABC):
     def _likeliest(self, h: Tensor, k: int) -> TopK:
         values, index = h.new_empty(len(h), k), torch.empty(len(h), k, dtype=torch.int64, device=h.device)
         for part in blocks(len(h), self.classes):
-            values[part], index[part] = _best(self._log_p(h[part]), k)
+            values[part], index[part] = best(self._log_p(h[part]), k)
         return TopK(values, index)
 
     def _drawn(self, h: Tensor, source: seeds.Source) -> Tensor:
@@ -246,10 +251,13 @@ class OutputLayer(nn.Module, ABC):
         Ignored rows are removed. Under tracing, and on devices other than the CPU, they stay, and their vectors are 0.
         """
         h, shape = self._rows(hidden)
-        y = targets_of(target, h.detach(), shape, self.classes, self.ignore_index)
+        y = self._targets(target, h, shape)
         if y.wrong is not None:
             return torch.where(y.counted[:, None], h, 0), shape, y
         return h if y.rows is None else h[y.rows], shape, y
+
+    def _targets(self, target: Tensor, h: Tensor, shape: tuple[int, ...]) -> Targets:
+        return targets_of(target, h.detach(), shape, self.classes, self.ignore_index)
 
     def _rows(self, hidden: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """Return the hidden vectors (N, D) in float32 or float64, and the shape of the rows."""
@@ -298,6 +306,13 @@ def restore_rows(found: Tensor, shape: tuple[int, ...], y: Targets) -> Tensor:
     return _masked(found, y).reshape(shape)
 
 
+@spreadable
+def of_rows(found: Tensor, rows: tuple[int, ...]) -> Tensor:
+    """Give an array (N, K) the shape of the rows, (..., K)."""
+    return found.reshape(*rows, found.shape[1])
+
+
+@spreadable
 def draw_columns(log_p: Tensor, seed: int, stream: Tensor) -> Tensor:
     """Draw a column for every row of log-probabilities. The result is -1 for a row with NaN."""
     sound = ~log_p.isnan().any(1)
@@ -305,10 +320,22 @@ def draw_columns(log_p: Tensor, seed: int, stream: Tensor) -> Tensor:
     return torch.where(sound, found, -1)
 
 
-def _best(log_p: Tensor, k: int) -> TopK:
-    values, index = log_p.topk(k, 1)
+@spreadable
+def best(log_p: Tensor, k: int) -> TopK:
+    """Return the k largest numbers of every row. Of equal ones, those with the lowest columns come first."""
+    columns = log_p.shape[1]
+    values, index = log_p.topk(min(k + 1, columns), 1)
+    next_one, values, index = values[:, k:], values[:, :k], index[:, :k]
+    last = values[:, k - 1 :]
+    if not readable(log_p) or bool((next_one == last).any()):  # torch has taken any of the columns that tie
+        ties = torch.where(log_p == last, columns - torch.arange(columns, device=log_p.device), 0).topk(k, 1).indices
+        larger = values > last
+        place = torch.arange(k, device=log_p.device) - larger.sum(1, keepdim=True)
+        index = torch.where(larger, index, ties.gather(1, place.clamp(min=0)))
+    index = index.sort(1).values
+    values, order = log_p.gather(1, index).sort(dim=1, descending=True, stable=True)
     has_nan = log_p.isnan().any(1, keepdim=True)
-    return TopK(torch.where(has_nan, math.nan, values), torch.where(has_nan, -1, index))
+    return TopK(torch.where(has_nan, math.nan, values), torch.where(has_nan, -1, index.gather(1, order)))
 
 
 def float_dtype(dtype: Any) -> torch.dtype | None:

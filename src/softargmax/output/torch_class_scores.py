@@ -12,6 +12,7 @@ from softargmax.core.arrays import readable, trained
 from softargmax.core.dispatch import requested_name
 from softargmax.core.torch_compile import compile_function
 from softargmax.core.torch_private import without_autocast
+from softargmax.core.torch_spreadable import spreadable
 from softargmax.output import operations
 from softargmax.output.arguments import CoinLosses, Gathered, LinearScores, Pairs, PairScores, Table
 
@@ -19,6 +20,7 @@ _SIZE = 1 << 19
 """The number of floats in a chunk of gathered vectors. A chunk of this size fits in the cache."""
 
 
+@spreadable
 def scores(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return h W^T + b, (N, K), in the dtype of h."""
     with without_autocast(h):
@@ -26,10 +28,17 @@ def scores(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return found
 
 
+@spreadable
 def gathered(table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
     """Return table[index], the rows of a matrix or the numbers of a vector."""
     found: Tensor = operations.gathered.first(Gathered(table, index, sparse))
     return found
+
+
+@spreadable
+def of_pairs(weight: Tensor, bias: Tensor | None, pairs: Pairs, *, sparse: bool) -> tuple[Table, Pairs]:
+    """Return the vectors of classes, and the pairs of rows and classes."""
+    return Table(weight, bias, sparse), pairs
 
 
 def pair_scores(h: Tensor, table: Table, pairs: Pairs) -> Tensor:

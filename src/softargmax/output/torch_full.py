@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.core.torch_modules import one_call
+from softargmax.core.torch_spreadable import telling, whole
 from softargmax.loss import linear_cross_entropy, linear_selected_log_softmax
 from softargmax.normalize import log_softmax
-from softargmax.output.torch_base import OutputLayer, Targets, float_dtype
+from softargmax.output.torch_base import OutputLayer, Targets, float_dtype, of_rows
 from softargmax.output.torch_class_scores import scores
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class LinearLayer(OutputLayer):
     """Base class of layers whose scores are <h, w_k> + b_k. Subclasses define the training loss."""
 
     bias: nn.Parameter | None
+    spreads_classes = True
 
     @public
     def __init__(
@@ -77,15 +79,23 @@ class LinearLayer(OutputLayer):
     def scores(self, hidden: Tensor) -> Tensor:
         """Return the unnormalised scores of all classes, (..., K)."""
         h, rows = self._rows(hidden)
-        return scores(h, self.weight, self.bias).reshape(*rows, self.classes)
+        return of_rows(scores(h, self.weight, self.bias), rows)
 
     def _log_p(self, h: Tensor) -> Tensor:
         found: Tensor = log_softmax(scores(h, self.weight, self.bias))
         return found
 
     def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:
-        found: Tensor = linear_selected_log_softmax(h, self.weight, y.classes, bias=self.bias)
+        found: Tensor = whole(linear_selected_log_softmax(h, self.weight, y.classes, bias=self.bias))
         return found
+
+    def _rows(self, hidden: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        with telling(self.weight):
+            return super()._rows(whole(hidden))
+
+    def _targets(self, target: Tensor, h: Tensor, shape: tuple[int, ...]) -> Targets:
+        with telling(self.weight):
+            return super()._targets(whole(target), h, shape)
 
     def extra_repr(self) -> str:
         return f"{self.dim}, {self.classes}, bias={self.bias is not None}, reduction={self.reduction!r}"
@@ -139,6 +149,9 @@ class FullSoftmax(LinearLayer):
     inputs are converted to float32, the dtype of the results. If all rows are ignored, the mean is 0. A target out of
     range raises IndexError. Under tracing, and on devices other than the CPU, the result for its row is NaN instead.
 
+    Parameters may be DTensors, of which each process has the classes of its own
+    (`softargmax.parallel.VocabularyParallel`).
+
     With :math:`dz = p - e_y`, the gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h` and :math:`db = \sum dz`.
 
     References
@@ -166,7 +179,7 @@ class FullSoftmax(LinearLayer):
         h, shape, y = self._inputs(hidden, target)
         if self.reduction == "none" or y.wrong is not None:
             return self._reduced(self._losses(h, y), shape, y)
-        loss: Tensor = linear_cross_entropy(h, self.weight, y.classes, bias=self.bias, reduction=self.reduction)
+        loss: Tensor = whole(linear_cross_entropy(h, self.weight, y.classes, bias=self.bias, reduction=self.reduction))
         return loss
 
     def _losses(self, h: Tensor, y: Targets) -> Tensor:

@@ -16,10 +16,10 @@ from softargmax.core.signature import public
 from softargmax.core.torch_modules import one_call
 from softargmax.normalize import logsumexp
 from softargmax.output.adaptive_unigram import Learned
-from softargmax.output.arguments import Pairs, Table
+from softargmax.output.arguments import Pairs
 from softargmax.output.counts import at_least, classes_of
 from softargmax.output.sampler_base import Negatives, Sampler
-from softargmax.output.torch_class_scores import coin_losses, gathered, pair_scores, scores
+from softargmax.output.torch_class_scores import coin_losses, gathered, of_pairs, pair_scores, scores
 from softargmax.output.torch_full import LinearKeywords, LinearLayer
 from softargmax.output.torch_sampler import draw_classes, expected_counts, observe_classes
 
@@ -66,7 +66,7 @@ class CandidateLayer(LinearLayer):
                 return own, s
             b = gathered(self.bias, both, sparse=self.sparse).to(h.dtype)
             return own + b[: len(h)], s + b[len(h) :]
-        s = pair_scores(h, Table(self.weight, self.bias, self.sparse), _pairs(y, index))
+        s = pair_scores(h, *of_pairs(self.weight, self.bias, _pairs(y, index), sparse=self.sparse))
         s = s.reshape(len(h), 1 + index.shape[1])
         return s[:, 0], s[:, 1:]
 
@@ -78,8 +78,8 @@ class CandidateLayer(LinearLayer):
         signs = torch.full((len(h), 1 + index.shape[1]), -1, dtype=torch.int8, device=h.device)
         signs[:, 0] = 1
         added = None if shift is None else shift.reshape(-1)
-        table = Table(self.weight, self.bias, self.sparse)
-        return coin_losses(h, table, _pairs(y, index), signs.reshape(-1), added)
+        table, pairs = of_pairs(self.weight, self.bias, _pairs(y, index), sparse=self.sparse)
+        return coin_losses(h, table, pairs, signs.reshape(-1), added)
 
 
 def candidate_loss(own: Tensor, others: Tensor) -> Tensor:

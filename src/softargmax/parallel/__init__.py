@@ -29,6 +29,7 @@ from softargmax.parallel.torch_functions import (  # noqa: E402
     logsumexp,
     softmax,
 )
+from softargmax.parallel.torch_layers import VocabularyParallel  # noqa: E402
 from softargmax.parallel.torch_losses import (  # noqa: E402
     cross_entropy,
     cross_entropy_terms,
@@ -37,6 +38,7 @@ from softargmax.parallel.torch_losses import (  # noqa: E402
 )
 
 __all__ = [
+    "VocabularyParallel",
     "attention",
     "categorical",
     "cross_entropy",

@@ -107,8 +107,7 @@ def facts_of(operation: Any, slots: list[Any], axes: Mapping[str, int], function
             x = slots[place] = torch.broadcast_to(x, shape)
             shape[axes[name]] = "*"
         elif name != "h":  # targets, temperatures and streams; h may be large
-            data = x.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-            more = f" with checksum {_digest(data).hex()}{more}"
+            more = with_checksum(x) + more
         named.append((slot, f"{str(x.dtype).removeprefix('torch.')} ({', '.join(map(str, shape))}){more}"))
     return Facts(columns or 0, named)
 
@@ -126,6 +125,12 @@ def agreed(group: ProcessGroup, facts: Facts | Exception) -> Layout:
         texts = [json.loads(one) for one in gathered(group, text, lengths)]
         raise _disagreement(texts, failures) from (facts if isinstance(facts, Exception) else None)
     return tuple(sizes)
+
+
+def with_checksum(x: Tensor) -> str:
+    """The part of a text that differs if the values of two tensors do."""
+    data = x.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return f" with checksum {_digest(data).hex()}"
 
 
 def _digest(data: bytes) -> bytes:

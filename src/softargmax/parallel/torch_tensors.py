@@ -32,7 +32,7 @@ LIKE_Z = ("softmax", "log_softmax")
 """Functions whose result is laid out like z."""
 PER_ROW = ("logsumexp", "entropy", "kl_divergence", "cross_entropy", "cross_entropy_terms", "selected_log_softmax")
 """Functions of z whose results have one number per row, or several, or are one number."""
-OF_LAYERS = ("linear_cross_entropy",)
+OF_LAYERS = ("linear_cross_entropy", "linear_selected_log_softmax")
 """Functions of a layer (h, w, bias). Classes are spread if w is sharded along its first axis."""
 OF_SEQUENCES = ("attention",)
 """Functions of q, k and v. Sequences are spread if q is sharded along its last axis but one."""
@@ -60,7 +60,7 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
         return _of_sequences(function, **given)
     if given.get("out") is not None:
         raise TypeError("out: not supported with DTensors")
-    scores = _Scores.of_layer(given["h"], given["w"]) if name in OF_LAYERS else _Scores.of_array(given)
+    scores = Scores.of_layer(given["h"], given["w"]) if name in OF_LAYERS else Scores.of_array(given)
     if scores.has_other_rows and given.get("reduction") in ("mean", "sum"):
         rows = call(function, arguments, {**options, "reduction": "none", "dtype": torch.float64})
         return _reduced(rows, given)
@@ -141,10 +141,10 @@ def _of_sequences(function: Callable[..., Any], q: Any, k: Any, v: Any, **option
     else:
         found = function(*mine, **options)
     shape = torch.Size((*q.shape[:-3], max(heads), q.shape[-2], v.shape[-1]))
-    return _of_parts(found, mesh, places, shape, torch.empty(shape, device="meta").stride())
+    return of_parts(found, mesh, places, shape, contiguous(shape))
 
 
-class _Scores(NamedTuple):
+class Scores(NamedTuple):
     """The scores of a call: where they are, and so where other arrays must be to fit them."""
 
     mesh: DeviceMesh
@@ -154,7 +154,7 @@ class _Scores(NamedTuple):
     axis: int
 
     @classmethod
-    def of_array(cls, given: Mapping[str, Any]) -> _Scores:
+    def of_array(cls, given: Mapping[str, Any]) -> Scores:
         """The scores of a function whose first argument is z."""
         of_z, z = next(iter(given.items()))
         if not isinstance(z, DTensor):
@@ -172,7 +172,7 @@ class _Scores(NamedTuple):
         return cls(z.device_mesh, _whole(z), z.shape, z.stride(), axis % z.ndim)
 
     @classmethod
-    def of_layer(cls, h: Any, w: Any) -> _Scores:
+    def of_layer(cls, h: Any, w: Any) -> Scores:
         """The scores h W^T, which are nowhere."""
         if not isinstance(w, DTensor):
             raise TypeError(f"w: expected a DTensor, like other arguments, got {type(w).__name__}")
@@ -190,7 +190,7 @@ class _Scores(NamedTuple):
             else:
                 placements.append(of_h if isinstance(of_h, Shard) and of_h.dim % h.ndim < h.ndim - 1 else Replicate())
         shape = torch.Size((*h.shape[:-1], w.shape[0]))
-        return cls(w.device_mesh, tuple(placements), shape, (), h.ndim - 1)
+        return cls(w.device_mesh, tuple(placements), shape, contiguous(shape), h.ndim - 1)
 
     @property
     def dimension(self) -> int | None:
@@ -246,7 +246,7 @@ class _Scores(NamedTuple):
     def result(self, found: torch.Tensor, *, like_z: bool) -> DTensor:
         """A result as a DTensor."""
         if like_z:
-            return _of_parts(found, self.mesh, self.placements, self.shape, self.stride)
+            return of_parts(found, self.mesh, self.placements, self.shape, self.stride)
         kept = found.ndim == len(self.shape)
         rows = [found.shape[k] if k == self.axis else n for k, n in enumerate(self.shape) if kept or k != self.axis]
         if found.ndim == 0 and rows:  # a sum or mean over all rows
@@ -254,7 +254,7 @@ class _Scores(NamedTuple):
             places: list[Placement] = [Replicate()] * self.mesh.ndim
         else:
             places = self.of_rows(kept=kept)
-        return _of_parts(found, self.mesh, places, torch.Size(rows), torch.empty(rows, device="meta").stride())
+        return of_parts(found, self.mesh, places, torch.Size(rows), contiguous(rows))
 
 
 def _whole(x: DTensor) -> tuple[Placement, ...]:
@@ -262,7 +262,13 @@ def _whole(x: DTensor) -> tuple[Placement, ...]:
     return tuple(one if type(one) is Shard else Replicate() for one in x.placements)
 
 
-def _of_parts(
+def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of an array of this shape."""
+    return torch.empty(shape, device="meta").stride()
+
+
+def of_parts(
     x: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement], shape: torch.Size, stride: tuple[int, ...]
 ) -> DTensor:
+    """The DTensor of which every process has a part."""
     return DTensor.from_local(x, mesh, placements, run_check=False, shape=shape, stride=stride)

@@ -1,0 +1,239 @@
+"""Layers of softargmax.nn whose classes are spread over processes: the style that spreads them, and what they compute.
+
+The functions below those of the style are called for DTensors in place of the functions of the same names in the room
+`output` (`core/torch_spreadable.py`). Their first argument is that function.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ParallelStyle
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from softargmax.core.processes import SpreadAxes
+from softargmax.core.signature import public
+from softargmax.core.torch_processes import along, of_all, spread_text
+from softargmax.output import operations
+from softargmax.parallel.torch_agreement import Facts, agreed, with_checksum
+from softargmax.parallel.torch_draws import categorical
+from softargmax.parallel.torch_tensors import Scores, contiguous, of_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+_SPREAD = WeakTensorKeyDictionary()
+"""For each parameter that was spread, the parameter in its place. A tied parameter so stays one parameter."""
+
+
+class VocabularyParallel(ParallelStyle):
+    r"""Spread the classes of an output layer, or the rows of an embedding, over the processes of a device mesh.
+
+    It is a style for `torch.distributed.tensor.parallel.parallelize_module`. Process r of W gets the weights of the
+    r-th of W equal parts of the classes:
+
+    .. math:: p(y \mid h) = \frac{e^{s_y}}{\sum_r \sum_{k\,\mathrm{in\ part}\ r} e^{s_k}}
+
+    Parameters
+    ----------
+    input_layouts : Placement, optional
+        Where the first argument of the module is, if it is no DTensor: `Replicate()`, the default, if all processes
+        have all of it; `Shard(1)` if each has a part of the sequences, as in sequence parallelism.
+
+    Notes
+    -----
+    The style serves the layers of `softargmax.nn` with scores :math:`h W^T + b`, `FullSoftmax` and those that sample,
+    and `torch.nn.Embedding`. Weight and bias become DTensors with the placement `Shard(0)`. If two modules share a
+    weight, apply the style to both, and they share the DTensor. The parts are those of torch: with K classes, each
+    process but the last ones has ceil(K / W). If this is a multiple of 4096, no weights are sent in a call of
+    `FullSoftmax`.
+
+    In all processes of the mesh, the layer is called with the same targets. It returns the same loss in all of them: a
+    tensor that is no DTensor, with the bits of one process. So are the gradients of W, b and h. `log_prob_of`, `topk`
+    and `sample` return the same in all processes, too. `log_prob` and `scores` return DTensors, of which each process
+    has its own classes; gradients of h and b through them agree to rounding. For `sample`, pass a seed.
+
+    The layers that sample draw the same candidates in all processes. Each process sends the vectors of those that it
+    has to all others. The embedding returns the same vectors in all processes.
+
+    References
+    ----------
+    Shoeybi et al. (2019), Megatron-LM, section 3. arXiv:1909.08053.
+
+    See Also
+    --------
+    softargmax.nn.FullSoftmax, softargmax.nn.SampledSoftmax
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist, softargmax
+    >>> from torch.distributed.tensor.parallel import parallelize_module
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> mesh = dist.device_mesh.init_device_mesh("cpu", (1,))
+    >>> model = torch.nn.ModuleDict({"embed": torch.nn.Embedding(10, 4)})
+    >>> model["head"] = softargmax.nn.FullSoftmax(4, 10, weight=model["embed"].weight)
+    >>> style = softargmax.parallel.VocabularyParallel()
+    >>> model = parallelize_module(model, mesh, {"embed": style, "head": style})
+    >>> model["head"].weight.placements, model["head"].weight is model["embed"].weight
+    ((Shard(dim=0),), True)
+    >>> loss = model["head"](model["embed"](torch.tensor([1, 2, 3])), torch.tensor([2, 3, 4]))
+    >>> loss.backward()
+    >>> dist.destroy_process_group()
+    """
+
+    @public
+    def __init__(self, *, input_layouts: Placement | None = None) -> None:
+        super().__init__()
+        self.input_layouts = Replicate() if input_layouts is None else input_layouts
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if not (isinstance(module, nn.Embedding) or getattr(module, "spreads_classes", False)):
+            expected = "an embedding, or a layer of softargmax.nn whose scores are h W^T + b"
+            raise TypeError(f"VocabularyParallel: expected {expected}, got {type(module).__name__}")
+        for name in ("weight", "bias"):
+            if (parameter := getattr(module, name, None)) is not None:
+                module.register_parameter(name, self._spread(parameter, device_mesh))
+
+        def placed(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+            first = [
+                x
+                if isinstance(x, DTensor)
+                else DTensor.from_local(x, device_mesh, [self.input_layouts], run_check=False)
+                for x in arguments[:1]
+            ]
+            return *(x.redistribute(device_mesh, [Replicate()]) for x in first), *arguments[1:]
+
+        module.register_forward_pre_hook(placed)
+        if isinstance(module, nn.Embedding):
+            module.register_forward_hook(lambda _, __, found: found.full_tensor())
+        return module
+
+    def _spread(self, parameter: nn.Parameter, mesh: DeviceMesh) -> nn.Parameter:
+        if isinstance(parameter, DTensor):
+            return parameter
+        if parameter not in _SPREAD:
+            parts = distribute_tensor(parameter, mesh, [Shard(0)], src_data_rank=self.src_data_rank)
+            _SPREAD[parameter] = nn.Parameter(parts, requires_grad=parameter.requires_grad)
+        return cast("nn.Parameter", _SPREAD[parameter])
+
+
+# --- what layers with DTensors compute --------------------------------------------------------------------------------
+
+
+def _group(x: DTensor, axis: int) -> ProcessGroup | None:
+    """The processes over which an axis is spread."""
+    of = Scores.of_array({"z": x, "axis": axis})
+    return None if of.dimension is None else of.mesh.get_group(of.dimension)
+
+
+@contextmanager
+def telling(_: Any, weight: DTensor) -> Iterator[None]:
+    """Raise an error of this process in all processes that have a part of the weight."""
+    try:
+        yield
+    except Exception as error:
+        group = _group(weight, 0)
+        if group is not None:
+            agreed(group, error)
+        raise
+
+
+def scores(here: Callable[..., Tensor], h: Tensor, weight: DTensor, bias: Tensor | None) -> Tensor:
+    """h W^T + b, spread like the rows of the weight. It is no DTensor if all processes have all rows."""
+    of = Scores.of_layer(h, weight)
+    w, b = of.part("w", weight), None if bias is None else of.part("bias", bias)
+    if of.dimension is None:
+        return here(h, w, b)
+    group = of.mesh.get_group(of.dimension)
+    of_h = f"{h.dtype} {tuple(h.shape)}{with_checksum(h)}"
+    sizes = agreed(group, Facts(len(w), [("function", "scores"), ("hidden", of_h)]))
+    h = along(h, SpreadAxes((), spread_text(group, sizes)))
+    return of.result(here(h, w, b), like_z=True)
+
+
+def of_rows(_: Any, found: DTensor, rows: tuple[int, ...]) -> Tensor:
+    """Give an array (N, K) the shape of the rows, (..., K). torch reshapes no DTensor whose parts differ in size."""
+    mine, shape = found.to_local(), torch.Size((*rows, found.shape[1]))
+    places = [Shard(len(rows)) if isinstance(one, Shard) else one for one in found.placements]
+    return of_parts(mine.reshape(*rows, mine.shape[1]), found.device_mesh, places, shape, contiguous(shape))
+
+
+def best(here: Callable[[Tensor, int], Any], log_p: DTensor, k: int) -> Any:
+    """The k largest numbers of every row: the best of the k best of each process."""
+    mine, group = log_p.to_local(), cast("ProcessGroup", _group(log_p, 1))
+    sizes, rank = agreed(group, Facts(mine.shape[1], [("function", "topk"), ("k", str(k))])), group.rank()
+    counts = [min(k, n) for n in sizes]
+    values, index = here(mine, counts[rank])
+    values, index = (
+        torch.cat([one[:, :n] for one, n in zip(of_all(group, x), counts, strict=True)], 1)
+        for x in (nn.functional.pad(x, (0, k - counts[rank])) for x in (values, index + sum(sizes[:rank])))
+    )
+    found = here(values, k)  # of equal numbers, those with the lowest columns come first, here as in `index`
+    return found._replace(index=index.gather(1, found.index.clamp(min=0)))  # for a row with NaN, -1 of process 0
+
+
+def draw_columns(_: Any, log_p: DTensor, seed: int, stream: Tensor) -> Tensor:
+    """Draw a column for every row of log-probabilities. The result is -1 for a row with NaN."""
+    mine, group = log_p.to_local(), cast("ProcessGroup", _group(log_p, 1))
+    wrong = torch.stack(of_all(group, mine.isnan().any(1).to(torch.uint8))).any(0)
+    found = categorical(torch.where(wrong[:, None], 0, mine), group=group, seed=seed, stream=stream)
+    return torch.where(wrong, -1, found)
+
+
+def gathered(_: Any, table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
+    """table[index], in all processes. Each sends the rows that it has. The gradient of these rows comes back to it."""
+    if sparse:
+        raise NotImplementedError("sparse: expected False, as gradients of DTensors are dense, got True")
+    of = Scores.of_array({"z": table, "axis": 0})
+    mine = cast("DTensor", table).redistribute(of.mesh, of.placements).to_local()
+    if of.dimension is None:
+        return _rows(mine, index)
+    group = of.mesh.get_group(of.dimension)
+    of_index = f"{tuple(index.shape)}{with_checksum(index)}"
+    sizes, rank = agreed(group, Facts(len(mine), [("function", "gathered"), ("classes", of_index)])), group.rank()
+    owner = torch.bucketize(index, torch.tensor([*accumulate(sizes)]), right=True)
+    own = _rows(mine, index[owner == rank] - sum(sizes[:rank]))
+    return cast("Tensor", _OfAll.apply(own, owner, group))  # type: ignore[no-untyped-call]
+
+
+def _rows(table: Tensor, index: Tensor) -> Tensor:
+    found: Tensor = operations.gathered.first(operations.gathered.arguments(table, index, sparse=False))
+    return found
+
+
+class _OfAll(torch.autograd.Function):
+    """Rows of all processes. `owner` says which process has each of them."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, owner: Tensor, group: ProcessGroup) -> Tensor:
+        ctx.mine = owner == group.rank()
+        counts = torch.bincount(owner, minlength=group.size()).tolist()
+        sent = own.new_zeros(max(counts), *own.shape[1:])
+        sent[: len(own)] = own
+        found = own.new_empty(len(owner), *own.shape[1:])
+        found[owner.argsort(stable=True)] = torch.cat([x[:n] for x, n in zip(of_all(group, sent), counts, strict=True)])
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *g: Any) -> Any:
+        return g[0][ctx.mine], None, None
+
+
+def of_pairs(
+    here: Callable[..., Any], weight: Tensor, bias: Tensor | None, pairs: Any, *, sparse: bool
+) -> tuple[Any, Any]:
+    """The vectors of the classes in the pairs, in all processes."""
+    nodes, places = torch.unique(pairs.nodes, return_inverse=True)
+    w, b = (None if x is None else gathered(None, x, nodes, sparse=sparse) for x in (weight, bias))
+    found: tuple[Any, Any] = here(w, b, pairs._replace(nodes=places), sparse=sparse)
+    return found

@@ -1,0 +1,512 @@
+"""Output layers whose classes are spread over processes: results and gradients have the bits of one process."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from tests.output.layers import DISTRIBUTIONS, LAYERS, layer_of
+from tests.parallel.cases import same
+from tests.parallel.test_bits import WORLDS
+from tests.parallel.workers import Workers
+from torch import nn
+
+import softargmax
+from softargmax.parallel import VocabularyParallel
+
+D, CLASSES = 24, 9001
+SMALL = 3  # on four processes: 1, 1, 1 and 0
+
+
+def layers(group: Any, classes: int = CLASSES, **options: Any) -> tuple[Any, Any]:
+    """A layer, and its copy whose classes are spread over the processes of a group."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    torch.manual_seed(0)
+    one = softargmax.nn.FullSoftmax(D, classes, **options)
+    with torch.no_grad():
+        one.weight.mul_(20.0)
+        if one.bias is not None:
+            one.bias.normal_()
+    return one, parallelize_module(copy.deepcopy(one), DeviceMesh.from_group(group, "cpu"), VocabularyParallel())
+
+
+def inputs(classes: int = CLASSES, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    """Hidden vectors of (5, 8) rows, and their targets, of which some are ignored."""
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(5, 8, D, generator=generator, dtype=torch.float64).to(dtype)
+    target = torch.randint(0, classes, (5, 8), generator=generator)
+    target[1, ::3] = -100
+    return hidden, target
+
+
+def whole(x: Any) -> Any:
+    from torch.distributed.tensor import DTensor
+
+    return x.full_tensor() if isinstance(x, DTensor) else x
+
+
+def same_gradients(of: nn.Module, expected: nn.Module) -> None:
+    for (name, one), other in zip(of.named_parameters(), expected.parameters(), strict=True):
+        assert one.grad is not None, name
+        assert other.grad is not None
+        assert one.shape == other.shape
+        same(whole(one.grad), other.grad)
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def loss(group: Any, classes: int, dtype: torch.dtype, options: dict[str, Any]) -> None:
+    from torch.distributed.tensor import DTensor, Shard
+
+    one, spread = layers(group, classes, **options)
+    assert isinstance(spread.weight, DTensor)
+    assert spread.weight.placements == (Shard(0),)
+    hidden, target = inputs(classes, dtype)
+    h, h_ = (hidden.clone().requires_grad_() for _ in range(2))
+    expected, found = one(h, target), spread(h_, target)
+    assert not isinstance(found, DTensor)
+    same(found, expected)
+    g = torch.linspace(0.5, 2.0, expected.numel(), dtype=expected.dtype).reshape(expected.shape)
+    expected.backward(g)
+    found.backward(g)
+    assert h.grad is not None
+    assert h_.grad is not None
+    same(h_.grad, h.grad)
+    same_gradients(spread, one)
+
+
+@pytest.mark.parametrize("classes", [CLASSES, SMALL])
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"reduction": "sum"}, {"reduction": "none"}])
+def test_losses(workers: Workers, options: dict[str, Any], classes: int) -> None:
+    for world in WORLDS:
+        workers.run(world, loss, classes, torch.float32, options)
+
+
+def test_dtypes(workers: Workers) -> None:
+    workers.run(3, loss, CLASSES, torch.float64, {})
+    workers.run(3, loss, CLASSES, torch.bfloat16, {"dtype": torch.bfloat16})
+    workers.run(3, loss, CLASSES, torch.float32, {"dtype": torch.float64})
+
+
+def of_dtensors(group: Any, layout: str) -> None:
+    """Hidden vectors that are DTensors, or this process's part of the sequences."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    mesh = DeviceMesh.from_group(group, "cpu")
+    one, spread = layers(group)
+    hidden, target = inputs()
+    h = hidden.clone().requires_grad_()
+    expected = one(h, target)
+    expected.backward()
+    place = Replicate() if layout == "r" else Shard(1)
+    h_ = distribute_tensor(hidden, mesh, [place]).requires_grad_()
+    found = spread(h_, distribute_tensor(target, mesh, [place]))
+    found.backward()
+    same(found, expected)
+    assert isinstance(h_.grad, DTensor)
+    assert h.grad is not None
+    same(h_.grad.full_tensor(), h.grad)
+    same(spread.log_prob_of(h_, target), one.log_prob_of(h, target))
+    assert torch.equal(spread.sample(h_, 3), one.sample(h, 3))
+    if layout == "r":
+        return
+    part = distribute_tensor(hidden, mesh, [Shard(1)]).to_local().requires_grad_()
+    spread = parallelize_module(copy.deepcopy(one), mesh, VocabularyParallel(input_layouts=Shard(1)))
+    found = spread(part, target)
+    found.backward()
+    same(found, expected)
+    assert part.grad is not None
+    same(part.grad, distribute_tensor(h.grad, mesh, [Shard(1)]).to_local())
+
+
+@pytest.mark.parametrize("layout", ["r", "1"])
+def test_hidden_vectors_that_are_dtensors(workers: Workers, layout: str) -> None:
+    for world in (2, 4):
+        workers.run(world, of_dtensors, layout)
+
+
+def of_a_dtensor(group: Any, place: str) -> None:
+    """A layer that is made with a DTensor as its weight, without the style. The bias is no DTensor."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    one, _ = layers(group)
+    places = [Replicate() if place == "r" else Shard(0)]
+    parts = distribute_tensor(one.weight.detach(), DeviceMesh.from_group(group, "cpu"), places)
+    spread = softargmax.nn.FullSoftmax(D, CLASSES, weight=nn.Parameter(parts))
+    hidden, target = inputs()
+    with torch.no_grad():
+        spread.bias.copy_(one.bias)
+    expected, found = one(hidden, target), spread(hidden, target)
+    same(found, expected)
+    expected.backward()
+    found.backward()
+    same_gradients(spread, one)
+    same(whole(spread.log_prob(hidden)), one.log_prob(hidden))
+    assert torch.equal(spread.topk(hidden, 5).index, one.topk(hidden, 5).index)
+    assert torch.equal(spread.sample(hidden, 5), one.sample(hidden, 5))
+
+
+@pytest.mark.parametrize("place", ["r", "0"])
+def test_a_layer_made_of_a_dtensor(workers: Workers, place: str) -> None:
+    for world in (2, 3):
+        workers.run(world, of_a_dtensor, place)
+
+
+# --- the other methods ------------------------------------------------------------------------------------------------
+
+
+def methods(group: Any, classes: int, size: int | None) -> None:
+    from torch.distributed.tensor import DTensor, Shard
+
+    from softargmax.output import torch_base
+
+    before = torch_base._SIZE
+    torch_base._SIZE = before if size is None else size
+    one, spread = layers(group, classes)
+    hidden, target = inputs(classes)
+    for rows in (slice(None), 2, slice(0, 0)):
+        h, y = hidden[rows], target[rows]
+        for name in ("log_prob", "scores"):
+            for grad in (True, False):
+                with torch.set_grad_enabled(grad):
+                    found, expected = (getattr(layer, name)(h) for layer in (spread, one))
+                assert isinstance(found, DTensor)
+                assert found.placements == (Shard(h.ndim - 1),)
+                assert found.shape == expected.shape
+                same(found.full_tensor(), expected)
+        same(spread.log_prob_of(h, y), one.log_prob_of(h, y))
+        for k in {1, min(7, classes), min(700, classes)}:
+            found, expected = spread.topk(h, k), one.topk(h, k)
+            same(found.values, expected.values)
+            assert torch.equal(found.index, expected.index)
+        stream = torch.arange(y.numel()).reshape(y.shape) * 7 + 3
+        for seed in range(3):
+            assert torch.equal(spread.sample(h, seed), one.sample(h, seed))
+            assert torch.equal(spread.sample(h, seed, stream=stream), one.sample(h, seed, stream=stream))
+    torch_base._SIZE = before
+
+
+@pytest.mark.parametrize(("classes", "size"), [(CLASSES, None), (SMALL, None), (CLASSES, 20_000)])
+def test_methods(workers: Workers, classes: int, size: int | None) -> None:
+    for world in WORLDS:
+        workers.run(world, methods, classes, size)
+
+
+def ties(group: Any) -> None:
+    """Equal probabilities in all processes, classes of probability 0, and rows with NaN."""
+    from torch.distributed.tensor import distribute_tensor
+
+    one, spread = layers(group, 40)
+    with torch.no_grad():
+        one.weight.sign_()
+        one.bias.zero_()
+        one.bias[::3] = -torch.inf
+        for name, parameter in spread.named_parameters():
+            x = one.get_parameter(name).detach()
+            parameter.copy_(distribute_tensor(x, parameter.device_mesh, parameter.placements))
+    hidden = torch.zeros(4, D)
+    hidden[1, 0] = 1.0
+    hidden[2, 3] = torch.nan
+    hidden[3, :2] = 1.0
+    for k in (1, 5, 30, 40):
+        found, expected = spread.topk(hidden, k), one.topk(hidden, k)
+        same(found.values, expected.values)
+        assert torch.equal(found.index, expected.index)
+    found = spread.topk(hidden, 30)
+    assert found.index[0].tolist() == [n for n in range(40) if n % 3] + [0, 3, 6, 9]
+    assert (found.index[2] == -1).all()
+
+
+def test_ties_and_nan(workers: Workers) -> None:
+    for world in WORLDS:
+        workers.run(world, ties)
+
+
+def gradients_of_all(group: Any) -> None:
+    from torch.distributed.tensor import distribute_tensor
+
+    one, spread = layers(group, dtype=torch.float64)
+    hidden, _ = inputs(dtype=torch.float64)
+    h, h_ = (hidden.clone().requires_grad_() for _ in range(2))
+    expected, found = one.log_prob(h), spread.log_prob(h_)
+    g = torch.randn(expected.shape, dtype=expected.dtype)
+    expected.backward(g)
+    found.backward(distribute_tensor(g, found.device_mesh, found.placements))
+    same(whole(spread.weight.grad), one.weight.grad)
+    for mine, other in ((h_.grad, h.grad), (whole(spread.bias.grad), one.bias.grad)):
+        torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_of_all_log_probabilities(workers: Workers) -> None:
+    for world in (2, 3):
+        workers.run(world, gradients_of_all)
+
+
+# --- layers that sample their classes ---------------------------------------------------------------------------------
+
+SAMPLED = [name for name in LAYERS if name not in ("full", "adaptive", "differentiated", "hierarchical")]
+
+
+def sampled(group: Any, name: str, options: dict[str, Any]) -> None:
+    """Every process draws the same candidates, and sends the vectors of those that it has."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    one = layer_of(name, dtype=torch.float32, **options)
+    spread: Any = parallelize_module(copy.deepcopy(one), DeviceMesh.from_group(group, "cpu"), VocabularyParallel())
+    assert isinstance(spread.weight, DTensor)
+    hidden = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
+    target = torch.tensor([[1, -100, 7, 7], [39, 0, -100, 3], [20, 21, 22, 1]])
+    for _ in range(3):  # each step has its own draws
+        h, h_ = (hidden.clone().requires_grad_() for _ in range(2))
+        expected, found = one(h, target), spread(h_, target)
+        same(found, expected)
+        for layer, losses in ((one, expected), (spread, found)):
+            layer.zero_grad()
+            losses.sum().backward()
+        assert h.grad is not None
+        assert h_.grad is not None
+        same(h_.grad, h.grad)
+        same_gradients(spread, one)
+    same(spread.scores(hidden).full_tensor(), one.scores(hidden))
+    if name in DISTRIBUTIONS:
+        same(spread.log_prob(hidden).full_tensor(), one.log_prob(hidden))
+        same(spread.log_prob_of(hidden, target), one.log_prob_of(hidden, target))
+        assert torch.equal(spread.topk(hidden, 4).index, one.topk(hidden, 4).index)
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_layers_that_sample(workers: Workers, name: str) -> None:
+    for world in (2, 4):
+        workers.run(world, sampled, name, {"reduction": "none"})
+    workers.run(3, sampled, name, {"bias": False})
+
+
+# --- embeddings -------------------------------------------------------------------------------------------------------
+
+
+class Model(nn.Module):
+    """The smallest language model: it predicts a token from the one before."""
+
+    def __init__(self, *, tied: bool, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(CLASSES, D, dtype=dtype)
+        self.body = nn.Sequential(nn.Linear(D, D, dtype=dtype), nn.Tanh())
+        weight: Any = self.embed.weight if tied else None
+        self.head = softargmax.nn.FullSoftmax(D, CLASSES, weight=weight, dtype=dtype)
+
+    def forward(self, text: torch.Tensor) -> Any:
+        return self.head(self.body(self.embed(text[:, :-1])), text[:, 1:])
+
+
+PLAN: Any = {"embed": VocabularyParallel(), "head": VocabularyParallel()}
+
+
+def texts(rows: int = 6) -> torch.Tensor:
+    return torch.randint(0, CLASSES, (rows, 9), generator=torch.Generator().manual_seed(3))
+
+
+def models(group: Any, *, tied: bool = True) -> list[tuple[Any, Any]]:
+    """A model, and its copy whose vocabulary is spread over the processes of a group, with their optimizers."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    torch.manual_seed(0)
+    one = Model(tied=tied)
+    spread = parallelize_module(copy.deepcopy(one), DeviceMesh.from_group(group, "cpu"), PLAN)
+    return [(model, torch.optim.AdamW(model.parameters(), 0.01)) for model in (one, spread)]
+
+
+def step(model: Any, optimizer: Any) -> Any:
+    optimizer.zero_grad()
+    found = model(texts())
+    found.backward()
+    optimizer.step()
+    return found
+
+
+def same_models(spread: nn.Module, one: nn.Module) -> None:
+    for mine, other in zip(spread.parameters(), one.parameters(), strict=True):
+        same(whole(mine), other)
+
+
+def trained(group: Any, tied: bool) -> None:
+    (one, of_one), (spread, of_spread) = models(group, tied=tied)
+    assert (spread.head.weight is spread.embed.weight) == tied
+    assert len([*spread.parameters()]) == len([*one.parameters()])
+    for _ in range(3):
+        same(step(spread, of_spread), step(one, of_one))
+        same_gradients(spread, one)
+        same_models(spread, one)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_embeddings(workers: Workers, tied: bool) -> None:
+    for world in WORLDS:
+        workers.run(world, trained, tied)
+
+
+# --- FSDP2, checkpoints, clipping -------------------------------------------------------------------------------------
+
+
+def with_fsdp(group: Any, tied: bool) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    torch.manual_seed(0)
+    one = Model(tied=tied, dtype=torch.float64)
+    spread: Any = parallelize_module(copy.deepcopy(one), mesh["tp"], PLAN)
+    fully_shard(spread, mesh=mesh["dp"])
+    assert isinstance(spread.head.weight, DTensor)
+    assert spread.head.weight.device_mesh.ndim == 2
+    optimizers = [torch.optim.AdamW(model.parameters(), 0.01) for model in (one, spread)]
+    first = 3 * mesh.get_local_rank("dp")
+    for _ in range(2):
+        for model, optimizer, text in zip(
+            (one, spread), optimizers, (texts(), texts()[first : first + 3]), strict=True
+        ):
+            optimizer.zero_grad()
+            model(text).backward()
+        for mine, other in zip(spread.parameters(), one.parameters(), strict=True):
+            assert mine.grad is not None
+            torch.testing.assert_close(whole(mine.grad), other.grad, rtol=1e-12, atol=1e-14)
+        for optimizer in optimizers:
+            optimizer.step()
+    hidden = torch.randn(4, D, dtype=torch.float64, generator=torch.Generator().manual_seed(first))
+    found, expected = spread.head.topk(hidden, 5), one.head.topk(hidden, 5)
+    assert torch.equal(found.index, expected.index)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_fully_shard(workers: Workers, tied: bool) -> None:
+    workers.run(4, with_fsdp, tied)
+
+
+def state_of(model: Any, optimizer: Any) -> dict[str, Any]:
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+
+def saved(group: Any, folder: str) -> None:
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    _, spread = models(group)
+    for _ in range(2):
+        step(*spread)
+    save(state_of(*spread), checkpoint_id=folder, process_group=group)
+
+
+def loaded(group: Any, folder: str) -> None:
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    one, spread = models(group)
+    step(*spread)  # now the optimizer has numbers, in whose places those of the checkpoint are loaded
+    state = state_of(*spread)
+    load(state, checkpoint_id=folder, process_group=group)
+    for to, part in zip(spread, state.values(), strict=True):
+        to.load_state_dict(part)
+    for _ in range(2):
+        step(*one)
+    same_models(spread[0], one[0])
+    same(step(*spread), step(*one))
+    same_models(spread[0], one[0])
+
+
+def test_a_checkpoint_of_four_processes_in_two(workers: Workers, tmp_path: Any) -> None:
+    workers.run(4, saved, str(tmp_path))
+    for world in (2, 3, 1):
+        workers.run(world, loaded, str(tmp_path))
+
+
+def clipped(group: Any) -> None:
+    one, spread = layers(group)
+    for layer in (one, spread):
+        layer(*inputs()).backward()
+    found, expected = (nn.utils.clip_grad_norm_(layer.parameters(), 0.1) for layer in (spread, one))
+    torch.testing.assert_close(whole(found), expected)
+    for mine, other in zip(spread.parameters(), one.parameters(), strict=True):
+        torch.testing.assert_close(whole(mine.grad), other.grad)
+
+
+def test_clipping(workers: Workers) -> None:
+    workers.run(4, clipped)
+
+
+def clipped_together(group: Any) -> None:
+    """Torch only: the norm of a DTensor and a tensor together."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = DeviceMesh.from_group(group, "cpu")
+    parameters = [nn.Parameter(torch.ones(4)), nn.Parameter(distribute_tensor(torch.ones(4), mesh, [Shard(0)]))]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    nn.utils.clip_grad_norm_(parameters, 0.1)
+
+
+def test_clipping_tensors_and_dtensors_together(workers: Workers) -> None:
+    for _, text in workers.errors(2, clipped_together):
+        assert "got mixed torch.Tensor and DTensor" in text
+    pytest.skip("torch 2.13: aten._foreach_norm.Scalar got mixed torch.Tensor and DTensor")
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def wrong(group: Any, what: str) -> None:
+    _, spread = layers(group, 40)
+    hidden, target = inputs(40)
+    last = group.rank() == group.size() - 1
+    if what == "target" and last:
+        target[0, 0] = 40
+    if what == "hidden" and last:
+        hidden = hidden[..., 1:]
+    if what == "rows" and last:
+        hidden, target = hidden[1:], target[1:]
+    if what == "k":
+        spread.topk(hidden, 3 + last)
+    elif what == "seed":
+        spread.sample(hidden, 3 + last)
+    elif what == "values":
+        spread.log_prob(hidden + last)
+    elif what == "nan":
+        hidden[2, 3] = torch.nan
+        spread.sample(hidden, 0)
+    else:
+        spread(hidden, target)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("target", "process 1: target: expected 0 to 39, or -100 (ignored), got 40 at"),
+        ("hidden", "process 1: hidden: expected shape (..., 24), got (5, 8, 23)"),
+        ("rows", "h: expected the same in all processes, got float32 (37, 24), float32 (29, 24) in processes 0 to 1"),
+        ("k", "k: expected the same in all processes, got 3, 4 in processes 0 to 1"),
+        ("seed", "seed: expected the same in all processes"),
+        ("values", "hidden: expected the same in all processes"),
+        ("nan", "hidden: expected vectors without NaN probabilities, got NaN in row 19"),
+    ],
+)
+def test_one_error_in_all_processes(workers: Workers, what: str, message: str) -> None:
+    found = workers.errors(2, wrong, what)
+    assert len(set(found)) == 1, found
+    assert found[0][1].startswith(message), found
+    workers.run(2, loss, SMALL, torch.float32, {})  # the group can be used again
+
+
+def test_other_modules_are_refused() -> None:
+    mesh: Any = None
+    with pytest.raises(TypeError, match=r"expected an embedding, or a layer of softargmax.nn .*, got Linear"):
+        VocabularyParallel()._apply(nn.Linear(2, 3), mesh)
