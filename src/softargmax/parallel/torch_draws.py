@@ -235,32 +235,39 @@ def _of_all_rows(of_mine: list[Tensor], group: ProcessGroup, layout: Layout) -> 
     numbers = torch.cat([x.view(torch.uint8) for x in of_mine], 1)
     padded = torch.nn.functional.pad(numbers, (0, 0, 0, max(layout) - numbers.shape[0]))
     whole = torch.cat([x[:rows] for x, rows in zip(of_all(group, padded), layout, strict=True)])
-    parts = zip(whole.split([x.shape[1] * x.dtype.itemsize for x in of_mine], 1), of_mine, strict=True)
-    aligned = ((part.clone(memory_format=torch.contiguous_format).flatten(), x) for part, x in parts)
-    return [part.view(x.dtype).reshape(len(whole), x.shape[1]) for part, x in aligned]
+    found = []
+    for part, x in zip(torch.split(whole, [x.shape[1] * x.dtype.itemsize for x in of_mine], 1), of_mine, strict=True):
+        aligned = part.clone(memory_format=torch.contiguous_format).flatten()
+        found.append(aligned.view(x.dtype).reshape(len(whole), x.shape[1]))
+    return found
 
 
-# --- scores for the process that draws ------------------------------------------------------------------------------
+# --- scores for the process that draws --------------------------------------------------------------------------------
+
+_PAIR = 16
+"""Bytes of the number of a class and its score, each in float64."""
 
 
 def _dealt(i: Any, group: ProcessGroup, sizes: Layout, layout: Layout) -> Tensor:
     """The rows that this process draws from. Scores that cannot matter may be -inf."""
-    z, columns = i.z, sum(sizes)
+    z: Tensor = i.z
+    columns = sum(sizes)
     kept = _candidates(i, SpreadAxes((1,), spread_text(group, sizes)))
     if kept is None:
         return transposed(z, 1, 0, group, sizes, layout)
-    counts = kept.sum(1)
-    most = max(int(x) for x in of_all(group, counts.max() if len(counts) else torch.zeros((), dtype=torch.int64)))
-    if most * group.size() * (z.itemsize + 8) >= columns * z.itemsize:  # a number of a class takes 8 bytes
-        return transposed(z, 1, 0, group, sizes, layout)
     row, column = kept.nonzero(as_tuple=True)
+    counts = torch.bincount(row, minlength=len(z))
+    most = max(int(x) for x in of_all(group, counts.max() if len(counts) else torch.zeros((), dtype=torch.int64)))
+    if most * group.size() * _PAIR >= columns * z.itemsize:
+        return transposed(z, 1, 0, group, sizes, layout)
+    pairs = torch.full((len(z), most, 2), -math.inf, dtype=torch.float64)
+    pairs[..., 0] = columns  # a class behind the last one, up to the same number of pairs in all rows
     place = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
-    numbers = torch.full((len(z), most), columns)  # lists are padded with a class behind the last one
-    scores = z.new_full(numbers.shape, -math.inf)
-    numbers[row, place], scores[row, place] = column + bounds(sizes)[group.rank()][0], z[row, column]
-    lists = (most,) * group.size()
-    numbers, scores = (transposed(x, 1, 0, group, lists, layout) for x in (numbers, scores))
-    return z.new_full((len(numbers), columns + 1), -math.inf).scatter_(1, numbers, scores)[:, :columns]
+    pairs[row, place, 0] = (column + bounds(sizes)[group.rank()][0]).double()
+    pairs[row, place, 1] = z[row, column].double()
+    classes, found = transposed(pairs, 1, 0, group, (most,) * group.size(), layout).unbind(-1)
+    of_all_classes = z.new_full((len(found), columns + 1), -math.inf)
+    return of_all_classes.scatter_(1, classes.long(), found.to(z.dtype))[:, :columns]
 
 
 def _candidates(i: Any, axes: SpreadAxes) -> Tensor | None:
