@@ -122,6 +122,21 @@ def test_the_first_axis(workers: Workers) -> None:
     workers.run(3, transposed)
 
 
+def by_default_generator(group: Any, options: dict[str, Any]) -> None:
+    z, found = rows("float32"), []
+    bounds = cuts("even", group.size())
+    for mine, of in ((part(group, z, bounds), {"group": group}), (z, {})):
+        torch.manual_seed(3)
+        found += [(parallel if of else softargmax).categorical(mine, **of, **options) for _ in range(2)]
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
+
+
+@pytest.mark.parametrize("options", [{"num_samples": 9}, {"num_samples": 9, "top_k": 500}])
+def test_the_seed_of_the_default_generator(workers: Workers, options: dict[str, Any]) -> None:
+    workers.run(2, by_default_generator, options)
+
+
 def of_many_streams(group: Any) -> None:
     """Equal scores: the draw depends only on the noise, and comes from every process."""
     z, rank = torch.zeros(1, COLUMNS).expand(300, -1), group.rank()
