@@ -21,7 +21,7 @@ from softargmax.core.extras import require
 require("softargmax.parallel needs", "torch", torch="torch")
 
 from softargmax.parallel.torch_attention import attention  # noqa: E402 the error above comes first
-from softargmax.parallel.torch_draws import categorical  # noqa: E402
+from softargmax.parallel.torch_draws import categorical, categorical_with_logprob  # noqa: E402
 from softargmax.parallel.torch_functions import (  # noqa: E402
     entropy,
     kl_divergence,
@@ -41,6 +41,7 @@ __all__ = [
     "VocabularyParallel",
     "attention",
     "categorical",
+    "categorical_with_logprob",
     "cross_entropy",
     "cross_entropy_terms",
     "entropy",

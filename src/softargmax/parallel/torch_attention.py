@@ -7,7 +7,6 @@ for whole heads, compute the heads as one process does, and exchange the results
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +17,7 @@ from softargmax.attend import operations
 from softargmax.core.processes import SpreadAxes, spreading
 from softargmax.core.signature import public
 from softargmax.core.torch_processes import along, spread_text
+from softargmax.parallel.layout import bounds, dealt
 from softargmax.parallel.torch_agreement import Facts, agreed, facts_of, process_group
 from softargmax.parallel.torch_move import transposed
 from softargmax.parallel.torch_spread import refuse
@@ -206,9 +206,8 @@ def _exchanged(group: ProcessGroup, i: Any, queries: Layout, keys: Layout) -> Te
     """Compute some of the heads for all queries. Return all heads for this process's queries."""
     *batch, groups, _, _ = i.k.shape
     heads, units = i.q.shape[-3], math.prod(batch) * groups
-    edges = [units * process // group.size() for process in range(group.size() + 1)]
-    layout = tuple(stop - start for start, stop in pairwise(edges))
-    first, last = edges[group.rank()], edges[group.rank() + 1]
+    layout = dealt(units, group.size())
+    first, last = bounds(layout)[group.rank()]
     each = heads // max(groups, 1)
     axes = SpreadAxes((), spread_text(group, queries))
 
