@@ -90,7 +90,11 @@ template <class T> struct Backward {
         dq = seed_columns + n * values;
     }
     std::int64_t blocks() const { return padded(head.rows()) / kBackQueries; }
-    std::int64_t key_blocks() const { return (head.keys + kBackKeys - 1) / kBackKeys; }
+    // The number of blocks of keys here, without those beyond the length of the entry of the batch.
+    std::int64_t key_blocks() const {
+        const std::int64_t count = std::min(head.keys, args.end_key()) - args.first_key;
+        return (std::max<std::int64_t>(count, 0) + kBackKeys - 1) / kBackKeys;
+    }
 
     // Packs a block of about 100 queries, and sets the `delta` and `factor` of each query.
     void prepare(std::int64_t block) {
@@ -277,6 +281,16 @@ template <class T> struct Backward {
 
     // ---- results ------------------------------------------------------------------------------------------------
 
+    // Copies the sums for dq of some queries to `to`, one query after another, or back.
+    void put_sums(Range some, T* to) const {
+        for (std::int64_t i = some.begin; i < some.end; ++i, to += args.width)
+            std::copy_n(dq + i * width, args.width, to);
+    }
+    void take_sums(Range some, const T* from) {
+        for (std::int64_t i = some.begin; i < some.end; ++i, from += args.width)
+            std::copy_n(from, args.width, dq + i * width);
+    }
+
     void finish_queries(std::int64_t block) {
         const std::int64_t first = block * kBackQueries, end = std::min(first + kBackQueries, head.rows());
         T* line = scratch(kWeights).get<T>(args.width);
@@ -295,6 +309,7 @@ template <class T> struct Backward {
             write(args.dq, head.at(args.dq, i), args.width, its);
         }
     }
+    // Writes dk and dv of the block that starts at key `begin` of the keys here.
     void finish_keys(std::int64_t begin, const T* dk, const T* dv) {
         for (std::int64_t i = 0; i < std::min(kBackKeys, args.keys - begin); ++i, dk += width, dv += values) {
             const std::int64_t number = (head.entry * args.groups + head.group) * args.keys + begin + i;

@@ -4,6 +4,7 @@
 // order. With several units, the blocks are packed once. With one unit, for example in decoding, `block_once` packs
 // only what it must, and each block is used while it is in a cache.
 #include <atomic>
+#include <cstring>
 #include <vector>
 
 #include "attend/backward.hpp"
@@ -98,6 +99,13 @@ template <class T> struct Unit {
     void add(const Unit& later) {
         for (std::size_t i = 0; i < panels.size(); ++i) panels[i].add(later.panels[i]);
     }
+    // Calls f(query, its state, its o, number of the query in the unit).
+    template <class F> void each_state(F f) {
+        std::int64_t number = 0;
+        for (QueryTile<T>& panel : panels)
+            for (int i = 0; i < panel.rows; ++i)
+                f(panel.state[i], panel.o + i * panel.pitch, panel.nonfinite[i], number++);
+    }
     // Writes the results. A nonfinite result may come from a value that only other queries see. Therefore queries with
     // a nonfinite result are computed again, one by one, with 0 in place of nonfinite values. Returns true if one of
     // these queries sees a nonfinite value or again has a nonfinite result.
@@ -156,8 +164,8 @@ template <class T> bool run_head_parallel(const Shared& head) {
     return nonfinite;
 }
 
-// A block of keys: its head, and its first key. A type of this namespace, because the linker would share the functions
-// of a vector of std::pair between instruction sets.
+// A block of keys: its head (or the unit that reads it), and its first key. A type of this namespace, because the
+// linker would share the functions of a vector of std::pair between instruction sets.
 struct KeyBlock {
     std::size_t head;
     std::int64_t first;
@@ -204,10 +212,106 @@ template <class T> bool run_keys_parallel(const Args& args, std::int64_t heads) 
     return nonfinite;
 }
 
+// The states of queries as processes pass them on: for each query its state, and then its o.
+template <class T> struct PassedStates {
+    std::int64_t values, bytes;  // numbers in o, bytes per query
+    explicit PassedStates(const Args& args)
+        : values(args.values),
+          bytes(static_cast<std::int64_t>(sizeof(PowerState<T>)) + args.values * static_cast<std::int64_t>(sizeof(T))) {
+    }
+    void put(Unit<T>& unit, char* to) const {
+        unit.each_state([&](PowerState<T> state, const T* o, bool nonfinite, std::int64_t i) {
+            if (nonfinite) state.l = kNaN;  // no later state changes it
+            std::memcpy(to + i * bytes, &state, sizeof state);
+            std::memcpy(to + i * bytes + sizeof state, o, static_cast<std::size_t>(values) * sizeof(T));
+        });
+    }
+    void take(Unit<T>& unit, const char* from) const {
+        unit.each_state([&](PowerState<T>& state, T* o, bool, std::int64_t i) {
+            std::memcpy(&state, from + i * bytes, sizeof state);
+            std::memcpy(o, from + i * bytes + sizeof state, static_cast<std::size_t>(values) * sizeof(T));
+        });
+    }
+};
+
+// Processes all heads if the keys are spread over processes. Each process computes the states of its blocks. The first
+// process merges its states from left to right and passes the result on. The next one merges its own states into it,
+// and so on, in the order in which one process merges all blocks. The last process sends the final states to all.
+//
+// Units are processed in groups. While one process merges the states of a group, the next can merge those of the group
+// before. The states of the blocks of a group take at most kWaveBytes, unless the group is a single unit.
+template <class T> bool run_spread(const Args& args, std::int64_t heads) {
+    const Shards& shards = args.shards;
+    const PassedStates<T> passed(args);
+    const std::int64_t rows = args.heads / std::max<std::int64_t>(args.groups, 1) * args.queries,
+                       per_head = (rows + kQueries - 1) / kQueries, units = heads * per_head,
+                       unit_bytes = std::min(rows, kQueries) * passed.bytes;
+    std::int64_t most = 1;  // blocks of a process; all processes must have the same groups
+    for (std::int64_t p = 0; p < shards.count; ++p) most = std::max(most, blocks_of(shards.sizes[p]));
+    const std::int64_t group = std::max<std::int64_t>(1, kWaveBytes / (most * unit_bytes));
+    const auto head_of = [&](std::int64_t unit) { return Shared(args, unit / per_head); };
+    const auto first_row = [&](std::int64_t unit) { return unit % per_head * kQueries; };
+    Scratch all_states, of_blocks;
+    char* const states = all_states.get<char>(heads * rows * passed.bytes);
+    const auto at = [&](std::int64_t unit) {
+        return states + (unit / per_head * rows + first_row(unit)) * passed.bytes;
+    };
+    for (std::int64_t first = 0; first < units; first += group) {
+        const std::int64_t end = std::min(first + group, units);
+        std::vector<KeyBlock> blocks;
+        for (std::int64_t i = first; i < end; ++i) {
+            const Shared head = head_of(i);
+            const Unit<T> unit(head, first_row(i), unit_memory<T>(args));
+            for (std::int64_t b = std::max(unit.begin(), args.first_key); b < std::min(unit.any.end, args.end_key());
+                 b += kKeys)
+                blocks.push_back({static_cast<std::size_t>(i), b});
+        }
+        const auto count = static_cast<std::int64_t>(blocks.size());
+        char* const parts = of_blocks.get<char>(count * unit_bytes);
+        parallel_for(args.threads, count, [&, its = blocks.data()](std::int64_t begin, std::int64_t stop) {
+            for (std::int64_t i = begin; i < stop; ++i) {
+                const auto number = static_cast<std::int64_t>(its[i].head);
+                const Shared head = head_of(number);
+                const Packing<T> packing(args, kKeys, scratch(kOther).get<T>(Packing<T>::size(args, kKeys)));
+                Unit<T> part(head, first_row(number), unit_memory<T>(args));
+                part.fold(its[i].first, packing.block_once(head, its[i].first));
+                passed.put(part, parts + i * unit_bytes);
+            }
+        });
+        const std::int64_t bytes = (end == units ? states + heads * rows * passed.bytes : at(end)) - at(first);
+        if (!shards.is_first()) shards.pass(shards, Shards::Pass::from_previous, at(first), bytes);
+        std::int64_t block = 0;
+        for (std::int64_t i = first; i < end; ++i) {
+            const Shared head = head_of(i);
+            Unit<T> whole(head, first_row(i), unit_memory<T>(args)),
+                part(head, first_row(i), scratch(kResult).get<T>(Unit<T>::size(args)));
+            if (!shards.is_first()) passed.take(whole, at(i));
+            for (; block < count && static_cast<std::int64_t>(blocks[static_cast<std::size_t>(block)].head) == i;
+                 ++block) {
+                passed.take(part, parts + block * unit_bytes);
+                whole.add(part);
+            }
+            passed.put(whole, at(i));
+        }
+        if (!shards.is_last()) shards.pass(shards, Shards::Pass::to_next, at(first), bytes);
+    }
+    if (shards.count > 1) shards.pass(shards, Shards::Pass::from_last, states, heads * rows * passed.bytes);
+    bool nonfinite = false;
+    for (std::int64_t i = 0; i < units; ++i) {
+        const Shared head = head_of(i);
+        Unit<T> whole(head, first_row(i), unit_memory<T>(args));
+        passed.take(whole, at(i));
+        for (QueryTile<T>& panel : whole.panels) nonfinite = panel.finish() || nonfinite;
+    }
+    return nonfinite;
+}
+
 template <class T> void run_as(Args& args) {
     const std::int64_t heads = args.batch.total * args.groups;
     std::atomic<bool> nonfinite{false};
-    if (heads >= 2 * args.threads || args.threads == 1) {
+    if (args.shards) {
+        nonfinite = run_spread<T>(args, heads);
+    } else if (heads >= 2 * args.threads || args.threads == 1) {
         parallel_each(args.threads, heads, [&](std::int64_t index) {
             if (run_head_serial<T>(Shared(args, index))) nonfinite = true;
         });
@@ -230,6 +334,43 @@ template <class T> struct KeySums {
     }
 };
 
+// What processes pass on if the keys are spread over them: the sums for dq, and the gradients of the slopes.
+template <class T> class PassedSums {
+    const GradientArgs& args_;
+    Scratch memory_;
+    T* sums_;  // one row for each query
+
+    // Passes on what belongs to `count` queries, from number `first`.
+    void pass(Shards::Pass how, std::int64_t first, std::int64_t count) const {
+        const auto pass_numbers = [&](auto* numbers, std::int64_t each) {
+            const std::int64_t bytes = count * each * static_cast<std::int64_t>(sizeof *numbers);
+            if (numbers && bytes > 0) args_.shards.pass(args_.shards, how, numbers + first * each, bytes);
+        };
+        pass_numbers(sums_, args_.width);
+        pass_numbers(args_.slopes.gradient, 1);
+    }
+    T* at(std::int64_t number) const { return sums_ + number * args_.width; }
+
+  public:
+    PassedSums(const GradientArgs& args, std::int64_t queries)
+        : args_(args), sums_(memory_.get<T>(args.shards ? queries * args.width : 0)) {}
+    void receive(Backward<T>& head, Range some) const {
+        if (!args_.shards || args_.shards.is_first()) return;
+        pass(Shards::Pass::from_previous, head.head.number(some.begin), some.end - some.begin);
+        take(head, some);
+    }
+    void send(const Backward<T>& head, Range some) const {
+        if (!args_.shards) return;
+        const std::int64_t first = head.head.number(some.begin);
+        head.put_sums(some, at(first));
+        if (!args_.shards.is_last()) pass(Shards::Pass::to_next, first, some.end - some.begin);
+    }
+    void finish(std::int64_t queries) const {
+        if (args_.shards.count > 1) pass(Shards::Pass::from_last, 0, queries);
+    }
+    void take(Backward<T>& head, Range some) const { head.take_sums(some, at(head.head.number(some.begin))); }
+};
+
 // True if scores of different heads or queries share an entry of the bias. Then only one thread may run.
 bool shares_bias(const GradientArgs& args) {
     const std::int64_t* stride = args.dbias.row + args.batch.dims;
@@ -240,10 +381,15 @@ bool shares_bias(const GradientArgs& args) {
 // few heads, or for a gradient of the bias, the threads process one head together. They first divide the queries of
 // the head to compute dq, and then its keys to compute dk and dv. This takes seven products per pair, because p and dS
 // are computed twice, from two products each time.
+//
+// If the keys are spread over processes, each process adds its products to the sums for dq, and to the gradients of the
+// slopes, that the process before it passes on, for kPassedBlocks blocks of queries at a time. The last process sends
+// the sums to all.
+constexpr std::int64_t kPassedBlocks = 8;
 template <class T> void run_gradient_as(GradientArgs& args) {
     const std::int64_t heads = args.batch.total * args.groups;
     if (shares_bias(args)) args.threads = 1;
-    if (heads >= args.threads && !args.dbias) {
+    if (heads >= args.threads && !args.dbias && !args.shards) {
         parallel_each(args.threads, heads, [&](std::int64_t index) {
             const std::int64_t size = Backward<T>::size(args);
             T* const memory = scratch(kOther).get<T>(size + BackKeys<T>::size(args));
@@ -264,6 +410,8 @@ template <class T> void run_gradient_as(GradientArgs& args) {
     } else {
         const std::int64_t blocks = (args.keys + kBackKeys - 1) / kBackKeys, each = BackKeys<T>::size(args);
         T* const memory = scratch(kOther).get<T>(Backward<T>::size(args) + blocks * each);
+        const std::int64_t queries = args.batch.total * args.heads * args.queries;
+        const PassedSums<T> passed(args, queries);
         for (std::int64_t index = 0; index < heads; ++index) {
             Backward<T> head(args, index, memory);
             const auto keys = [&](std::int64_t b) {
@@ -271,19 +419,33 @@ template <class T> void run_gradient_as(GradientArgs& args) {
             };
             parallel_each(args.threads, head.blocks(), [&](std::int64_t i) { head.prepare(i); });
             parallel_each(args.threads, head.key_blocks(),
-                          [&](std::int64_t b) { keys(b).pack(head.head, b * kBackKeys); });
-            parallel_each(args.threads, head.blocks(), [&](std::int64_t i) {
-                const std::int64_t block = head.blocks() - 1 - i;
-                for (std::int64_t b = 0; b < head.key_blocks(); ++b)
-                    head.add_gradients(block, b * kBackKeys, keys(b), true, nullptr, nullptr);
-                head.finish_queries(block);
-            });
+                          [&](std::int64_t b) { keys(b).pack(head.head, args.first_key + b * kBackKeys); });
+            const std::int64_t at_once = args.shards ? kPassedBlocks : head.blocks();
+            for (std::int64_t end = head.blocks(); end > 0; end -= at_once) {
+                const std::int64_t first = std::max<std::int64_t>(end - at_once, 0);
+                const Range some{first * kBackQueries, std::min(end * kBackQueries, head.head.rows())};
+                passed.receive(head, some);
+                parallel_each(args.threads, end - first, [&](std::int64_t i) {
+                    const std::int64_t block = end - 1 - i;
+                    for (std::int64_t b = 0; b < head.key_blocks(); ++b)
+                        head.add_gradients(block, args.first_key + b * kBackKeys, keys(b), true, nullptr, nullptr);
+                    if (!args.shards) head.finish_queries(block);
+                });
+                passed.send(head, some);
+            }
             parallel_each(args.threads, blocks, [&](std::int64_t b) {
                 const KeySums<T> sums(args);
                 for (std::int64_t i = 0; i < head.blocks() && b < head.key_blocks(); ++i)
-                    head.add_gradients(i, b * kBackKeys, keys(b), false, sums.dk, sums.dv);
+                    head.add_gradients(i, args.first_key + b * kBackKeys, keys(b), false, sums.dk, sums.dv);
                 head.finish_keys(b * kBackKeys, sums.dk, sums.dv);
             });
+        }
+        passed.finish(queries);
+        for (std::int64_t index = 0; args.shards && index < heads; ++index) {
+            Backward<T> head(args, index, memory);
+            for (std::int64_t i = 0; i < head.blocks(); ++i) head.prepare(i);
+            passed.take(head, {0, head.head.rows()});
+            for (std::int64_t i = 0; i < head.blocks(); ++i) head.finish_queries(i);
         }
     }
     const std::int64_t flags = args.batch.total * (args.heads * args.queries + args.groups * args.keys);

@@ -14,9 +14,19 @@ from collections import namedtuple
 from typing import TYPE_CHECKING, Any, cast
 
 from softargmax.attend import kernels, reference
-from softargmax.attend.arguments import Attention, AttentionGradients, AttentionVjp, Options, Pages, Queries, QueriesVjp
+from softargmax.attend.arguments import (
+    OF_KEYS,
+    Attention,
+    AttentionGradients,
+    AttentionVjp,
+    Options,
+    Pages,
+    Queries,
+    QueriesVjp,
+)
 from softargmax.attend.reference import joined
 from softargmax.attend.results import AttentionWithLse
+from softargmax.core._native import KEY_BLOCK
 from softargmax.core.arrays import device_of, mapped, namespace
 from softargmax.core.operation import Operation
 from softargmax.core.record import Gradients, Result, Tangents, Wanted, gradient
@@ -92,6 +102,8 @@ attention: Operation[Attention, AttentionWithLse] = Operation(
     saved={"q", "k", "v", *Options._fields, "output", "lse"},
     constant=CONSTANT,
     batch=_batch,
+    spreads=OF_KEYS,
+    block=KEY_BLOCK,
 )
 
 

@@ -60,6 +60,7 @@ from softargmax.core import dispatch
 from softargmax.core.arrays import kind_of, namespace, row_dtype
 from softargmax.core.dispatch import requested
 from softargmax.core.memory import NUMPY, Memory, memory_of
+from softargmax.core.native import BLOCK
 from softargmax.core.processes import SpreadAxes, over_processes, refuse_spread
 from softargmax.core.record import (
     AXES,
@@ -119,6 +120,7 @@ class Operation(Generic[A, R]):
         forward_gradients: Mapping[str, str] | None = None,
         together: Callable[[A, Wanted], Together | None] | None = None,
         spreads: Mapping[str, int] | None = None,
+        block: int = BLOCK,
     ) -> None:
         """Create an operation, and add it to OPERATIONS.
 
@@ -138,12 +140,13 @@ class Operation(Generic[A, R]):
         - `spreads`: a map from names of arguments and results to negative axes, for an operation with an argument
           `spread`: the axis along which processes have parts of the array. (If there are `axes`, processes have parts
           of all arrays with scores.)
+        - `block`: rows that are spread over processes are cut at multiples of this number of scores.
         """
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
         self.saved, self.constant, self.batch, self.differentiable = saved, constant, batch, differentiable
         self.always_by_rule, self.refuse, self.forward_gradients = always_by_rule, refuse, dict(forward_gradients or {})
-        self.together, self.spreads = together, dict(spreads or {})
+        self.together, self.spreads, self.block = together, dict(spreads or {}), block
         self.fields: tuple[str, ...] = type(results)._fields  # type: ignore[attr-defined]
         self.tree = branch(arguments)
         self.leaves = self.tree.leaves

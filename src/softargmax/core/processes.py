@@ -1,8 +1,8 @@
 """Rows that are spread over the processes of a group.
 
-Each process has whole blocks of every row (`native.BLOCK` scores), in the order of the processes. A kernel computes the
-results of its own blocks, and gathers those of all processes. Then every process merges them from left to right, as one
-process would. So the results have the same bits for any number of processes.
+Each process has whole blocks of every row (`Operation.block` scores), in the order of the processes. A kernel computes
+the results of its own blocks, and gathers those of all processes. Then every process merges them from left to right, as
+one process would. So the results have the same bits for any number of processes.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ add them in an order that depends on the number of processes and on the size of 
 from __future__ import annotations
 
 import functools
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -54,14 +55,30 @@ class Processes:
         received = _tensor(mine)
         with answering(self.group):
             dist.broadcast(received, group=self.group, group_src=len(self.sizes) - 1)
-            for request in self._sent:
-                request.wait()
+            while self._sent:
+                self._sent.pop().wait()
         return received.numpy().tobytes()
 
 
 def processes_of(spread: str) -> Processes:
     """The processes that have the rows. Kernels call this function."""
     return Processes(group_of(spread.rpartition(":")[0]), sizes_of(spread))
+
+
+def is_anywhere(flag: bool, spread: str) -> bool:
+    """True if a flag is set in any of the processes that have the rows."""
+    processes = processes_of(spread)
+    return any(processes.gather(bytes([flag]), [1] * len(processes.sizes)))
+
+
+def whole(x: Tensor, axis: int, spread: str) -> Tensor:
+    """The parts of all processes along an axis. Every process has the gradient of the whole, and takes its part."""
+    return cast("Tensor", _Whole.apply(x, axis, spread))  # type: ignore[no-untyped-call]
+
+
+def part(x: Tensor, axis: int, spread: str) -> Tensor:
+    """The part of an array along an axis that belongs to this process. The gradients of all parts are gathered."""
+    return cast("Tensor", _Part.apply(x, axis, spread))  # type: ignore[no-untyped-call]
 
 
 def spread_text(group: ProcessGroup, sizes: Sequence[int]) -> str:
@@ -85,6 +102,10 @@ def of_all(group: ProcessGroup, x: Tensor) -> list[Tensor]:
     with answering(group):
         dist.all_gather(parts, x.contiguous(), group=group)
     return parts
+
+
+def _bytes(x: Tensor) -> bytes:
+    return x.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _tensor(data: bytes) -> Tensor:
@@ -122,6 +143,32 @@ def largest(x: Tensor, axes: SpreadAxes) -> Tensor:
 def _parts(x: Tensor, axes: SpreadAxes) -> list[Tensor]:
     """x of every process that has the rows."""
     return of_all(processes_of(axes.spread).group, x)
+
+
+class _Whole(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: int, spread: str) -> Tensor:
+        ctx.arguments = axis, spread
+        sizes, front = sizes_of(spread), x.movedim(axis, 0).contiguous()
+        each = math.prod(front.shape[1:]) * x.itemsize
+        found = processes_of(spread).gather(_bytes(front), [n * each for n in sizes])
+        return _tensor(found).view(x.dtype).reshape(sum(sizes), *front.shape[1:]).movedim(0, axis)
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return part(g[0], *ctx.arguments), None, None
+
+
+class _Part(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: int, spread: str) -> Tensor:
+        ctx.arguments = axis, spread
+        processes = processes_of(spread)
+        return x.narrow(axis, sum(processes.sizes[: processes.rank]), processes.sizes[processes.rank]).clone()
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return whole(g[0], *ctx.arguments), None, None
 
 
 class _Total(torch.autograd.Function):
