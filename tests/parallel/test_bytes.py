@@ -86,3 +86,39 @@ def sent_for_draws(group: Any) -> int:
 
 def test_bytes_per_draw(workers: Workers) -> None:
     assert workers.run(2, sent_for_draws) == [6 * 7 * 32] * 2
+
+
+def sent_for_split_keys(group: Any, slopes: bool) -> tuple[int, int]:
+    """Return the bytes of the forward and of the backward pass: what a process sends to the next one, or to all."""
+    import torch.distributed as dist
+
+    total, isend, broadcast = 0, dist.isend, dist.broadcast
+
+    def counted(send: Any, sends: bool) -> Any:
+        def counting(x: torch.Tensor, *more: Any, **options: Any) -> Any:
+            nonlocal total
+            total += x.numel() * x.element_size() * sends
+            return send(x, *more, **options)
+
+        return counting
+
+    q, k, v = torch.zeros(2, 4, 3, 8), torch.zeros(2, 2, 1024, 8), torch.zeros(2, 2, 1024, 5)
+    options = {"slopes": torch.ones(4, requires_grad=True)} if slopes else {}
+    dist.isend, dist.broadcast = counted(isend, sends=True), counted(broadcast, group.rank() + 1 == group.size())
+    try:
+        found = softargmax.parallel.attention_split_kv(q.requires_grad_(), k, v, group=group, **options)
+        forward = total
+        found.sum().backward()
+    finally:
+        dist.isend, dist.broadcast = isend, broadcast
+    return forward, total - forward
+
+
+def test_bytes_of_split_keys(workers: Workers) -> None:
+    """No byte depends on the number of keys. One process sends nothing."""
+    queries = 2 * 4 * 3
+    for world in (1, 2, 3):
+        for slopes in (False, True):
+            for forward, backward in workers.run(world, sent_for_split_keys, slopes):
+                assert forward == queries * (16 + 4 * 5) * (world > 1)
+                assert backward == queries * (4 * 8 + 8 * slopes) * (world > 1)

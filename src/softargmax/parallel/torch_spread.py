@@ -86,20 +86,24 @@ class Call:
         self._compared = self._has_compared = True
         return agreed(self.group, facts._replace(named=[*facts.named, *self._also]))
 
-    def serve(self, operation: Any, i: Any, first: bool, out: Any) -> Any:
-        """Compute an operation whose arguments are this process's part of the rows."""
+    def slots(self, operation: Any, i: Any) -> list[Any]:
+        """The slots of a record, whose first array must be a tensor."""
         if not isinstance(operation.array(i), torch.Tensor):
             name = operation.leaves[0].name
             raise TypeError(f"{name}: expected a torch tensor in CPU memory, got {type(operation.array(i)).__name__}")
+        return list(operation.torch.flatten(i))
+
+    def serve(self, operation: Any, i: Any, first: bool, out: Any) -> Any:
+        """Compute an operation whose arguments are this process's part of the rows."""
         if out is not None:
             raise TypeError("out: not supported for rows that are spread over processes")
-        slots, of = list(operation.torch.flatten(i)), operation.torch.slots
+        slots, of = self.slots(operation, i), operation.torch.slots
         axes = spread_axes(operation, slots)
         for name, x in zip(of.names, slots, strict=True):
             if name in _NO_GRADIENT.get(operation.name, ()) and getattr(x, "requires_grad", False):
                 raise NotImplementedError(f"{name}: rows that are spread over processes have no gradient for it")
         have = self.sizes(facts_of(operation, slots, axes, self.function))
-        want = whole_blocks(have)
+        want = whole_blocks(have, operation.block)
         for place, (name, x) in enumerate(zip(of.names, slots, strict=True)):
             if name in axes and x is not None:
                 slots[place] = moved(x, axes[name], self.group, have, want)
