@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -78,9 +79,8 @@ OF_QUERIES: dict[str, dict[str, Any]] = {
 }
 
 
-def of_one_head(group: Any, name: str) -> None:
+def of_one_head(group: Any, shared: dict[str, Any], of_queries: dict[str, Any]) -> None:
     """All gradients with one head of keys for several processes, which then divide its keys."""
-    shared, of_queries = OPTIONS.get(name, {}), OF_QUERIES.get(name, {})
     if "key_lengths" in shared:
         shared = {**shared, "key_lengths": torch.tensor([611])}
     torch.manual_seed(0)
@@ -109,7 +109,7 @@ def of_one_head(group: Any, name: str) -> None:
 @pytest.mark.parametrize("name", [*(name for name in OPTIONS if name != "sparsemax"), *OF_QUERIES])
 def test_more_processes_than_heads(workers: Workers, name: str) -> None:
     for world in (2, 4):
-        workers.run(world, of_one_head, name)
+        workers.run(world, of_one_head, OPTIONS.get(name, {}), OF_QUERIES.get(name, {}))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
@@ -343,3 +343,13 @@ def test_a_shared_array_has_no_gradient_of_some_of_its_queries(workers: Workers)
     for kind, text in workers.errors(2, shared_alpha):
         assert kind == "NotImplementedError"
         assert "alpha: queries that are spread over processes have no gradient for an array" in text
+
+
+@pytest.mark.parametrize(("name", "without"), [("attention", set[str]()), ("attention_split_kv", {"alpha"})])
+def test_the_signature_shows_the_options(name: str, without: set[str]) -> None:
+    whole = inspect.signature(softargmax.attention).parameters.values()
+    shown = inspect.signature(getattr(softargmax.parallel, name)).parameters
+    options = [x for x in whole if x.kind is x.KEYWORD_ONLY and x.name not in without]
+    assert list(shown.values())[-len(options) :] == options
+    with pytest.raises(TypeError, match=rf"{name}\(\) has no argument is_causal; use causal"):
+        getattr(softargmax.parallel, name)(*arrays("float32"), is_causal=True)

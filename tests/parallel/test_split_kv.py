@@ -105,11 +105,20 @@ def test_sizes(workers: Workers, queries: int, keys: int) -> None:
     workers.run(4, compare, arrays(queries=queries, keys=keys) | {"causal": True})
 
 
+def with_threads(group: Any, arguments: dict[str, Any], kinds: tuple[str, ...]) -> None:
+    """Each process has another number of threads."""
+    softargmax.set_num_threads(1 + 2 * group.rank())
+    try:
+        compare(group, arguments, kinds)
+    finally:
+        softargmax.set_num_threads(0)
+
+
 def test_many_groups_of_units(workers: Workers) -> None:
     """The states of the blocks of all queries take more memory than one group of units may."""
     torch.manual_seed(0)
-    q, k, v = torch.randn(1, 8, 1500, 4), torch.randn(1, 8, 2600, 4), torch.randn(1, 8, 2600, 100)
-    workers.run(2, compare, {"q": q, "k": k, "v": v, "causal": True}, ("blocks", "even"))
+    q, k, v = torch.randn(1, 8, 1500, 4), torch.randn(1, 4, 2600, 4), torch.randn(1, 4, 2600, 100)
+    workers.run(2, with_threads, {"q": q, "k": k, "v": v, "causal": True}, ("blocks", "even"))
 
 
 def nonfinite(name: str, place: int, value: float, more: dict[str, Any]) -> dict[str, Any]:
@@ -234,17 +243,31 @@ def test_one_error(workers: Workers, first: Any, second: Any, kind: str, message
     workers.run(2, call, [{"key_lengths": torch.tensor([10])}] * 2)
 
 
-def second_derivative(group: Any) -> None:
-    q, k = torch.randn(1, 2, 1, 4, requires_grad=True), torch.randn(1, 2, 5, 4)
-    found = softargmax.parallel.attention_split_kv(q, k, k, group=group)
-    (g,) = torch.autograd.grad(found.square().sum(), [q], create_graph=True)
-    g.sum().backward()
+def second_derivatives(group: Any) -> None:
+    found = []
+    for parts in (False, True):
+        torch.manual_seed(0)
+        q, k, v, bias = torch.randn(2, 3, 4), torch.randn(1, 700, 4), torch.randn(1, 700, 5), torch.randn(700)
+        arguments = {"q": q, "k": k, "v": v, "bias": bias}
+        cuts = bounds("even", group.size(), 700)
+        if parts:
+            arguments = {name: part(group, name, x, cuts) for name, x in arguments.items()}
+        leaves = trained({name: x.double() for name, x in arguments.items()})
+        q, k, v, bias = leaves.values()
+        function, more = (
+            (softargmax.parallel.attention_split_kv, {"group": group}) if parts else (softargmax.attention, {})
+        )
+        o = function(q, k, v, bias=bias, causal=True, **more)
+        of_q, of_k, of_bias = torch.autograd.grad(o.square().sum(), [q, k, bias], create_graph=True)
+        first = of_q.sin().sum()  # the same in all processes
+        mine = of_k.square().sum() + of_bias.sin().sum()  # of this process's keys
+        found.append(torch.autograd.grad(first + mine, list(leaves.values())))
+    for name, one, other in zip(leaves, *found, strict=True):
+        torch.testing.assert_close(other, part(group, name, one, cuts))
 
 
-def test_second_derivatives_are_refused(workers: Workers) -> None:
-    for kind, text in workers.errors(2, second_derivative):
-        assert kind == "NotImplementedError"
-        assert text.startswith("rows that are spread over processes: only the native kernels")
+def test_second_derivatives(workers: Workers) -> None:
+    workers.run(3, second_derivatives)
 
 
 def test_alpha_is_refused() -> None:

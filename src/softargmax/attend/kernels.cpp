@@ -3,6 +3,7 @@
 // The queries of a head are divided into units of at most kQueries. Each unit reads the keys and values in blocks, in
 // order. With several units, the blocks are packed once. With one unit, for example in decoding, `block_once` packs
 // only what it must, and each block is used while it is in a cache.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <vector>
@@ -261,9 +262,11 @@ template <class T> bool run_spread(const Args& args, std::int64_t heads) {
         std::vector<KeyBlock> blocks;
         for (std::int64_t i = first; i < end; ++i) {
             const Shared head = head_of(i);
-            const Unit<T> unit(head, first_row(i), unit_memory<T>(args));
-            for (std::int64_t b = std::max(unit.begin(), args.first_key); b < std::min(unit.any.end, args.end_key());
-                 b += kKeys)
+            Range seen;
+            for (std::int64_t row = first_row(i); row < std::min(first_row(i) + kQueries, rows); ++row)
+                seen.include(head.visible(row));
+            std::int64_t b = std::max(seen.begin / kKeys * kKeys, args.first_key);
+            for (; b < std::min(seen.end, args.end_key()); b += kKeys)
                 blocks.push_back({static_cast<std::size_t>(i), b});
         }
         const auto count = static_cast<std::int64_t>(blocks.size());
@@ -280,29 +283,32 @@ template <class T> bool run_spread(const Args& args, std::int64_t heads) {
         });
         const std::int64_t bytes = (end == units ? states + heads * rows * passed.bytes : at(end)) - at(first);
         if (!shards.is_first()) shards.pass(shards, Shards::Pass::from_previous, at(first), bytes);
-        std::int64_t block = 0;
-        for (std::int64_t i = first; i < end; ++i) {
-            const Shared head = head_of(i);
-            Unit<T> whole(head, first_row(i), unit_memory<T>(args)),
-                part(head, first_row(i), scratch(kResult).get<T>(Unit<T>::size(args)));
-            if (!shards.is_first()) passed.take(whole, at(i));
-            for (; block < count && static_cast<std::int64_t>(blocks[static_cast<std::size_t>(block)].head) == i;
-                 ++block) {
-                passed.take(part, parts + block * unit_bytes);
+        parallel_each(args.threads, end - first, [&](std::int64_t i) {
+            const std::int64_t number = first + i;
+            const Shared head = head_of(number);
+            Unit<T> whole(head, first_row(number), unit_memory<T>(args)),
+                part(head, first_row(number), scratch(kResult).get<T>(Unit<T>::size(args)));
+            if (!shards.is_first()) passed.take(whole, at(number));
+            const auto is_before = [](const KeyBlock& x, std::size_t unit) { return x.head < unit; };
+            const KeyBlock *const begin = blocks.data(), *const stop = begin + count;
+            const KeyBlock* block = std::lower_bound(begin, stop, static_cast<std::size_t>(number), is_before);
+            for (; block < stop && block->head == static_cast<std::size_t>(number); ++block) {
+                passed.take(part, parts + (block - begin) * unit_bytes);
                 whole.add(part);
             }
-            passed.put(whole, at(i));
-        }
+            passed.put(whole, at(number));
+        });
         if (!shards.is_last()) shards.pass(shards, Shards::Pass::to_next, at(first), bytes);
     }
     if (shards.count > 1) shards.pass(shards, Shards::Pass::from_last, states, heads * rows * passed.bytes);
-    bool nonfinite = false;
-    for (std::int64_t i = 0; i < units; ++i) {
+    std::atomic<bool> nonfinite{false};
+    parallel_each(args.threads, units, [&](std::int64_t i) {
         const Shared head = head_of(i);
         Unit<T> whole(head, first_row(i), unit_memory<T>(args));
         passed.take(whole, at(i));
-        for (QueryTile<T>& panel : whole.panels) nonfinite = panel.finish() || nonfinite;
-    }
+        for (QueryTile<T>& panel : whole.panels)
+            if (panel.finish()) nonfinite = true;
+    });
     return nonfinite;
 }
 
@@ -443,9 +449,9 @@ template <class T> void run_gradient_as(GradientArgs& args) {
         passed.finish(queries);
         for (std::int64_t index = 0; args.shards && index < heads; ++index) {
             Backward<T> head(args, index, memory);
-            for (std::int64_t i = 0; i < head.blocks(); ++i) head.prepare(i);
+            parallel_each(args.threads, head.blocks(), [&](std::int64_t i) { head.prepare(i); });
             passed.take(head, {0, head.head.rows()});
-            for (std::int64_t i = 0; i < head.blocks(); ++i) head.finish_queries(i);
+            parallel_each(args.threads, head.blocks(), [&](std::int64_t i) { head.finish_queries(i); });
         }
     }
     const std::int64_t flags = args.batch.total * (args.heads * args.queries + args.groups * args.keys);

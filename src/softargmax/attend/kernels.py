@@ -40,7 +40,7 @@ def attend(i: Attention, output: Any, lse: Any) -> None:
     if i.options.is_softmax:
         nonfinite = _attend(i, output, lse)
         if nonfinite is not None and i.options.spread is not None:  # all processes have the same flags
-            attend(_with_all_keys(i), output, lse)
+            attend(with_all_keys(i), output, lse)
         elif nonfinite is not None:
             _recompute(i, output, lse, nonfinite.reshape(output.shape[:-1]))
         return
@@ -124,7 +124,7 @@ def _without_nonfinite(i: AttentionVjp, outputs: dict[str, Any], found: dict[str
         for x in found.values():
             x[...] = 0.0
         flags = _attend_vjp(i._replace(lse=lse), *outputs.values())
-        if spread is not None and _processes().is_anywhere(flags is not None, spread):
+        if spread is not None and processes().is_anywhere(flags is not None, spread):
             return None
         if flags is None:
             return None, None
@@ -210,11 +210,11 @@ def _entmax_vjp(i: AttentionVjp) -> AttentionGradients | None:
     return AttentionGradients(*(reference.summed(x, like) for x, like in zip(totals, i.of.learned, strict=True)))
 
 
-def _with_all_keys(i: Attention) -> Attention:
+def with_all_keys(i: Attention) -> Attention:
     """Return the arguments with the keys of all processes."""
     spread, options = i.options.spread, i.options
     k, v, mask, bias = (
-        x if x is None else _processes().whole(x, OF_KEYS[name], spread)
+        x if x is None else processes().whole(x, OF_KEYS[name], spread)
         for name, x in (("k", i.k), ("v", i.v), ("mask", options.mask), ("bias", options.bias))
     )
     return Attention(i.q, k, v, options._replace(mask=mask, bias=bias, spread=None))
@@ -222,15 +222,21 @@ def _with_all_keys(i: Attention) -> Attention:
 
 def _vjp_with_all_keys(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
     """Return the gradients of this process's keys. Every process computes those of all keys."""
-    of, empty = _with_all_keys(i.of), memory_of(r.q).empty
-    parts = {name: x for name in OF_KEYS if (x := getattr(of.learned, name, None)) is not None}
-    parts = {name: empty(r.q, x.shape, x.dtype) for name, x in parts.items() if getattr(r, name).shape != (0,)}
-    attend_vjp(i._replace(of=of), r._replace(**parts))
-    mine = {name: _processes().part(x, OF_KEYS[name], i.of.options.spread) for name, x in parts.items()}
+    of, memory, axes = with_all_keys(i.of), memory_of(r.q), gradients_of_keys(i)
+    of_all = {name: memory.like(x, x.dtype) for name, x in of.learned._asdict().items() if name in axes}
+    attend_vjp(i._replace(of=of), r._replace(**of_all))
+    mine = {name: processes().part(x, axes[name], i.of.options.spread) for name, x in of_all.items()}
     return r._replace(**mine)
 
 
-def _processes() -> Any:
+def gradients_of_keys(i: AttentionVjp) -> dict[str, int]:
+    """Return the gradients that have numbers for each key, and the axis of the keys."""
+    to_bias = i.to_bias and i.of.options.bias is not None
+    return {name: OF_KEYS[name] for name in ("k", "v", "bias")[: 2 + to_bias]}
+
+
+def processes() -> Any:
+    """The functions that exchange arrays between processes, for torch only."""
     from softargmax.core import torch_processes
 
     return torch_processes

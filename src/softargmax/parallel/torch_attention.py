@@ -163,7 +163,8 @@ def attention_split_kv(q: Tensor, k: Tensor, v: Tensor, /, *, group: Group = Non
     and values of all, and computes the result alone.
 
     Gradient: as in `softargmax.attention`, with the same bits: for q and options in all processes, and for k, v and
-    bias for this process's part. Every process passes the same incoming gradient. There are no second derivatives.
+    bias for this process's part. Every process passes the same incoming gradient. Second derivatives gather the
+    keys and values of all processes.
 
     See Also
     --------
