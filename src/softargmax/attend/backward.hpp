@@ -321,4 +321,51 @@ template <class T> struct Backward {
     }
 };
 
+// Sums for dk and dv of a block of keys, initially 0.
+template <class T> struct KeySums {
+    T *dk, *dv;
+    explicit KeySums(const Args& args)
+        : dk(scratch(kTerms).get<T>(kBackKeys * (whole_panels<T>(args.width) + whole_panels<T>(args.values)))),
+          dv(dk + kBackKeys * whole_panels<T>(args.width)) {
+        std::fill(dk, dk + kBackKeys * (whole_panels<T>(args.width) + whole_panels<T>(args.values)), T{0});
+    }
+};
+
+// What processes pass on if the keys are spread over them: the sums for dq, and the gradients of the slopes.
+template <class T> class PassedSums {
+    const GradientArgs& args_;
+    Scratch memory_;
+    T* sums_;  // one row for each query
+
+    // Passes on what belongs to `count` queries, from number `first`.
+    void pass(Shards::Pass how, std::int64_t first, std::int64_t count) const {
+        const auto pass_numbers = [&](auto* numbers, std::int64_t each) {
+            const std::int64_t bytes = count * each * static_cast<std::int64_t>(sizeof *numbers);
+            if (numbers && bytes > 0) args_.shards.pass(args_.shards, how, numbers + first * each, bytes);
+        };
+        pass_numbers(sums_, args_.width);
+        pass_numbers(args_.slopes.gradient, 1);
+    }
+    T* at(std::int64_t number) const { return sums_ + number * args_.width; }
+
+  public:
+    PassedSums(const GradientArgs& args, std::int64_t queries)
+        : args_(args), sums_(memory_.get<T>(args.shards ? queries * args.width : 0)) {}
+    void receive(Backward<T>& head, Range some) const {
+        if (!args_.shards || args_.shards.is_first()) return;
+        pass(Shards::Pass::from_previous, head.head.number(some.begin), some.end - some.begin);
+        take(head, some);
+    }
+    void send(const Backward<T>& head, Range some) const {
+        if (!args_.shards) return;
+        const std::int64_t first = head.head.number(some.begin);
+        head.put_sums(some, at(first));
+        if (!args_.shards.is_last()) pass(Shards::Pass::to_next, first, some.end - some.begin);
+    }
+    void finish(std::int64_t queries) const {
+        if (args_.shards.count > 1) pass(Shards::Pass::from_last, 0, queries);
+    }
+    void take(Backward<T>& head, Range some) const { head.take_sums(some, at(head.head.number(some.begin))); }
+};
+
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME::attend

@@ -100,7 +100,11 @@ template <class T> struct Unit {
     void add(const Unit& later) {
         for (std::size_t i = 0; i < panels.size(); ++i) panels[i].add(later.panels[i]);
     }
-    // Calls f(query, its state, its o, number of the query in the unit).
+    // Makes the states of all queries empty.
+    void clear() {
+        for (QueryTile<T>& panel : panels) panel.clear();
+    }
+    // Calls f(state, o, nonfinite, number of the query in the unit) for each query.
     template <class F> void each_state(F f) {
         std::int64_t number = 0;
         for (QueryTile<T>& panel : panels)
@@ -252,13 +256,29 @@ template <class T> bool run_spread(const Args& args, std::int64_t heads) {
     const std::int64_t group = std::max<std::int64_t>(1, kWaveBytes / (most * unit_bytes));
     const auto head_of = [&](std::int64_t unit) { return Shared(args, unit / per_head); };
     const auto first_row = [&](std::int64_t unit) { return unit % per_head * kQueries; };
-    Scratch all_states, of_blocks;
+    Scratch all_states, of_blocks, of_keys;
     char* const states = all_states.get<char>(heads * rows * passed.bytes);
     const auto at = [&](std::int64_t unit) {
         return states + (unit / per_head * rows + first_row(unit)) * passed.bytes;
     };
-    for (std::int64_t first = 0; first < units; first += group) {
-        const std::int64_t end = std::min(first + group, units);
+    // Several units of a head use its packed keys. A single unit packs only what it must.
+    const std::int64_t kept = per_head > 1 ? args.keys : 0;
+    const Packing<T> packed(args, kept, of_keys.get<T>(Packing<T>::size(args, kept)));
+    const auto pack = [&](const Shared& head) {
+        const std::int64_t count = std::max<std::int64_t>(std::min(head.keys, args.end_key()) - args.first_key, 0);
+        parallel_each(args.threads, blocks_of(count),
+                      [&](std::int64_t b) { packed.pack(head, args.first_key + b * kKeys, b * kKeys); });
+    };
+    const auto block_at = [&](const Shared& head, std::int64_t b) {
+        if (per_head > 1) return packed.block(head, b, b - args.first_key);
+        return Packing<T>(args, kKeys, scratch(kOther).get<T>(Packing<T>::size(args, kKeys))).block_once(head, b);
+    };
+    for (std::int64_t first = 0, end = 0; first < units; first = end) {
+        end = std::min(first + group, units);
+        if (per_head > 1) {
+            end = std::min(end, (first / per_head + 1) * per_head);
+            if (first % per_head == 0) pack(head_of(first));
+        }
         std::vector<KeyBlock> blocks;
         for (std::int64_t i = first; i < end; ++i) {
             const Shared head = head_of(i);
@@ -270,34 +290,49 @@ template <class T> bool run_spread(const Args& args, std::int64_t heads) {
                 blocks.push_back({static_cast<std::size_t>(i), b});
         }
         const auto count = static_cast<std::int64_t>(blocks.size());
-        char* const parts = of_blocks.get<char>(count * unit_bytes);
-        parallel_for(args.threads, count, [&, its = blocks.data()](std::int64_t begin, std::int64_t stop) {
+        const KeyBlock* const its = blocks.data();
+        // The number of the first block of a unit, or of a later one.
+        const auto first_block = [&](std::int64_t unit) {
+            const auto is_before = [](const KeyBlock& x, std::size_t u) { return x.head < u; };
+            return std::lower_bound(its, its + count, static_cast<std::size_t>(unit), is_before) - its;
+        };
+        // With many units, each thread takes whole units. Then the first process needs no states of single blocks.
+        const bool by_unit = end - first >= 2 * args.threads || args.threads == 1,
+                   merges = by_unit && shards.is_first();
+        char* const parts = of_blocks.get<char>(merges ? 0 : count * unit_bytes);
+        const auto fold = [&](std::int64_t unit, std::int64_t begin, std::int64_t stop) {
+            const Shared head = head_of(unit);
+            Unit<T> part(head, first_row(unit), unit_memory<T>(args));
             for (std::int64_t i = begin; i < stop; ++i) {
-                const auto number = static_cast<std::int64_t>(its[i].head);
-                const Shared head = head_of(number);
-                const Packing<T> packing(args, kKeys, scratch(kOther).get<T>(Packing<T>::size(args, kKeys)));
-                Unit<T> part(head, first_row(number), unit_memory<T>(args));
-                part.fold(its[i].first, packing.block_once(head, its[i].first));
+                part.fold(its[i].first, block_at(head, its[i].first));
+                if (merges) continue;
                 passed.put(part, parts + i * unit_bytes);
+                part.clear();
             }
-        });
+            if (merges) passed.put(part, at(unit));
+        };
+        if (by_unit)
+            parallel_each(args.threads, end - first,
+                          [&](std::int64_t i) { fold(first + i, first_block(first + i), first_block(first + i + 1)); });
+        else
+            parallel_for(args.threads, count, [&](std::int64_t begin, std::int64_t stop) {
+                for (std::int64_t i = begin; i < stop; ++i) fold(static_cast<std::int64_t>(its[i].head), i, i + 1);
+            });
         const std::int64_t bytes = (end == units ? states + heads * rows * passed.bytes : at(end)) - at(first);
         if (!shards.is_first()) shards.pass(shards, Shards::Pass::from_previous, at(first), bytes);
-        parallel_each(args.threads, end - first, [&](std::int64_t i) {
-            const std::int64_t number = first + i;
-            const Shared head = head_of(number);
-            Unit<T> whole(head, first_row(number), unit_memory<T>(args)),
-                part(head, first_row(number), scratch(kResult).get<T>(Unit<T>::size(args)));
-            if (!shards.is_first()) passed.take(whole, at(number));
-            const auto is_before = [](const KeyBlock& x, std::size_t unit) { return x.head < unit; };
-            const KeyBlock *const begin = blocks.data(), *const stop = begin + count;
-            const KeyBlock* block = std::lower_bound(begin, stop, static_cast<std::size_t>(number), is_before);
-            for (; block < stop && block->head == static_cast<std::size_t>(number); ++block) {
-                passed.take(part, parts + (block - begin) * unit_bytes);
-                whole.add(part);
-            }
-            passed.put(whole, at(number));
-        });
+        if (!merges)
+            parallel_each(args.threads, end - first, [&](std::int64_t i) {
+                const std::int64_t unit = first + i;
+                const Shared head = head_of(unit);
+                Unit<T> whole(head, first_row(unit), unit_memory<T>(args)),
+                    part(head, first_row(unit), scratch(kResult).get<T>(Unit<T>::size(args)));
+                if (!shards.is_first()) passed.take(whole, at(unit));
+                for (std::int64_t b = first_block(unit); b < first_block(unit + 1); ++b) {
+                    passed.take(part, parts + b * unit_bytes);
+                    whole.add(part);
+                }
+                passed.put(whole, at(unit));
+            });
         if (!shards.is_last()) shards.pass(shards, Shards::Pass::to_next, at(first), bytes);
     }
     if (shards.count > 1) shards.pass(shards, Shards::Pass::from_last, states, heads * rows * passed.bytes);
@@ -329,53 +364,6 @@ template <class T> void run_as(Args& args) {
     }
     args.any_nonfinite = nonfinite;
 }
-
-// Sums for dk and dv of a block of keys, initially 0.
-template <class T> struct KeySums {
-    T *dk, *dv;
-    explicit KeySums(const Args& args)
-        : dk(scratch(kTerms).get<T>(kBackKeys * (whole_panels<T>(args.width) + whole_panels<T>(args.values)))),
-          dv(dk + kBackKeys * whole_panels<T>(args.width)) {
-        std::fill(dk, dk + kBackKeys * (whole_panels<T>(args.width) + whole_panels<T>(args.values)), T{0});
-    }
-};
-
-// What processes pass on if the keys are spread over them: the sums for dq, and the gradients of the slopes.
-template <class T> class PassedSums {
-    const GradientArgs& args_;
-    Scratch memory_;
-    T* sums_;  // one row for each query
-
-    // Passes on what belongs to `count` queries, from number `first`.
-    void pass(Shards::Pass how, std::int64_t first, std::int64_t count) const {
-        const auto pass_numbers = [&](auto* numbers, std::int64_t each) {
-            const std::int64_t bytes = count * each * static_cast<std::int64_t>(sizeof *numbers);
-            if (numbers && bytes > 0) args_.shards.pass(args_.shards, how, numbers + first * each, bytes);
-        };
-        pass_numbers(sums_, args_.width);
-        pass_numbers(args_.slopes.gradient, 1);
-    }
-    T* at(std::int64_t number) const { return sums_ + number * args_.width; }
-
-  public:
-    PassedSums(const GradientArgs& args, std::int64_t queries)
-        : args_(args), sums_(memory_.get<T>(args.shards ? queries * args.width : 0)) {}
-    void receive(Backward<T>& head, Range some) const {
-        if (!args_.shards || args_.shards.is_first()) return;
-        pass(Shards::Pass::from_previous, head.head.number(some.begin), some.end - some.begin);
-        take(head, some);
-    }
-    void send(const Backward<T>& head, Range some) const {
-        if (!args_.shards) return;
-        const std::int64_t first = head.head.number(some.begin);
-        head.put_sums(some, at(first));
-        if (!args_.shards.is_last()) pass(Shards::Pass::to_next, first, some.end - some.begin);
-    }
-    void finish(std::int64_t queries) const {
-        if (args_.shards.count > 1) pass(Shards::Pass::from_last, 0, queries);
-    }
-    void take(Backward<T>& head, Range some) const { head.take_sums(some, at(head.head.number(some.begin))); }
-};
 
 // True if scores of different heads or queries share an entry of the bias. Then only one thread may run.
 bool shares_bias(const GradientArgs& args) {

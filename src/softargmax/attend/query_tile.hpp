@@ -340,7 +340,7 @@ template <class T> struct QueryTile {
           pitch(whole_panels<T>(h.args.values)) {
         const Args& args = head.args;
         T* const lines = scratch(kWeights).get<T>(kRows * args.width);
-        std::fill(o, o + kRows * pitch, T{0});
+        clear();
         for (int i = 0; i < rows; ++i) {
             T* const line = lines + i * args.width;
             head.read_row(args.q, first + i, args.width, line);
@@ -351,6 +351,13 @@ template <class T> struct QueryTile {
             any.include(visible[i]);
         }
         pack<kRows>(Matrix<T>{lines, rows, args.width, args.width, 1}, q);
+    }
+
+    // Makes the states empty.
+    void clear() {
+        std::fill(o, o + kRows * pitch, T{0});
+        std::fill(state, state + kRows, PowerState<T>{});
+        std::fill(nonfinite, nonfinite + kRows, false);
     }
 
     // Computes the scores of the keys in `all`, which begins and ends at panel boundaries.
