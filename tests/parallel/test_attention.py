@@ -80,7 +80,7 @@ OF_QUERIES: dict[str, dict[str, Any]] = {
 
 
 def of_one_head(group: Any, shared: dict[str, Any], of_queries: dict[str, Any]) -> None:
-    """All gradients with one head of keys for several processes, which then divide its keys."""
+    """The output and all gradients with one head of keys for several processes, which then divide its keys."""
     if "key_lengths" in shared:
         shared = {**shared, "key_lengths": torch.tensor([611])}
     torch.manual_seed(0)
@@ -160,7 +160,9 @@ def second_derivatives(group: Any) -> None:
 
 
 def test_second_derivatives(workers: Workers) -> None:
-    workers.run(3, second_derivatives)
+    """Three processes exchange the two heads of keys, and four divide their keys."""
+    for world in (3, 4):
+        workers.run(world, second_derivatives)
 
 
 def by_heads(group: Any, options: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from softargmax.core import _native
 from softargmax.core.arrays import frozen, namespace, readable, recorded
 from softargmax.core.memory import memory_of
 from softargmax.core.operation import Native
-from softargmax.core.processes import refuse_spread
+from softargmax.core.processes import exchanges, refuse_spread
 from softargmax.core.record import parameters
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _without_nonfinite(i: AttentionVjp, outputs: dict[str, Any], found: dict[str
         for x in found.values():
             x[...] = 0.0
         flags = _attend_vjp(i._replace(lse=lse), *outputs.values())
-        if spread is not None and processes().is_anywhere(flags is not None, spread):
+        if spread is not None and exchanges().is_anywhere(flags is not None, spread):
             return None
         if flags is None:
             return None, None
@@ -214,7 +214,7 @@ def with_all_keys(i: Attention) -> Attention:
     """Return the arguments with the keys of all processes."""
     spread, options = i.options.spread, i.options
     k, v, mask, bias = (
-        x if x is None else processes().whole(x, OF_KEYS[name], spread)
+        x if x is None else exchanges().whole(x, OF_KEYS[name], spread)
         for name, x in (("k", i.k), ("v", i.v), ("mask", options.mask), ("bias", options.bias))
     )
     return Attention(i.q, k, v, options._replace(mask=mask, bias=bias, spread=None))
@@ -225,7 +225,7 @@ def _vjp_with_all_keys(i: AttentionVjp, r: AttentionGradients) -> AttentionGradi
     of, memory, axes = with_all_keys(i.of), memory_of(r.q), gradients_of_keys(i)
     of_all = {name: memory.like(x, x.dtype) for name, x in of.learned._asdict().items() if name in axes}
     attend_vjp(i._replace(of=of), r._replace(**of_all))
-    mine = {name: processes().part(x, axes[name], i.of.options.spread) for name, x in of_all.items()}
+    mine = {name: exchanges().part(x, axes[name], i.of.options.spread) for name, x in of_all.items()}
     return r._replace(**mine)
 
 
@@ -233,13 +233,6 @@ def gradients_of_keys(i: AttentionVjp) -> dict[str, int]:
     """Return the gradients that have numbers for each key, and the axis of the keys."""
     to_bias = i.to_bias and i.of.options.bias is not None
     return {name: OF_KEYS[name] for name in ("k", "v", "bias")[: 2 + to_bias]}
-
-
-def processes() -> Any:
-    """The functions that exchange arrays between processes, for torch only."""
-    from softargmax.core import torch_processes
-
-    return torch_processes
 
 
 def _to_sinks(i: AttentionVjp, memory: Memory, delta: Any, left_out: Any) -> np.ndarray[Any, Any]:

@@ -29,6 +29,7 @@ from softargmax.attend.results import AttentionWithLse
 from softargmax.core._native import KEY_BLOCK
 from softargmax.core.arrays import device_of, mapped, namespace
 from softargmax.core.operation import Operation
+from softargmax.core.processes import exchanges
 from softargmax.core.record import Gradients, Result, Tangents, Wanted, gradient
 from softargmax.core.row_chunks import piece
 
@@ -126,7 +127,7 @@ def _attention_vjp_vjp(i: AttentionVjp, r: AttentionGradients, h: AttentionGradi
 
 def _from_all_keys(i: AttentionVjp, r: AttentionGradients, h: AttentionGradients, wanted: Wanted) -> Gradients:
     """If keys are spread over processes, compute the gradients of all of them, and return this process's part."""
-    spread, whole, part = i.of.options.spread, kernels.processes().whole, kernels.processes().part
+    spread, whole, part = i.of.options.spread, exchanges().whole, exchanges().part
     axes = kernels.gradients_of_keys(i)
     mine = {TO[name]: (getattr(h, TO[name]), axis) for name, axis in axes.items()}
     of_all = {to: x if x is None else whole(x, axis, spread) for to, (x, axis) in mine.items()}

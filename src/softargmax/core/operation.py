@@ -61,7 +61,7 @@ from softargmax.core.arrays import kind_of, namespace, row_dtype
 from softargmax.core.dispatch import requested
 from softargmax.core.memory import NUMPY, Memory, memory_of
 from softargmax.core.native import BLOCK
-from softargmax.core.processes import SpreadAxes, over_processes, refuse_spread
+from softargmax.core.processes import SpreadAxes, exchanges, over_processes, refuse_spread
 from softargmax.core.record import (
     AXES,
     OPERATIONS,
@@ -372,28 +372,24 @@ def only(support: Any, x: Any) -> Any:
 def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
     """<1, x>, the sum over a row."""
     found = namespace(x).sum(x, axis=tuple(axes), keepdims=True) if axes else x
-    return _processes().total(found, axes) if isinstance(axes, SpreadAxes) else found
+    return exchanges().total(found, axes) if isinstance(axes, SpreadAxes) else found
 
 
 def row_max(x: Any, axes: tuple[int, ...]) -> Any:
     """The largest number of a row, or -inf in an empty row."""
     xp = namespace(x)
     found = xp.max(x, axis=tuple(axes), keepdims=True) if math.prod(x.shape) else row_sum(x, tuple(axes)) - math.inf
-    return _processes().largest(found, axes) if isinstance(axes, SpreadAxes) else found
+    return exchanges().largest(found, axes) if isinstance(axes, SpreadAxes) else found
 
 
 def along(row: Any, axes: tuple[int, ...]) -> Any:
     """A number per row, for use in a formula with the scores."""
-    return _processes().along(row, axes) if isinstance(axes, SpreadAxes) else row
+    return exchanges().along(row, axes) if isinstance(axes, SpreadAxes) else row
 
 
 def sum_along(x: Any, axes: tuple[int, ...]) -> Any:
     """The sum over a row, for use in a formula with the scores."""
     return along(row_sum(x, axes), axes)
-
-
-def _processes() -> Any:
-    return importlib.import_module("softargmax.core.torch_processes")
 
 
 def slope(beta: Scale) -> Any:

@@ -7,6 +7,7 @@ one process would. So the results have the same bits for any number of processes
 
 from __future__ import annotations
 
+import importlib
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
@@ -43,6 +44,11 @@ def whole_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     if not isinstance(axes, SpreadAxes):
         return tuple(shape)
     return tuple(sum(sizes_of(axes.spread)) if k in axes else n for k, n in enumerate(shape))
+
+
+def exchanges() -> Any:
+    """The functions by which the processes of a torch group exchange arrays."""
+    return importlib.import_module("softargmax.core.torch_processes")
 
 
 def refuse_spread(axes: Sequence[int] | str | None) -> None:

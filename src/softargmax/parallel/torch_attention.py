@@ -88,14 +88,14 @@ def attention(
     the result, except the heads that it computes: about (W - 1) / W of them. A mask or bias is sent for every head. The
     whole sequences of a process's heads are in its memory.
 
-    With more than B G processes, and if `alpha` is 1, each process computes all queries for its part of the keys
+    With 2 B G processes or more, and if `alpha` is 1, each process computes all queries for its part of the keys
     instead, as `attention_split_kv` does. Its queries are sent to all others. The bits are the same.
 
     With axis=-3, processes compare their arguments and exchange nothing else.
 
     Gradient: as in `softargmax.attention`. Those of q, k and v have the same bits. With axis=-2, those of sink and
-    slopes are sums over all processes, in every process. With up to B G processes, they agree to rounding, and so do
-    those of a bias that heads share.
+    slopes are sums over all processes, in every process. With fewer than 2 B G processes, they agree to rounding, and
+    so do those of a bias that heads share.
 
     References
     ----------
@@ -156,8 +156,8 @@ def attention_split_kv(q: Tensor, k: Tensor, v: Tensor, /, *, group: Group = Non
     for each query. Keys of a block that a cut divides are moved to the process that has its first key. So no keys are
     moved if all parts but the last have a multiple of 512.
 
-    A process needs memory for the states of its blocks. For long sequences of queries, use `attention`. There is no
-    `alpha`: orders other than 1 have no state.
+    Besides, a process needs memory for the states of all queries, and for those of its blocks: 16 MiB, or those of 96
+    queries of one head if they take more. There is no `alpha`: orders other than 1 have no state.
 
     If a query sees a NaN or an infinity, if a masked value is one, or if sums overflow, each process gathers the keys
     and values of all, and computes the result alone.
@@ -255,7 +255,7 @@ class _OfQueries(_Call):
             counts(i.options.lengths, sum(self.keys), "key_lengths")
         found = found._replace(k=self.k, v=self.v)
         with requesting(None):
-            if self.group.size() > math.prod(i.k.shape[:-2]) and i.options.is_softmax:
+            if self.group.size() >= 2 * math.prod(i.k.shape[:-2]) and i.options.is_softmax:
                 return _by_keys(self.group, found, queries, self.keys)
             return _exchanged(self.group, found, queries, self.keys)
 
@@ -283,7 +283,8 @@ def _refuse_shared(i: Any) -> None:
 def _by_keys(group: ProcessGroup, i: Any, queries: Layout, keys: Layout) -> Tensor:
     """Compute all queries for this process's keys. Return the results of this process's queries.
 
-    So no process is idle if there are more processes than heads of keys. The bits are those of `_exchanged`.
+    So no process is idle if there are more processes than heads of keys. The bits are those of `_exchanged`. With fewer
+    processes that takes less time, because causal queries see the keys of the first process most often.
     """
     blocks, of_queries = whole_blocks(keys, operations.attention.block), spread_text(group, queries)
 
