@@ -118,3 +118,37 @@ def test_bytes_of_draws(
     found = workers.run(2, sent_for_draws, COLUMNS, options)
     results = 3 * (1 + 8 * 7) if any(per_dealt_row) else 0  # each process draws from 3 of the 6 rows
     assert found == [2 * HEADER + per_call + 6 * per_row + 3 * n + results for n in per_dealt_row]
+
+
+def sent_for_split_keys(group: Any, slopes: bool) -> tuple[int, int]:
+    """Return the bytes of the forward and of the backward pass that a process sends to one other."""
+    import torch.distributed as dist
+
+    total, isend = 0, dist.isend
+
+    def counted(x: torch.Tensor, **options: Any) -> Any:
+        nonlocal total
+        total += x.nbytes
+        return isend(x, **options)
+
+    q, k, v = torch.zeros(2, 4, 3, 8), torch.zeros(2, 2, 1024, 8), torch.zeros(2, 2, 1024, 5)
+    options = {"slopes": torch.ones(4, requires_grad=True)} if slopes else {}
+    dist.isend = counted
+    try:
+        found = softargmax.parallel.attention_split_kv(q.requires_grad_(), k, v, group=group, **options)
+        forward = total
+        found.sum().backward()
+    finally:
+        dist.isend = isend
+    return forward, total - forward
+
+
+def test_bytes_of_split_keys(workers: Workers) -> None:
+    """No byte depends on the number of keys. One process sends nothing."""
+    queries = 2 * 4 * 3
+    for world in (1, 2, 3):
+        for slopes in (False, True):
+            for rank, (forward, backward) in enumerate(workers.run(world, sent_for_split_keys, slopes)):
+                times = (rank > 0) + (rank + 1 < world)  # to the process before, and to the next one
+                assert forward == times * queries * (16 + 4 * 5)
+                assert backward == times * queries * (4 * 8 + 8 * slopes)

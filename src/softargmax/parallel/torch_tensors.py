@@ -19,7 +19,7 @@ from softargmax.core.arrays import like, row_shape
 from softargmax.core.check import dtype_of_rows
 from softargmax.core.loss_reduction import equal_row_weights, reduced, row_weights
 from softargmax.loss.results import CrossEntropyTerms
-from softargmax.parallel.torch_attention import attention
+from softargmax.parallel.torch_attention import attention, attention_split_kv
 from softargmax.parallel.torch_draws import FILTERS, categorical, categorical_with_logprob
 from softargmax.parallel.torch_losses import cross_entropy_terms, selected_log_softmax
 from softargmax.parallel.torch_spread import spread
@@ -38,7 +38,7 @@ OF_LAYERS = ("linear_cross_entropy", "linear_selected_log_softmax")
 OF_DRAWS = ("categorical", "categorical_with_logprob")
 """Functions of z whose results have several numbers per row, or one."""
 OF_SEQUENCES = ("attention",)
-"""Functions of q, k and v. Sequences are spread if q is sharded along its last axis but one."""
+"""Functions of q, k and v. Sequences are spread if q is sharded along its last axis but one, and keys if only k is."""
 ARRAYS = ("target", "index", "weight", "where", "stream")
 """Arguments that may be lists or NumPy arrays, and are then replicated."""
 
@@ -122,7 +122,9 @@ def _whole_tensor(x: Any) -> Any:
 
 
 def _of_sequences(function: Callable[..., Any], q: Any, k: Any, v: Any, **options: Any) -> DTensor:
-    """Call attention. The placements of q decide: processes have parts of the batch, of the heads or of sequences."""
+    """Call attention. The placements of q decide: processes have parts of the batch, of the heads or of sequences. They
+    have parts of the keys where k is sharded along its keys and q is replicated.
+    """
     for name, x in options.items():
         if isinstance(x, torch.Tensor) or (name == "dropout" and x):
             raise NotImplementedError(
@@ -144,9 +146,21 @@ def _of_sequences(function: Callable[..., Any], q: Any, k: Any, v: Any, **option
     heads = [x.shape[-3] for x in (q, k, v)]
     if any(n % parts for n in heads):
         raise ValueError(f"k: expected numbers of heads that {parts} divides, got {', '.join(map(str, heads))}")
-    mine = [x.redistribute(mesh, places).to_local(grad_placements=places) for x in (q, k, v)]
+    keys_along = [
+        dimension
+        for dimension, (of_q, of_k) in enumerate(zip(places, _whole(k), strict=True))
+        if isinstance(of_q, Replicate) and isinstance(of_k, Shard) and of_k.dim % k.ndim == vectors - 1
+    ]
+    of_keys = list(places)
+    if keys_along and not spread_along and options["alpha"] == 1.0:  # other orders need whole keys
+        of_keys[keys_along[0]] = Shard(vectors - 1)
+    placed = ((q, places), (k, of_keys), (v, of_keys))
+    mine = [x.redistribute(mesh, of_x).to_local(grad_placements=of_x) for x, of_x in placed]
     if spread_along:
         found = attention(*mine, group=mesh.get_group(spread_along[0]), **options)
+    elif of_keys != places:
+        del options["alpha"]
+        found = attention_split_kv(*mine, group=mesh.get_group(keys_along[0]), **options)
     else:
         found = function(*mine, **options)
     shape = torch.Size((*q.shape[:-3], max(heads), q.shape[-2], v.shape[-1]))
@@ -259,7 +273,7 @@ class Scores(NamedTuple):
                 places.append(Replicate())
         return places
 
-    def result(self, found: torch.Tensor, *, like_z: bool, drawn: bool) -> DTensor:
+    def result(self, found: torch.Tensor, *, like_z: bool, drawn: bool = False) -> DTensor:
         """A result as a DTensor. Several draws per row stand along the last axis."""
         if like_z:
             return of_parts(found, self.mesh, self.placements, self.shape, self.stride)
