@@ -26,6 +26,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "by row": {"temperature": torch.tensor([1.0, 0.0, 30.0, math.inf, 5.0])},
     "masked": {"where": MASK, "num_samples": 2},
     "stream": {"stream": torch.tensor([7, 7, 3, 9, 1 << 40])},
+    "lists": {"stream": [7, 7, 3, 9, 5], "temperature": [1.0, 0.0, 30.0, 1e6, 5.0]},
 }
 FILTERS: dict[str, Any] = {
     "top_k": 7,
@@ -259,10 +260,11 @@ def on_mesh(group: Any, shape: tuple[int, ...], placements: tuple[str, ...], opt
     same(first.full_tensor(), softargmax.categorical(z.T, axis=0, seed=4, **options))
 
 
+ON_MESHES = ("plain", "several", "by row", "stream", "lists", "top_k by row", "all", "without replacement")
 MESHES = [((4,), "1"), ((4,), "0"), ((4,), "r"), ((2, 2), "01"), ((2, 2), "1r")]
 
 
 @pytest.mark.parametrize(("shape", "placements"), MESHES)
-@pytest.mark.parametrize("name", ["plain", "several", "by row", "stream", "top_k by row", "all", "without replacement"])
+@pytest.mark.parametrize("name", ON_MESHES)
 def test_dtensors(workers: Workers, name: str, shape: tuple[int, ...], placements: str) -> None:
     workers.run(4, on_mesh, shape, tuple(placements), {**OPTIONS, **FILTERED}[name])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -39,11 +40,10 @@ OF_DRAWS = ("categorical", "categorical_with_logprob")
 """Functions of z whose results have several numbers per row, or one."""
 OF_SEQUENCES = ("attention",)
 """Functions of q, k and v. Sequences are spread if q is sharded along its last axis but one, and keys if only k is."""
-ARRAYS = ("target", "index", "weight", "where", "stream")
-"""Arguments that may be lists or NumPy arrays, and are then replicated."""
-
 _ROWWISE = ("temperature", *FILTERS)
 """Options with one number per row. Their shape may lack the axis of a row."""
+ARRAYS = ("target", "index", "weight", "where", "stream", *_ROWWISE)
+"""Arguments that may be lists or NumPy arrays, and are then replicated."""
 
 SPREAD: dict[str, Callable[..., Any]] = {
     "categorical": categorical,
@@ -89,7 +89,7 @@ def _as_tensors(given: Mapping[str, Any]) -> dict[str, Any]:
     """Convert lists and NumPy arrays, which all processes have, to tensors, as a call with plain tensors does."""
     example = next(x for x in given.values() if isinstance(x, DTensor)).to_local()
     return {
-        name: like(x, example, name) if name in ARRAYS and x is not None and not isinstance(x, torch.Tensor) else x
+        name: like(x, example, name) if name in ARRAYS and not isinstance(x, torch.Tensor | Real | None) else x
         for name, x in given.items()
     }
 
