@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from softargmax.core.arrays import last, one_axis
+from softargmax.core.arrays import last, one_axis, row_dtype
 from softargmax.core.check import mask, scores
 from softargmax.core.dispatch import requesting
 from softargmax.core.operation import Native, row_max
@@ -176,7 +176,7 @@ class _Draws(Call):
             return super().serve(operation, i, first, out)
         _, _, sizes = self.compared(operation, i, out)
         found = _of_dealt_rows(operation, i, self.group, sizes)
-        return found[0] if first else found
+        return found[0] if first or len(found) == 1 else found
 
 
 def _asked(i: Any) -> Any:
@@ -196,7 +196,7 @@ def _of_dealt_rows(operation: Any, i: Any, group: ProcessGroup, sizes: Layout) -
     with requesting(None):
         z = _dealt(of_flat_rows, group, sizes, layout)
     mine = _some_rows(operation, of_flat_rows, start, stop)._replace(z=z)
-    dtypes = torch.int64, torch.float32 if z.dtype.itemsize == 2 else z.dtype, torch.int64
+    dtypes = torch.int64, row_dtype(z.dtype), torch.int64
     widths = i.draws, i.draws, 1
     results = [z.new_empty(stop - start, n, dtype=d) for _, n, d in zip(operation.fields, widths, dtypes, strict=False)]
     status = torch.zeros(stop - start, 1, dtype=torch.uint8)
