@@ -176,6 +176,7 @@ template <class T> struct Backward {
     // Computes the gradients for all pairs of a query in the query block `block` (about 100 queries) and a key in the
     // key block that starts at `begin`. Adds them to dq if `to_queries` is true, and to dk and dv unless these are
     // null.
+    SOFTARGMAX_CALLED
     void add_gradients(std::int64_t block, std::int64_t begin, const BackKeys<T>& keys, bool to_queries, T* dk, T* dv) {
         T* const p = scratch(kScores).get<T>(2 * kBackQueries * kBackPitch);
         T* const ds = p + kBackQueries * kBackPitch;

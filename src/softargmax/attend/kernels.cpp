@@ -245,7 +245,7 @@ template <class T> struct PassedStates {
 //
 // Units are processed in groups. While one process merges the states of a group, the next can merge those of the group
 // before. The states of the blocks of a group take at most kWaveBytes, unless the group is a single unit.
-template <class T> bool run_spread(const Args& args, std::int64_t heads) {
+template <class T> SOFTARGMAX_RARE bool run_spread(const Args& args, std::int64_t heads) {
     const Shards& shards = args.shards;
     const PassedStates<T> passed(args);
     const std::int64_t rows = args.heads / std::max<std::int64_t>(args.groups, 1) * args.queries,
@@ -264,12 +264,12 @@ template <class T> bool run_spread(const Args& args, std::int64_t heads) {
     // Several units of a head use its packed keys. A single unit packs only what it must.
     const std::int64_t kept = per_head > 1 ? args.keys : 0;
     const Packing<T> packed(args, kept, of_keys.get<T>(Packing<T>::size(args, kept)));
-    const auto pack = [&](const Shared& head) {
+    const auto pack = [&](const Shared& head) SOFTARGMAX_RARE {
         const std::int64_t count = std::max<std::int64_t>(std::min(head.keys, args.end_key()) - args.first_key, 0);
         parallel_each(args.threads, blocks_of(count),
                       [&](std::int64_t b) { packed.pack(head, args.first_key + b * kKeys, b * kKeys); });
     };
-    const auto block_at = [&](const Shared& head, std::int64_t b) {
+    const auto block_at = [&](const Shared& head, std::int64_t b) SOFTARGMAX_RARE {
         if (per_head > 1) return packed.block(head, b, b - args.first_key);
         return Packing<T>(args, kKeys, scratch(kOther).get<T>(Packing<T>::size(args, kKeys))).block_once(head, b);
     };
@@ -300,7 +300,7 @@ template <class T> bool run_spread(const Args& args, std::int64_t heads) {
         const bool by_unit = end - first >= 2 * args.threads || args.threads == 1,
                    merges = by_unit && shards.is_first();
         char* const parts = of_blocks.get<char>(merges ? 0 : count * unit_bytes);
-        const auto fold = [&](std::int64_t unit, std::int64_t begin, std::int64_t stop) {
+        const auto fold = [&](std::int64_t unit, std::int64_t begin, std::int64_t stop) SOFTARGMAX_RARE {
             const Shared head = head_of(unit);
             Unit<T> part(head, first_row(unit), unit_memory<T>(args));
             for (std::int64_t i = begin; i < stop; ++i) {
@@ -321,7 +321,7 @@ template <class T> bool run_spread(const Args& args, std::int64_t heads) {
         const std::int64_t bytes = (end == units ? states + heads * rows * passed.bytes : at(end)) - at(first);
         if (!shards.is_first()) shards.pass(shards, Shards::Pass::from_previous, Type::boolean, at(first), bytes);
         if (!merges)
-            parallel_each(args.threads, end - first, [&](std::int64_t i) {
+            parallel_each(args.threads, end - first, [&](std::int64_t i) SOFTARGMAX_RARE {
                 const std::int64_t unit = first + i;
                 const Shared head = head_of(unit);
                 Unit<T> whole(head, first_row(unit), unit_memory<T>(args)),
@@ -337,7 +337,7 @@ template <class T> bool run_spread(const Args& args, std::int64_t heads) {
     }
     if (shards.count > 1) shards.pass(shards, Shards::Pass::all_back, Type::boolean, nullptr, 0);
     std::atomic<bool> nonfinite{false};
-    parallel_each(args.threads, units, [&](std::int64_t i) {
+    parallel_each(args.threads, units, [&](std::int64_t i) SOFTARGMAX_RARE {
         const Shared head = head_of(i);
         Unit<T> whole(head, first_row(i), unit_memory<T>(args));
         passed.take(whole, at(i));

@@ -45,6 +45,8 @@
 // of the time. The baseline's fma of a pack takes its arguments by reference. An inlined fma takes them by value: with
 // references, entmax takes a sixth longer with AVX2.
 #define SOFTARGMAX_CALLED __attribute__((noinline))
+// Compiled for size: a function that spends its time in others.
+#define SOFTARGMAX_RARE __attribute__((noinline, cold))
 #if defined(__x86_64__) && !defined(__FMA__)
 #define SOFTARGMAX_FORMULA SOFTARGMAX_CALLED
 #define SOFTARGMAX_PASSED(...) const __VA_ARGS__&
