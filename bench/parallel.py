@@ -96,13 +96,13 @@ def sums(group: dist.ProcessGroup) -> Times:
 
     def chain() -> None:
         processes, found = Processes(group, (1,) * group.size()), torch.empty_like(mine)
-        for before, here in zip(found.chunk(PARTS), mine.chunk(PARTS), strict=True):
-            part = memoryview(before.numpy())
+        for total, here in zip(found.chunk(PARTS), mine.chunk(PARTS), strict=True):
+            part = memoryview(total.numpy())
             if group.rank() == 0:
-                before.copy_(here)
+                total.copy_(here)
             else:
                 processes.from_previous(part)
-                before += here
+                total.add_(here)
             processes.to_next(part)
         processes.all_back()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -71,6 +72,46 @@ def test_sequences(workers: Workers, options: dict[str, Any]) -> None:
         workers.run(world, compare, options, {})
 
 
+OF_QUERIES: dict[str, dict[str, Any]] = {
+    "mask": {"mask": torch.rand(1, 1, QUERIES, KEYS) < 0.5},
+    "bias": {"bias": torch.randn(1, HEADS, QUERIES, KEYS)},
+    "scale": {"scale": torch.rand(1, HEADS, QUERIES)},
+}
+
+
+def of_one_head(group: Any, shared: dict[str, Any], of_queries: dict[str, Any]) -> None:
+    """The output and all gradients with one head of keys for several processes, which then divide its keys."""
+    if "key_lengths" in shared:
+        shared = {**shared, "key_lengths": torch.tensor([611])}
+    torch.manual_seed(0)
+    q, k = torch.randn(1, HEADS, QUERIES, WIDTH), torch.randn(1, 1, KEYS, WIDTH)
+    v, g = torch.randn(1, 1, KEYS, 5), torch.randn(1, HEADS, QUERIES, 5)
+    for kind in CUTS:
+        found = []
+        for parts in (False, True):
+            mine = [part(group, x, kind, -2) if parts else x for x in (q, k, v, g)]
+            axes = {option: -1 if x.ndim < 4 else -2 for option, x in of_queries.items()}
+            more = {option: part(group, x, kind, axes[option]) if parts else x for option, x in of_queries.items()}
+            arguments = dict(zip("qkv", mine, strict=False)) | shared | more
+            arguments = {n: x.detach().clone() if isinstance(x, torch.Tensor) else x for n, x in arguments.items()}
+            trained = {n: x for n, x in arguments.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+            for x in trained.values():
+                x.requires_grad_()
+            function, of = (softargmax.parallel.attention, {"group": group}) if parts else (softargmax.attention, {})
+            o = function(*[arguments.pop(n) for n in "qkv"], **of, **arguments)
+            o.backward(mine[-1])
+            found.append({"o": o, **{n: x.grad for n, x in trained.items()}})
+        for n, x in found[0].items():
+            axis = -1 if n == "scale" else -2
+            same(found[1][n], x if n in shared else part(group, x, kind, axis))
+
+
+@pytest.mark.parametrize("name", [*(name for name in OPTIONS if name != "sparsemax"), *OF_QUERIES])
+def test_more_processes_than_heads(workers: Workers, name: str) -> None:
+    for world in (2, 4):
+        workers.run(world, of_one_head, OPTIONS.get(name, {}), OF_QUERIES.get(name, {}))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_dtypes(workers: Workers, dtype: str) -> None:
     workers.run(3, compare, {"causal": True}, {}, dtype)
@@ -119,7 +160,9 @@ def second_derivatives(group: Any) -> None:
 
 
 def test_second_derivatives(workers: Workers) -> None:
-    workers.run(3, second_derivatives)
+    """Three processes exchange the two heads of keys, and four divide their keys."""
+    for world in (3, 4):
+        workers.run(world, second_derivatives)
 
 
 def by_heads(group: Any, options: dict[str, Any]) -> None:
@@ -173,6 +216,36 @@ def sent(group: Any) -> tuple[int, int, int]:
     finally:
         dist.isend = original
     return forward, total - forward, sum(x.numel() * x.element_size() for x in (*parts, found))
+
+
+def of_one_head_sent(group: Any) -> tuple[int, int]:
+    """Return the bytes that a process sends to the next one in both passes."""
+    from softargmax.core.torch_processes import Processes
+
+    total, to_next = 0, Processes.to_next
+
+    def counting(self: Processes, mine: bytes) -> None:
+        nonlocal total
+        total += len(mine)
+        to_next(self, mine)
+
+    q, k = torch.zeros(1, 4, 600, 8), torch.zeros(1, 1, 1024, 8)
+    parts = [part(group, x, "even", -2).clone().requires_grad_() for x in (q, k, k)]
+    Processes.to_next = counting  # type: ignore[method-assign]
+    try:
+        found = softargmax.parallel.attention(*parts, group=group, causal=True)
+        forward = total
+        found.sum().backward()
+    finally:
+        Processes.to_next = to_next  # type: ignore[method-assign]
+    return forward, total - forward
+
+
+def test_bytes_of_one_head(workers: Workers) -> None:
+    """The states of all queries, and the sums for their dq."""
+    first, last = workers.run(2, of_one_head_sent)
+    assert first == (4 * 600 * (16 + 4 * 8), 4 * 600 * 4 * 8)
+    assert last == (0, 0)
 
 
 def test_bytes(workers: Workers) -> None:
@@ -272,3 +345,13 @@ def test_a_shared_array_has_no_gradient_of_some_of_its_queries(workers: Workers)
     for kind, text in workers.errors(2, shared_alpha):
         assert kind == "NotImplementedError"
         assert "alpha: queries that are spread over processes have no gradient for an array" in text
+
+
+@pytest.mark.parametrize(("name", "without"), [("attention", set[str]()), ("attention_split_kv", {"alpha"})])
+def test_the_signature_shows_the_options(name: str, without: set[str]) -> None:
+    whole = inspect.signature(softargmax.attention).parameters.values()
+    shown = inspect.signature(getattr(softargmax.parallel, name)).parameters
+    options = [x for x in whole if x.kind is x.KEYWORD_ONLY and x.name not in without]
+    assert list(shown.values())[-len(options) :] == options
+    with pytest.raises(TypeError, match=rf"{name}\(\) has no argument is_causal; use causal"):
+        getattr(softargmax.parallel, name)(*arrays("float32"), is_causal=True)

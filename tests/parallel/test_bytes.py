@@ -71,18 +71,84 @@ def test_one_process_sends_nothing_else(workers: Workers) -> None:
     assert (forward, blocks) == (HEADER + 6 * 3 * 32, 3)
 
 
-def sent_for_draws(group: Any) -> int:
-    from softargmax.core import torch_processes
+def sent_for_draws(group: Any, columns: list[int], options: dict[str, Any]) -> int:
+    """The bytes of all messages of a call with 6 rows and 7 draws. Each process has 3 high scores in every row."""
+    import torch.distributed as dist
 
     lengths: list[int] = []
-    original = torch_processes.gathered
-    torch_processes.gathered = lambda group, mine, every: lengths.append(max(every)) or original(group, mine, every)
+    gather, send = dist.all_gather, dist.isend
+
+    def all_gather(parts: Any, x: torch.Tensor, **options: Any) -> Any:
+        lengths.append(x.nbytes)
+        return gather(parts, x, **options)
+
+    def isend(x: torch.Tensor, **options: Any) -> Any:
+        lengths.append(x.nbytes)
+        return send(x, **options)
+
+    z = torch.zeros(6, columns[group.rank()])
+    z[:, :3] = 10.0
+    dist.all_gather, dist.isend = all_gather, isend
     try:
-        softargmax.parallel.categorical(torch.zeros(6, 5000), num_samples=7, seed=0, group=group)
+        softargmax.parallel.categorical(z, seed=0, group=group, num_samples=7, **options)
     finally:
-        torch_processes.gathered = original
+        dist.all_gather, dist.isend = gather, send
     return sum(lengths)
 
 
-def test_bytes_per_draw(workers: Workers) -> None:
-    assert workers.run(2, sent_for_draws) == [6 * 7 * 32] * 2
+COLUMNS = [4096, 4000]
+
+
+@pytest.mark.parametrize(
+    ("options", "per_call", "per_row", "per_dealt_row"),
+    [
+        ({}, 0, 32 * 7, [0, 0]),
+        ({"top_k": -1, "top_p": 1.0}, 0, 32 * 7, [0, 0]),
+        ({"top_k": 10, "top_p": 0.9}, 8, 0, [10 * 16] * 2),
+        ({"min_p": 0.5, "eta": 0.1}, 8, 4, [3 * 16] * 2),
+        ({"top_k": 5000}, 8, 0, [4 * n for n in COLUMNS]),
+        ({"top_k": 10, "top_p": 0.9, "order": "joint"}, 0, 0, [4 * n for n in COLUMNS]),
+        ({"top_p": 0.9, "min_p": 0.5}, 0, 0, [4 * n for n in COLUMNS]),
+        ({"replace": False}, 0, 0, [4 * n for n in COLUMNS]),
+    ],
+)
+def test_bytes_of_draws(
+    workers: Workers, options: dict[str, Any], per_call: int, per_row: int, per_dealt_row: list[int]
+) -> None:
+    found = workers.run(2, sent_for_draws, COLUMNS, options)
+    results = 3 * (1 + 8 * 7) if any(per_dealt_row) else 0  # each process draws from 3 of the 6 rows
+    assert found == [2 * HEADER + per_call + 6 * per_row + 3 * n + results for n in per_dealt_row]
+
+
+def sent_for_split_keys(group: Any, slopes: bool) -> tuple[int, int]:
+    """Return the bytes of the forward and of the backward pass that a process sends to one other."""
+    import torch.distributed as dist
+
+    total, isend = 0, dist.isend
+
+    def counted(x: torch.Tensor, **options: Any) -> Any:
+        nonlocal total
+        total += x.nbytes
+        return isend(x, **options)
+
+    q, k, v = torch.zeros(2, 4, 3, 8), torch.zeros(2, 2, 1024, 8), torch.zeros(2, 2, 1024, 5)
+    options = {"slopes": torch.ones(4, requires_grad=True)} if slopes else {}
+    dist.isend = counted
+    try:
+        found = softargmax.parallel.attention_split_kv(q.requires_grad_(), k, v, group=group, **options)
+        forward = total
+        found.sum().backward()
+    finally:
+        dist.isend = isend
+    return forward, total - forward
+
+
+def test_bytes_of_split_keys(workers: Workers) -> None:
+    """No byte depends on the number of keys. One process sends nothing."""
+    queries = 2 * 4 * 3
+    for world in (1, 2, 3):
+        for slopes in (False, True):
+            for rank, (forward, backward) in enumerate(workers.run(world, sent_for_split_keys, slopes)):
+                times = (rank > 0) + (rank + 1 < world)  # to the process before, and to the next one
+                assert forward == times * queries * (16 + 4 * 5)
+                assert backward == times * queries * (4 * 8 + 8 * slopes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softargmax.parallel.layout import bounds, overlaps, whole_blocks
+from softargmax.parallel.layout import bounds, dealt, overlaps, whole_blocks
 
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=6).map(tuple)
 
@@ -44,3 +44,10 @@ def test_every_score_moves_once_and_back(sizes: tuple[int, ...], block: int) -> 
 
 def test_no_exchange_if_cuts_are_between_blocks() -> None:
     assert whole_blocks((8192, 0, 4096, 77)) == (8192, 0, 4096, 77)
+
+
+@given(st.integers(0, 40), st.integers(1, 6))
+def test_whole_rows_are_dealt_out_evenly(count: int, processes: int) -> None:
+    found = dealt(count, processes)
+    assert (len(found), sum(found)) == (processes, count)
+    assert max(found) - min(found) <= 1

@@ -43,7 +43,10 @@ def derivatives(function: Any, given: Mapping[str, Tensor], parts: slice, option
     """The loss, its gradients, and those of a sum of the gradients with weights, of this process's parts."""
     weights = {name: torch.cos(torch.arange(x.numel(), dtype=x.dtype)).reshape(x.shape) for name, x in given.items()}
     mine, of_first = (
-        {name: x.narrow(SPREAD[name], parts.start, parts.stop - parts.start) if name in SPREAD else x for name, x in of.items()}
+        {
+            name: x.narrow(SPREAD[name], parts.start, parts.stop - parts.start) if name in SPREAD else x
+            for name, x in of.items()
+        }
         for of in (given, weights)
     )
     x = {name: one.clone().requires_grad_() for name, one in mine.items()}
@@ -72,13 +75,19 @@ def compared(group: Any, name: str, names: str, kind: str, options: dict[str, An
             if argument in SPREAD:
                 expected = expected.narrow(SPREAD[argument], part.start, part.stop - part.start)
             # Sums over seven classes of numbers of at most 10, in float64: 100 roundings.
-            torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-13, msg=lambda text, of=argument: f"{of}: {text}")
+            torch.testing.assert_close(
+                got, expected, rtol=1e-12, atol=1e-13, msg=lambda text, of=argument: f"{of}: {text}"
+            )
 
 
 CASES = {
     "scores": ("cross_entropy", "z", {**ALL, "reduction": "none"}),
     "mean": ("cross_entropy", "z weight temperature", ALL),
-    "probabilities": ("cross_entropy", "z probabilities weight temperature", {"reduction": "sum", "label_smoothing": 0.1}),
+    "probabilities": (
+        "cross_entropy",
+        "z probabilities weight temperature",
+        {"reduction": "sum", "label_smoothing": 0.1},
+    ),
     "layer": ("linear_cross_entropy", "h w bias", {"reduction": "none"}),
     "layer, mean": ("linear_cross_entropy", "h w bias weight temperature", ALL),
     "layer, probabilities": ("linear_cross_entropy", "h w probabilities", {"z_loss": 0.2}),

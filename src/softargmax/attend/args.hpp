@@ -5,6 +5,10 @@
 
 namespace softargmax::attend {
 
+// Number of keys per block. The sums of each block start at 0. Therefore the result of a query depends neither on the
+// number of threads, nor on the number of queries, nor on how blocks are spread over processes.
+constexpr std::int64_t kKeys = 512;
+
 // An option with one number per query, and its gradient, also with one number per query. A null pointer means that the
 // option or the gradient is absent.
 struct Learned {
@@ -25,6 +29,13 @@ struct Args {
     Learned slopes;  // slope times |i - j| is subtracted from the score; may be absent
     Operand sink;  // one more score for each query, whose value is a vector of zeros; may be absent
     const std::int64_t* lengths = nullptr;  // number of keys of each entry of the batch; null: all keys
+    // How the keys are spread over processes, if they are: each process has whole blocks of `kKeys` keys, with their
+    // values and their columns of mask and bias. `keys` is the number of keys here. Everywhere else keys have their
+    // numbers among the keys of all processes, and `first_key` is that of the first key here.
+    Shards shards;
+    std::int64_t first_key = 0;
+    std::int64_t all_keys() const { return shards ? shards.length() : keys; }
+    std::int64_t end_key() const { return first_key + keys; }
     // Paged keys and values (null `table`: no pages). A page has `page` rows, and `table` has `pages` page indices per
     // entry of the batch. Key j of entry e is in page table[e * pages + j / page] of k, in row j % page of that page.
     // The key's value is in the same place of v. The first `row` stride of k and v belongs to the page index.

@@ -25,6 +25,8 @@ class Options(NamedTuple):
     left, right: the number of keys that a query sees before and after its own position; None means no limit.
     lengths: the number of keys of each entry of the batch, of shape (*batch, 1, 1, 1); None: all keys.
     seeds: the dropout seed of each head as two integers of 32 bits, of shape (..., H, 1, 2); None without dropout.
+    spread: how the keys are spread over processes (core/processes.py), or None. Then the arrays of `OF_KEYS` are parts,
+    and lengths and places count all keys.
     """
 
     scale: Rowwise
@@ -39,6 +41,7 @@ class Options(NamedTuple):
     softcap: float | None
     dropout: float
     slopes: Array | None = None
+    spread: str | None = None
 
     @property
     def is_softmax(self) -> bool:
@@ -48,6 +51,10 @@ class Options(NamedTuple):
     def each(self, change: Callable[[Any], Any]) -> Options:
         """Return the options with `change` applied to every array."""
         return self._replace(**{name: change(x) for name, x in self._asdict().items() if hasattr(x, "shape")})
+
+
+OF_KEYS = {"k": -2, "v": -2, "mask": -1, "bias": -1}
+"""The arguments with numbers for each key, and the axis of the keys."""
 
 
 @of_arrays

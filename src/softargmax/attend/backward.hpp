@@ -90,7 +90,11 @@ template <class T> struct Backward {
         dq = seed_columns + n * values;
     }
     std::int64_t blocks() const { return padded(head.rows()) / kBackQueries; }
-    std::int64_t key_blocks() const { return (head.keys + kBackKeys - 1) / kBackKeys; }
+    // The number of blocks of keys here, without those beyond the length of the entry of the batch.
+    std::int64_t key_blocks() const {
+        const std::int64_t count = std::min(head.keys, args.end_key()) - args.first_key;
+        return (std::max<std::int64_t>(count, 0) + kBackKeys - 1) / kBackKeys;
+    }
 
     // Packs a block of about 100 queries, and sets the `delta` and `factor` of each query.
     void prepare(std::int64_t block) {
@@ -277,6 +281,16 @@ template <class T> struct Backward {
 
     // ---- results ------------------------------------------------------------------------------------------------
 
+    // Copies the sums for dq of some queries to `to`, one query after another, or back.
+    void put_sums(Range some, T* to) const {
+        for (std::int64_t i = some.begin; i < some.end; ++i, to += args.width)
+            std::copy_n(dq + i * width, args.width, to);
+    }
+    void take_sums(Range some, const T* from) {
+        for (std::int64_t i = some.begin; i < some.end; ++i, from += args.width)
+            std::copy_n(from, args.width, dq + i * width);
+    }
+
     void finish_queries(std::int64_t block) {
         const std::int64_t first = block * kBackQueries, end = std::min(first + kBackQueries, head.rows());
         T* line = scratch(kWeights).get<T>(args.width);
@@ -295,6 +309,7 @@ template <class T> struct Backward {
             write(args.dq, head.at(args.dq, i), args.width, its);
         }
     }
+    // Writes dk and dv of the block that starts at key `begin` of the keys here.
     void finish_keys(std::int64_t begin, const T* dk, const T* dv) {
         for (std::int64_t i = 0; i < std::min(kBackKeys, args.keys - begin); ++i, dk += width, dv += values) {
             const std::int64_t number = (head.entry * args.groups + head.group) * args.keys + begin + i;
@@ -304,6 +319,55 @@ template <class T> struct Backward {
             write(args.dv, offset(args, args.dv, head.entry, head.group, begin + i), args.values, dv);
         }
     }
+};
+
+// Sums for dk and dv of a block of keys, initially 0.
+template <class T> struct KeySums {
+    T *dk, *dv;
+    explicit KeySums(const Args& args)
+        : dk(scratch(kTerms).get<T>(kBackKeys * (whole_panels<T>(args.width) + whole_panels<T>(args.values)))),
+          dv(dk + kBackKeys * whole_panels<T>(args.width)) {
+        std::fill(dk, dk + kBackKeys * (whole_panels<T>(args.width) + whole_panels<T>(args.values)), T{0});
+    }
+};
+
+// What processes pass on if the keys are spread over them: the sums for dq, and the gradients of the slopes.
+template <class T> class PassedSums {
+    const GradientArgs& args_;
+    Scratch memory_;
+    T* sums_;  // one row for each query
+
+    // Passes on what belongs to `count` queries, from number `first`.
+    void pass(Shards::Pass how, std::int64_t first, std::int64_t count) const {
+        const auto pass_numbers = [&](auto* numbers, std::int64_t each) {
+            if (!numbers) return;
+            const Type type = kTypeOf<std::remove_pointer_t<decltype(numbers)>>;
+            args_.shards.pass(args_.shards, how, type, numbers + first * each, count * each);
+        };
+        pass_numbers(sums_, args_.width);
+        pass_numbers(args_.slopes.gradient, 1);
+    }
+    T* at(std::int64_t number) const { return sums_ + number * args_.width; }
+
+  public:
+    PassedSums(const GradientArgs& args, std::int64_t queries)
+        : args_(args), sums_(memory_.get<T>(args.shards ? queries * args.width : 0)) {}
+    void receive(Backward<T>& head, Range some) const {
+        if (!args_.shards || args_.shards.is_first()) return;
+        pass(Shards::Pass::from_previous, head.head.number(some.begin), some.end - some.begin);
+        take(head, some);
+    }
+    void send(const Backward<T>& head, Range some) const {
+        if (!args_.shards) return;
+        const std::int64_t first = head.head.number(some.begin);
+        head.put_sums(some, at(first));
+        if (args_.shards.count > 1) pass(Shards::Pass::to_next, first, some.end - some.begin);
+    }
+    void finish() const {
+        const Shards& shards = args_.shards;
+        if (shards.count > 1) shards.pass(shards, Shards::Pass::all_back, kTypeOf<T>, nullptr, 0);
+    }
+    void take(Backward<T>& head, Range some) const { head.take_sums(some, at(head.head.number(some.begin))); }
 };
 
 }  // namespace softargmax::SOFTARGMAX_ISA_NAME::attend

@@ -74,7 +74,7 @@ template <class J> struct Call {
                 throw nb::type_error("dbias: expected the type in which the kernel computes");
         }
         for (std::int64_t e = 0; job.lengths && e < job.batch.total; ++e)
-            if (job.lengths[e] < 0 || job.lengths[e] > job.keys)
+            if (job.lengths[e] < 0 || job.lengths[e] > job.all_keys())
                 throw nb::value_error(
                     "key_lengths: expected numbers from 0 to the number of keys, got a number out of range");
         check_pages();
@@ -283,6 +283,21 @@ struct IntegersField {
     }
 };
 
+// How the keys are spread over processes (core/processes.py).
+struct SpreadField {
+    using Value = Processes;
+    const char* name;
+    Processes read(nb::handle x) const { return Processes(x); }
+    template <class J> void put(Call<J>& call, const Processes& x) const {
+        if (!x) return;
+        Args& args = call.job;
+        args.shards = x.shards();
+        args.first_key = args.shards.first();
+        if (args.keys != args.shards.sizes[args.shards.rank])
+            throw nb::value_error("spread: expected the number of keys in this process");
+    }
+};
+
 // A contiguous array with one float64 per query.
 template <class B, class T> struct QueriesField {
     using Value = HeldArray;
@@ -337,6 +352,7 @@ void bind(nb::module_& module) {
         return plain_heads(q, k, v, true) && Torch::known().still();
     }, "q"_a.none(), "k"_a.none(), "v"_a.none(),
                "True if q, k and v are tensors, `plain_heads` is True, and a kernel may run now, without torch");
+    module.attr("KEY_BLOCK") = kKeys;
     const auto qkv =
         std::tuple{input("q", &Args::q, Per::query, Count::width), input("k", &Args::k, Per::key, Count::width),
                    input("v", &Args::v, Per::key, Count::values)};
@@ -352,7 +368,8 @@ void bind(nb::module_& module) {
                                     optional("left", &Args::left),
                                     optional("right", &Args::right),
                                     optional("softcap", &Args::softcap),
-                                    optional("dropout", &Args::dropout)};
+                                    optional("dropout", &Args::dropout),
+                                    SpreadField{"spread"}};
     const auto results =
         std::tuple{written("output", &Args::out, Per::query, Count::values), queries("lse", &Args::lse)};
     const auto gradients =

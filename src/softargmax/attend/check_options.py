@@ -17,6 +17,7 @@ from softargmax.core import arrays, check, philox, signature
 from softargmax.core._native import plain_heads
 from softargmax.core.arrays import device_of, namespace, row_dtype
 from softargmax.core.check import between, flag, integer
+from softargmax.core.dispatch import PROCESSES, requested
 from softargmax.core.seeds import source
 from softargmax.core.types import Integers, Mask, Numbers, PerRow, Seed
 
@@ -250,9 +251,9 @@ def lengths_of(lengths: Any, q: Any, shape: tuple[int, ...], name: str = "key_le
         raise ValueError(
             f"{name}: expected a shape that broadcasts to the batch's, {batch}, got {tuple(lengths.shape)}"
         )
+    if requested() != PROCESSES:  # then `keys` may be those of one process
+        check.counts(lengths, keys, name)
     xp = namespace(lengths)
-    if check.inspectable(lengths) and bool(xp.any((lengths < 0) | (lengths > keys))):
-        raise ValueError(f"{name}: expected numbers from 0 to {keys}, got a number out of range")
     return xp.reshape(xp.broadcast_to(lengths, batch), (*batch, 1, 1, 1))
 
 

@@ -3,7 +3,9 @@
 // The queries of a head are divided into units of at most kQueries. Each unit reads the keys and values in blocks, in
 // order. With several units, the blocks are packed once. With one unit, for example in decoding, `block_once` packs
 // only what it must, and each block is used while it is in a cache.
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <vector>
 
 #include "attend/backward.hpp"
@@ -98,6 +100,17 @@ template <class T> struct Unit {
     void add(const Unit& later) {
         for (std::size_t i = 0; i < panels.size(); ++i) panels[i].add(later.panels[i]);
     }
+    // Makes the states of all queries empty.
+    void clear() {
+        for (QueryTile<T>& panel : panels) panel.clear();
+    }
+    // Calls f(state, o, nonfinite, number of the query in the unit) for each query.
+    template <class F> void each_state(F f) {
+        std::int64_t number = 0;
+        for (QueryTile<T>& panel : panels)
+            for (int i = 0; i < panel.rows; ++i)
+                f(panel.state[i], panel.o + i * panel.pitch, panel.nonfinite[i], number++);
+    }
     // Writes the results. A nonfinite result may come from a value that only other queries see. Therefore queries with
     // a nonfinite result are computed again, one by one, with 0 in place of nonfinite values. Returns true if one of
     // these queries sees a nonfinite value or again has a nonfinite result.
@@ -156,8 +169,8 @@ template <class T> bool run_head_parallel(const Shared& head) {
     return nonfinite;
 }
 
-// A block of keys: its head, and its first key. A type of this namespace, because the linker would share the functions
-// of a vector of std::pair between instruction sets.
+// A block of keys: its head (or the unit that reads it), and its first key. A type of this namespace, because the
+// linker would share the functions of a vector of std::pair between instruction sets.
 struct KeyBlock {
     std::size_t head;
     std::int64_t first;
@@ -204,10 +217,142 @@ template <class T> bool run_keys_parallel(const Args& args, std::int64_t heads) 
     return nonfinite;
 }
 
+// The states of queries as processes pass them on: for each query its state, and then its o.
+template <class T> struct PassedStates {
+    std::int64_t values, bytes;  // numbers in o, bytes per query
+    explicit PassedStates(const Args& args)
+        : values(args.values),
+          bytes(static_cast<std::int64_t>(sizeof(PowerState<T>)) + args.values * static_cast<std::int64_t>(sizeof(T))) {
+    }
+    void put(Unit<T>& unit, char* to) const {
+        unit.each_state([&](PowerState<T> state, const T* o, bool nonfinite, std::int64_t i) {
+            if (nonfinite) state.l = kNaN;  // no later state changes it
+            std::memcpy(to + i * bytes, &state, sizeof state);
+            std::memcpy(to + i * bytes + sizeof state, o, static_cast<std::size_t>(values) * sizeof(T));
+        });
+    }
+    void take(Unit<T>& unit, const char* from) const {
+        unit.each_state([&](PowerState<T>& state, T* o, bool, std::int64_t i) {
+            std::memcpy(&state, from + i * bytes, sizeof state);
+            std::memcpy(o, from + i * bytes + sizeof state, static_cast<std::size_t>(values) * sizeof(T));
+        });
+    }
+};
+
+// Processes all heads if the keys are spread over processes. Each process computes the states of its blocks. The first
+// process merges its states from left to right and passes the result on. The next one merges its own states into it,
+// and so on, in the order in which one process merges all blocks. The last process sends the final states to all.
+//
+// Units are processed in groups. While one process merges the states of a group, the next can merge those of the group
+// before. The states of the blocks of a group take at most kWaveBytes, unless the group is a single unit.
+template <class T> bool run_spread(const Args& args, std::int64_t heads) {
+    const Shards& shards = args.shards;
+    const PassedStates<T> passed(args);
+    const std::int64_t rows = args.heads / std::max<std::int64_t>(args.groups, 1) * args.queries,
+                       per_head = (rows + kQueries - 1) / kQueries, units = heads * per_head,
+                       unit_bytes = std::min(rows, kQueries) * passed.bytes;
+    std::int64_t most = 1;  // blocks of a process; all processes must have the same groups
+    for (std::int64_t p = 0; p < shards.count; ++p) most = std::max(most, blocks_of(shards.sizes[p]));
+    const std::int64_t group = std::max<std::int64_t>(1, kWaveBytes / (most * unit_bytes));
+    const auto head_of = [&](std::int64_t unit) { return Shared(args, unit / per_head); };
+    const auto first_row = [&](std::int64_t unit) { return unit % per_head * kQueries; };
+    Scratch all_states, of_blocks, of_keys;
+    char* const states = all_states.get<char>(heads * rows * passed.bytes);
+    const auto at = [&](std::int64_t unit) {
+        return states + (unit / per_head * rows + first_row(unit)) * passed.bytes;
+    };
+    // Several units of a head use its packed keys. A single unit packs only what it must.
+    const std::int64_t kept = per_head > 1 ? args.keys : 0;
+    const Packing<T> packed(args, kept, of_keys.get<T>(Packing<T>::size(args, kept)));
+    const auto pack = [&](const Shared& head) {
+        const std::int64_t count = std::max<std::int64_t>(std::min(head.keys, args.end_key()) - args.first_key, 0);
+        parallel_each(args.threads, blocks_of(count),
+                      [&](std::int64_t b) { packed.pack(head, args.first_key + b * kKeys, b * kKeys); });
+    };
+    const auto block_at = [&](const Shared& head, std::int64_t b) {
+        if (per_head > 1) return packed.block(head, b, b - args.first_key);
+        return Packing<T>(args, kKeys, scratch(kOther).get<T>(Packing<T>::size(args, kKeys))).block_once(head, b);
+    };
+    for (std::int64_t first = 0, end = 0; first < units; first = end) {
+        end = std::min(first + group, units);
+        if (per_head > 1) {
+            end = std::min(end, (first / per_head + 1) * per_head);
+            if (first % per_head == 0) pack(head_of(first));
+        }
+        std::vector<KeyBlock> blocks;
+        for (std::int64_t i = first; i < end; ++i) {
+            const Shared head = head_of(i);
+            Range seen;
+            for (std::int64_t row = first_row(i); row < std::min(first_row(i) + kQueries, rows); ++row)
+                seen.include(head.visible(row));
+            std::int64_t b = std::max(seen.begin / kKeys * kKeys, args.first_key);
+            for (; b < std::min(seen.end, args.end_key()); b += kKeys)
+                blocks.push_back({static_cast<std::size_t>(i), b});
+        }
+        const auto count = static_cast<std::int64_t>(blocks.size());
+        const KeyBlock* const its = blocks.data();
+        // The number of the first block of a unit, or of a later one.
+        const auto first_block = [&](std::int64_t unit) {
+            const auto is_before = [](const KeyBlock& x, std::size_t u) { return x.head < u; };
+            return std::lower_bound(its, its + count, static_cast<std::size_t>(unit), is_before) - its;
+        };
+        // With many units, each thread takes whole units. Then the first process needs no states of single blocks.
+        const bool by_unit = end - first >= 2 * args.threads || args.threads == 1,
+                   merges = by_unit && shards.is_first();
+        char* const parts = of_blocks.get<char>(merges ? 0 : count * unit_bytes);
+        const auto fold = [&](std::int64_t unit, std::int64_t begin, std::int64_t stop) {
+            const Shared head = head_of(unit);
+            Unit<T> part(head, first_row(unit), unit_memory<T>(args));
+            for (std::int64_t i = begin; i < stop; ++i) {
+                part.fold(its[i].first, block_at(head, its[i].first));
+                if (merges) continue;
+                passed.put(part, parts + i * unit_bytes);
+                part.clear();
+            }
+            if (merges) passed.put(part, at(unit));
+        };
+        if (by_unit)
+            parallel_each(args.threads, end - first,
+                          [&](std::int64_t i) { fold(first + i, first_block(first + i), first_block(first + i + 1)); });
+        else
+            parallel_for(args.threads, count, [&](std::int64_t begin, std::int64_t stop) {
+                for (std::int64_t i = begin; i < stop; ++i) fold(static_cast<std::int64_t>(its[i].head), i, i + 1);
+            });
+        const std::int64_t bytes = (end == units ? states + heads * rows * passed.bytes : at(end)) - at(first);
+        if (!shards.is_first()) shards.pass(shards, Shards::Pass::from_previous, Type::boolean, at(first), bytes);
+        if (!merges)
+            parallel_each(args.threads, end - first, [&](std::int64_t i) {
+                const std::int64_t unit = first + i;
+                const Shared head = head_of(unit);
+                Unit<T> whole(head, first_row(unit), unit_memory<T>(args)),
+                    part(head, first_row(unit), scratch(kResult).get<T>(Unit<T>::size(args)));
+                if (!shards.is_first()) passed.take(whole, at(unit));
+                for (std::int64_t b = first_block(unit); b < first_block(unit + 1); ++b) {
+                    passed.take(part, parts + b * unit_bytes);
+                    whole.add(part);
+                }
+                passed.put(whole, at(unit));
+            });
+        if (shards.count > 1) shards.pass(shards, Shards::Pass::to_next, Type::boolean, at(first), bytes);
+    }
+    if (shards.count > 1) shards.pass(shards, Shards::Pass::all_back, Type::boolean, nullptr, 0);
+    std::atomic<bool> nonfinite{false};
+    parallel_each(args.threads, units, [&](std::int64_t i) {
+        const Shared head = head_of(i);
+        Unit<T> whole(head, first_row(i), unit_memory<T>(args));
+        passed.take(whole, at(i));
+        for (QueryTile<T>& panel : whole.panels)
+            if (panel.finish()) nonfinite = true;
+    });
+    return nonfinite;
+}
+
 template <class T> void run_as(Args& args) {
     const std::int64_t heads = args.batch.total * args.groups;
     std::atomic<bool> nonfinite{false};
-    if (heads >= 2 * args.threads || args.threads == 1) {
+    if (args.shards) {
+        nonfinite = run_spread<T>(args, heads);
+    } else if (heads >= 2 * args.threads || args.threads == 1) {
         parallel_each(args.threads, heads, [&](std::int64_t index) {
             if (run_head_serial<T>(Shared(args, index))) nonfinite = true;
         });
@@ -220,16 +365,6 @@ template <class T> void run_as(Args& args) {
     args.any_nonfinite = nonfinite;
 }
 
-// Sums for dk and dv of a block of keys, initially 0.
-template <class T> struct KeySums {
-    T *dk, *dv;
-    explicit KeySums(const Args& args)
-        : dk(scratch(kTerms).get<T>(kBackKeys * (whole_panels<T>(args.width) + whole_panels<T>(args.values)))),
-          dv(dk + kBackKeys * whole_panels<T>(args.width)) {
-        std::fill(dk, dk + kBackKeys * (whole_panels<T>(args.width) + whole_panels<T>(args.values)), T{0});
-    }
-};
-
 // True if scores of different heads or queries share an entry of the bias. Then only one thread may run.
 bool shares_bias(const GradientArgs& args) {
     const std::int64_t* stride = args.dbias.row + args.batch.dims;
@@ -240,10 +375,15 @@ bool shares_bias(const GradientArgs& args) {
 // few heads, or for a gradient of the bias, the threads process one head together. They first divide the queries of
 // the head to compute dq, and then its keys to compute dk and dv. This takes seven products per pair, because p and dS
 // are computed twice, from two products each time.
+//
+// If the keys are spread over processes, each process adds its products to the sums for dq, and to the gradients of the
+// slopes, that the process before it passes on, for kPassedBlocks blocks of queries at a time. The last process sends
+// the sums to all.
+constexpr std::int64_t kPassedBlocks = 8;
 template <class T> void run_gradient_as(GradientArgs& args) {
     const std::int64_t heads = args.batch.total * args.groups;
     if (shares_bias(args)) args.threads = 1;
-    if (heads >= args.threads && !args.dbias) {
+    if (heads >= args.threads && !args.dbias && !args.shards) {
         parallel_each(args.threads, heads, [&](std::int64_t index) {
             const std::int64_t size = Backward<T>::size(args);
             T* const memory = scratch(kOther).get<T>(size + BackKeys<T>::size(args));
@@ -264,6 +404,8 @@ template <class T> void run_gradient_as(GradientArgs& args) {
     } else {
         const std::int64_t blocks = (args.keys + kBackKeys - 1) / kBackKeys, each = BackKeys<T>::size(args);
         T* const memory = scratch(kOther).get<T>(Backward<T>::size(args) + blocks * each);
+        const std::int64_t queries = args.batch.total * args.heads * args.queries;
+        const PassedSums<T> passed(args, queries);
         for (std::int64_t index = 0; index < heads; ++index) {
             Backward<T> head(args, index, memory);
             const auto keys = [&](std::int64_t b) {
@@ -271,19 +413,33 @@ template <class T> void run_gradient_as(GradientArgs& args) {
             };
             parallel_each(args.threads, head.blocks(), [&](std::int64_t i) { head.prepare(i); });
             parallel_each(args.threads, head.key_blocks(),
-                          [&](std::int64_t b) { keys(b).pack(head.head, b * kBackKeys); });
-            parallel_each(args.threads, head.blocks(), [&](std::int64_t i) {
-                const std::int64_t block = head.blocks() - 1 - i;
-                for (std::int64_t b = 0; b < head.key_blocks(); ++b)
-                    head.add_gradients(block, b * kBackKeys, keys(b), true, nullptr, nullptr);
-                head.finish_queries(block);
-            });
+                          [&](std::int64_t b) { keys(b).pack(head.head, args.first_key + b * kBackKeys); });
+            const std::int64_t at_once = args.shards ? kPassedBlocks : head.blocks();
+            for (std::int64_t end = head.blocks(); end > 0; end -= at_once) {
+                const std::int64_t first = std::max<std::int64_t>(end - at_once, 0);
+                const Range some{first * kBackQueries, std::min(end * kBackQueries, head.head.rows())};
+                passed.receive(head, some);
+                parallel_each(args.threads, end - first, [&](std::int64_t i) {
+                    const std::int64_t block = end - 1 - i;
+                    for (std::int64_t b = 0; b < head.key_blocks(); ++b)
+                        head.add_gradients(block, args.first_key + b * kBackKeys, keys(b), true, nullptr, nullptr);
+                    if (!args.shards) head.finish_queries(block);
+                });
+                passed.send(head, some);
+            }
             parallel_each(args.threads, blocks, [&](std::int64_t b) {
                 const KeySums<T> sums(args);
                 for (std::int64_t i = 0; i < head.blocks() && b < head.key_blocks(); ++i)
-                    head.add_gradients(i, b * kBackKeys, keys(b), false, sums.dk, sums.dv);
+                    head.add_gradients(i, args.first_key + b * kBackKeys, keys(b), false, sums.dk, sums.dv);
                 head.finish_keys(b * kBackKeys, sums.dk, sums.dv);
             });
+        }
+        passed.finish();
+        for (std::int64_t index = 0; args.shards && index < heads; ++index) {
+            Backward<T> head(args, index, memory);
+            parallel_each(args.threads, head.blocks(), [&](std::int64_t i) { head.prepare(i); });
+            passed.take(head, {0, head.head.rows()});
+            parallel_each(args.threads, head.blocks(), [&](std::int64_t i) { head.finish_queries(i); });
         }
     }
     const std::int64_t flags = args.batch.total * (args.heads * args.queries + args.groups * args.keys);

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from softargmax.attend import native_entmax, reference
-from softargmax.attend.arguments import Attention, AttentionGradients, AttentionVjp, Pages
+from softargmax.attend.arguments import OF_KEYS, Attention, AttentionGradients, AttentionVjp, Pages
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core import _native
 from softargmax.core.arrays import frozen, namespace, readable, recorded
 from softargmax.core.memory import memory_of
 from softargmax.core.operation import Native
+from softargmax.core.processes import exchanges, refuse_spread
 from softargmax.core.record import parameters
 
 if TYPE_CHECKING:
@@ -38,9 +39,12 @@ def attend(i: Attention, output: Any, lse: Any) -> None:
     """Write the output. Unless `lse` is None, write lse in float64 (NaN for orders other than 1)."""
     if i.options.is_softmax:
         nonfinite = _attend(i, output, lse)
-        if nonfinite is not None:
+        if nonfinite is not None and i.options.spread is not None:  # all processes have the same flags
+            attend(with_all_keys(i), output, lse)
+        elif nonfinite is not None:
             _recompute(i, output, lse, nonfinite.reshape(output.shape[:-1]))
         return
+    refuse_spread(i.options.spread)
     if lse is not None:
         lse[...] = np.nan
     with np.errstate(all="ignore"):
@@ -60,6 +64,8 @@ def attend_paged(i: Pages, output: Any, lse: Any) -> None:
 def attend_vjp(i: AttentionVjp, r: tuple[Any, ...]) -> None:
     """Write the gradients of <g, output> + <g_lse, lse> to the arrays of r."""
     found = _softmax_vjp(i, AttentionGradients(*r)) if i.of.options.is_softmax else _entmax_vjp(i)
+    if found is None and i.of.options.spread is not None:
+        found = _vjp_with_all_keys(i, AttentionGradients(*r))
     if found is None:
         found = reference.vjp(_frozen(i.of), frozen(i.g), None if i.g_lse is None else frozen(i.g_lse))
     for to, x in zip(r, found, strict=True):
@@ -68,8 +74,9 @@ def attend_vjp(i: AttentionVjp, r: tuple[Any, ...]) -> None:
 
 
 @np.errstate(all="ignore")
-def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
+def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients | None:
     """Return all gradients. Write dq, dk and dv to the arrays of r, and also dbias if r.bias has the kernel's dtype.
+    Return None if keys are spread over processes, and a number in one of them is not finite.
 
     Some gradients are sums over queries. The kernel leaves out queries whose numbers are not finite. The definition
     adds the gradients of these queries afterwards. Gradients that do not depend on these queries keep their bits.
@@ -88,7 +95,10 @@ def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
             found[name] = outputs[to] = memory.empty(r.q, i.lse.shape, double)
     if 0 in i.lse.shape:
         r.k[...], r.v[...] = 0.0, 0.0
-    left_out, overflown = _without_nonfinite(i, outputs, found)
+    flags = _without_nonfinite(i, outputs, found)
+    if flags is None:
+        return None
+    left_out, overflown = flags
     if options.sink is not None:
         found["sink"] = memory.array(_to_sinks(i, memory, delta, left_out))
     if left_out is not None:
@@ -103,17 +113,19 @@ def _softmax_vjp(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
     return r._replace(**found) if found else r
 
 
-def _without_nonfinite(i: AttentionVjp, outputs: dict[str, Any], found: dict[str, Any]) -> tuple[Any, Any]:
+def _without_nonfinite(i: AttentionVjp, outputs: dict[str, Any], found: dict[str, Any]) -> tuple[Any, Any] | None:
     """Compute the gradients over all queries whose numbers are finite.
 
     Return flags of the queries that were left out, and flags of the keys whose sums overflowed. Both are None if no
-    flag is set.
+    flag is set. Return None if keys are spread over processes, and one of them has set a flag.
     """
-    numpy, lse = memory_of(i.lse).numpy, i.lse
+    numpy, lse, spread = memory_of(i.lse).numpy, i.lse, i.of.options.spread
     while True:
         for x in found.values():
             x[...] = 0.0
         flags = _attend_vjp(i._replace(lse=lse), *outputs.values())
+        if spread is not None and exchanges().is_anywhere(flags is not None, spread):
+            return None
         if flags is None:
             return None, None
         queries, keys = np.split(flags, [numpy(lse).size])
@@ -196,6 +208,31 @@ def _entmax_vjp(i: AttentionVjp) -> AttentionGradients | None:
     totals = AttentionGradients(*(x if x is None else memory.array(x) for x in found[0]))
     _add_left_out(i, totals, found[1])
     return AttentionGradients(*(reference.summed(x, like) for x, like in zip(totals, i.of.learned, strict=True)))
+
+
+def with_all_keys(i: Attention) -> Attention:
+    """Return the arguments with the keys of all processes."""
+    spread, options = i.options.spread, i.options
+    k, v, mask, bias = (
+        x if x is None else exchanges().whole(x, OF_KEYS[name], spread)
+        for name, x in (("k", i.k), ("v", i.v), ("mask", options.mask), ("bias", options.bias))
+    )
+    return Attention(i.q, k, v, options._replace(mask=mask, bias=bias, spread=None))
+
+
+def _vjp_with_all_keys(i: AttentionVjp, r: AttentionGradients) -> AttentionGradients:
+    """Return the gradients of this process's keys. Every process computes those of all keys."""
+    of, memory, axes = with_all_keys(i.of), memory_of(r.q), gradients_of_keys(i)
+    of_all = {name: memory.like(x, x.dtype) for name, x in of.learned._asdict().items() if name in axes}
+    attend_vjp(i._replace(of=of), r._replace(**of_all))
+    mine = {name: exchanges().part(x, axes[name], i.of.options.spread) for name, x in of_all.items()}
+    return r._replace(**mine)
+
+
+def gradients_of_keys(i: AttentionVjp) -> dict[str, int]:
+    """Return the gradients that have numbers for each key, and the axis of the keys."""
+    to_bias = i.to_bias and i.of.options.bias is not None
+    return {name: OF_KEYS[name] for name in ("k", "v", "bias")[: 2 + to_bias]}
 
 
 def _to_sinks(i: AttentionVjp, memory: Memory, delta: Any, left_out: Any) -> np.ndarray[Any, Any]:

@@ -14,11 +14,22 @@ from collections import namedtuple
 from typing import TYPE_CHECKING, Any, cast
 
 from softargmax.attend import kernels, reference
-from softargmax.attend.arguments import Attention, AttentionGradients, AttentionVjp, Options, Pages, Queries, QueriesVjp
+from softargmax.attend.arguments import (
+    OF_KEYS,
+    Attention,
+    AttentionGradients,
+    AttentionVjp,
+    Options,
+    Pages,
+    Queries,
+    QueriesVjp,
+)
 from softargmax.attend.reference import joined
 from softargmax.attend.results import AttentionWithLse
+from softargmax.core._native import KEY_BLOCK
 from softargmax.core.arrays import device_of, mapped, namespace
 from softargmax.core.operation import Operation
+from softargmax.core.processes import exchanges
 from softargmax.core.record import Gradients, Result, Tangents, Wanted, gradient
 from softargmax.core.row_chunks import piece
 
@@ -92,6 +103,8 @@ attention: Operation[Attention, AttentionWithLse] = Operation(
     saved={"q", "k", "v", *Options._fields, "output", "lse"},
     constant=CONSTANT,
     batch=_batch,
+    spreads=OF_KEYS,
+    block=KEY_BLOCK,
 )
 
 
@@ -101,13 +114,25 @@ attention: Operation[Attention, AttentionWithLse] = Operation(
 # and the gradients with respect to q, k and others include this dependence.
 
 
-def _attention_vjp_vjp(i: AttentionVjp, _r: AttentionGradients, h: AttentionGradients, wanted: Wanted) -> Gradients:
+def _attention_vjp_vjp(i: AttentionVjp, r: AttentionGradients, h: AttentionGradients, wanted: Wanted) -> Gradients:
+    if i.of.options.spread is not None:
+        return _from_all_keys(i, r, h, wanted)
     found = []
     for part, of in _parts(i.of):
         h_part = HeadGradients(*(_along(name, x, part) for name, x in zip(TO, h, strict=True)))
         piece = _some_vjp_of(i, part, of)
         found.append(some_vjp.derived(piece).defined_vjp(piece, None, h_part, wanted))
     return {name: _joined(name, [one[name] for one in found], i.of) for name in wanted}
+
+
+def _from_all_keys(i: AttentionVjp, r: AttentionGradients, h: AttentionGradients, wanted: Wanted) -> Gradients:
+    """If keys are spread over processes, compute the gradients of all of them, and return this process's part."""
+    spread, whole, part = i.of.options.spread, exchanges().whole, exchanges().part
+    axes = kernels.gradients_of_keys(i)
+    mine = {TO[name]: (getattr(h, TO[name]), axis) for name, axis in axes.items()}
+    of_all = {to: x if x is None else whole(x, axis, spread) for to, (x, axis) in mine.items()}
+    found = _attention_vjp_vjp(i._replace(of=kernels.with_all_keys(i.of)), r, h._replace(**of_all), wanted)
+    return {name: part(x, OF_KEYS[name], spread) if name in OF_KEYS else x for name, x in found.items()}
 
 
 def _attention_vjp_jvp(i: AttentionVjp, _r: AttentionGradients, t: Tangents) -> AttentionGradients:

@@ -12,10 +12,6 @@ namespace softargmax::SOFTARGMAX_ISA_NAME::attend {
 
 // ---- positions, visible keys and memory of a query ------------------------------------------------------------
 
-// Number of keys per block. The sums of each block start at 0. Therefore the result of a query depends neither on the
-// number of threads nor on the number of queries.
-constexpr std::int64_t kKeys = 512;
-
 // Returns the offset of one row of an operand, for an entry of the batch and a head.
 inline std::int64_t offset(const Args& args, const Operand& x, std::int64_t entry, std::int64_t head,
                            std::int64_t row) {
@@ -90,7 +86,7 @@ struct Shared {
           entry(index / j.groups),
           group(index % j.groups),
           heads(j.heads / j.groups),
-          keys(j.lengths ? j.lengths[index / j.groups] : j.keys) {}
+          keys(j.lengths ? j.lengths[index / j.groups] : j.all_keys()) {}
     std::int64_t rows() const { return heads * args.queries; }
     // The branch for `heads == 1` avoids about a dozen divisions per query. A division takes as long as ten
     // multiplications.
@@ -113,7 +109,7 @@ struct Shared {
     }
     // The offset of the key or value number `key`.
     std::int64_t offset_of_key(const Operand& x, std::int64_t key) const {
-        if (!args.table) return offset(args, x, entry, group, key);
+        if (!args.table) return offset(args, x, entry, group, key - args.first_key);
         const std::int64_t page = args.table[entry * args.pages + key / args.page];
         return page * x.row[0] + group * x.row[1] + key % args.page * x.row[2];
     }
@@ -214,7 +210,7 @@ template <class T> bool overflown(const Shared& head, std::int64_t row, std::int
     T* const line = scratch(kMask).get<T>(kKeys);
     for (const Operand* x : {&args.mask, &args.bias}) {
         if (!any || !*x) continue;
-        read(*x, head.at(*x, row), begin + in.begin, n, line);
+        read(*x, head.at(*x, row), begin + in.begin - args.first_key, n, line);
         const T out = x == &args.mask ? T{0} : lowest;
         any = false;
         for (std::int64_t i = 0; i < n; ++i) any |= low[i] = low[i] && line[i] != out;
@@ -239,7 +235,7 @@ void cap_and_mask(const Shared& head, std::int64_t row, std::int64_t begin, Rang
     }
     T* const line = scratch(kMask).get<T>(kKeys) - in.begin;
     if (args.bias) {
-        read(args.bias, head.at(args.bias, row), begin + in.begin, n, line + in.begin);
+        read(args.bias, head.at(args.bias, row), begin + in.begin - args.first_key, n, line + in.begin);
         for (std::int64_t i = in.begin; i < in.end; ++i) z[i] += line[i];
     }
     if (const Operand& slopes = args.slopes.value) {
@@ -249,7 +245,7 @@ void cap_and_mask(const Shared& head, std::int64_t row, std::int64_t begin, Rang
         for (std::int64_t i = in.begin; i < in.end; ++i) z[i] -= its * std::fabs(place - static_cast<T>(i));
     }
     if (args.mask) {
-        read(args.mask, head.at(args.mask, row), begin + in.begin, n, line + in.begin);
+        read(args.mask, head.at(args.mask, row), begin + in.begin - args.first_key, n, line + in.begin);
         for (std::int64_t i = in.begin; i < in.end; ++i)
             z[i] = line[i] != 0 ? z[i] : -std::numeric_limits<T>::infinity();
     }
@@ -261,7 +257,8 @@ template <class T>
 void add_to_terms(const Shared& head, const GradientArgs& args, std::int64_t row, std::int64_t begin, Range in,
                   const T* g) {
     if (args.dbias) {
-        T* const to = reinterpret_cast<T*>(args.dbias.data) + head.at(args.dbias, row) + begin * args.dbias.col[0];
+        T* const to = reinterpret_cast<T*>(args.dbias.data) + head.at(args.dbias, row) +
+                      (begin - args.first_key) * args.dbias.col[0];
         for (std::int64_t j = in.begin; j < in.end; ++j) to[j * args.dbias.col[0]] += g[j];
     }
     if (args.slopes.gradient) {
@@ -343,7 +340,7 @@ template <class T> struct QueryTile {
           pitch(whole_panels<T>(h.args.values)) {
         const Args& args = head.args;
         T* const lines = scratch(kWeights).get<T>(kRows * args.width);
-        std::fill(o, o + kRows * pitch, T{0});
+        clear();
         for (int i = 0; i < rows; ++i) {
             T* const line = lines + i * args.width;
             head.read_row(args.q, first + i, args.width, line);
@@ -354,6 +351,13 @@ template <class T> struct QueryTile {
             any.include(visible[i]);
         }
         pack<kRows>(Matrix<T>{lines, rows, args.width, args.width, 1}, q);
+    }
+
+    // Makes the states empty.
+    void clear() {
+        std::fill(o, o + kRows * pitch, T{0});
+        std::fill(state, state + kRows, PowerState<T>{});
+        std::fill(nonfinite, nonfinite + kRows, false);
     }
 
     // Computes the scores of the keys in `all`, which begins and ends at panel boundaries.

@@ -375,6 +375,12 @@ def per_row(
     return xp.reshape(xp.astype(values, dtype), shape)
 
 
+def counts(x: Any, most: int, name: str) -> None:
+    """Check that the numbers of an array, if they may be read now, are from 0 to `most`."""
+    if inspectable(x) and bool(namespace(x).any((x < 0) | (x > most))):
+        raise ValueError(f"{name}: expected numbers from 0 to {most}, got a number out of range")
+
+
 def inspectable(array: Any) -> bool:
     """True if the values may be read now: the array is `readable`, or an array of array-api-strict."""
     return not (_unread and threading.get_ident() in _unread) and (is_strict(array) or readable(array))

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from softargmax.core.arrays import as_number, device_of, namespace, working_dtype
 from softargmax.core import error_free
+from softargmax.core.arrays import as_number, device_of, namespace, working_dtype
 from softargmax.core.operation import first_place, row_sum
 from softargmax.core.processes import SpreadAxes
 

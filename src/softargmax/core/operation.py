@@ -60,7 +60,8 @@ from softargmax.core import dispatch
 from softargmax.core.arrays import kind_of, namespace, row_dtype
 from softargmax.core.dispatch import requested
 from softargmax.core.memory import NUMPY, Memory, memory_of
-from softargmax.core.processes import SpreadAxes, over_processes, refuse_spread
+from softargmax.core.native import BLOCK
+from softargmax.core.processes import SpreadAxes, exchanges, over_processes, refuse_spread
 from softargmax.core.record import (
     AXES,
     OPERATIONS,
@@ -120,6 +121,7 @@ class Operation(Generic[A, R]):
         together: Callable[[A, Wanted], Together | None] | None = None,
         spreads: Mapping[str, int] | None = None,
         defined_over_processes: bool = False,
+        block: int = BLOCK,
     ) -> None:
         """Create an operation, and add it to OPERATIONS.
 
@@ -141,12 +143,13 @@ class Operation(Generic[A, R]):
           of all arrays with scores.)
         - `defined_over_processes`: True if the definition computes rows that are spread over processes: its sums over
           rows are those of this module.
+        - `block`: rows that are spread over processes are cut at multiples of this number of scores.
         """
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
         self.saved, self.constant, self.batch, self.differentiable = saved, constant, batch, differentiable
         self.always_by_rule, self.refuse, self.forward_gradients = always_by_rule, refuse, dict(forward_gradients or {})
-        self.together, self.spreads = together, dict(spreads or {})
+        self.together, self.spreads, self.block = together, dict(spreads or {}), block
         self.defined_over_processes = defined_over_processes
         self.fields: tuple[str, ...] = type(results)._fields  # type: ignore[attr-defined]
         self.tree = branch(arguments)
@@ -372,19 +375,19 @@ def only(support: Any, x: Any) -> Any:
 def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
     """<1, x>, the sum over a row."""
     found = namespace(x).sum(x, axis=tuple(axes), keepdims=True) if axes else x
-    return _processes().total(found, axes) if isinstance(axes, SpreadAxes) else found
+    return exchanges().total(found, axes) if isinstance(axes, SpreadAxes) else found
 
 
 def row_max(x: Any, axes: tuple[int, ...]) -> Any:
     """The largest number of a row, or -inf in an empty row."""
     xp = namespace(x)
     found = xp.max(x, axis=tuple(axes), keepdims=True) if math.prod(x.shape) else row_sum(x, tuple(axes)) - math.inf
-    return _processes().largest(found, axes) if isinstance(axes, SpreadAxes) else found
+    return exchanges().largest(found, axes) if isinstance(axes, SpreadAxes) else found
 
 
 def along(row: Any, axes: tuple[int, ...]) -> Any:
     """A number per row, for use in a formula with the scores."""
-    return _processes().along(row, axes) if isinstance(axes, SpreadAxes) else row
+    return exchanges().along(row, axes) if isinstance(axes, SpreadAxes) else row
 
 
 def sum_along(x: Any, axes: tuple[int, ...]) -> Any:
@@ -394,11 +397,7 @@ def sum_along(x: Any, axes: tuple[int, ...]) -> Any:
 
 def first_place(axes: tuple[int, ...]) -> int:
     """The place of this process's first score in the row."""
-    return _processes().processes_of(axes.spread).first if isinstance(axes, SpreadAxes) else 0
-
-
-def _processes() -> Any:
-    return importlib.import_module("softargmax.core.torch_processes")
+    return exchanges().processes_of(axes.spread).first if isinstance(axes, SpreadAxes) else 0
 
 
 def slope(beta: Scale) -> Any:

@@ -1,12 +1,13 @@
 """Rows that are spread over the processes of a group.
 
-Each process has whole blocks of every row (`native.BLOCK` scores), in the order of the processes. A kernel computes the
-results of its own blocks, and gathers those of all processes. Then every process merges them from left to right, as one
-process would. So the results have the same bits for any number of processes.
+Each process has whole blocks of every row (`Operation.block` scores), in the order of the processes. A kernel computes
+the results of its own blocks, and gathers those of all processes. Then every process merges them from left to right, as
+one process would. So the results have the same bits for any number of processes.
 """
 
 from __future__ import annotations
 
+import importlib
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
@@ -43,6 +44,11 @@ def whole_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     if not isinstance(axes, SpreadAxes):
         return tuple(shape)
     return tuple(sum(sizes_of(axes.spread)) if k in axes else n for k, n in enumerate(shape))
+
+
+def exchanges() -> Any:
+    """The functions by which the processes of a torch group exchange arrays."""
+    return importlib.import_module("softargmax.core.torch_processes")
 
 
 def refuse_spread(axes: Sequence[int] | str | None) -> None:

@@ -101,6 +101,18 @@ def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
         )
         for name in hints
     ]
+    return _showing(shown, hints)
+
+
+def takes_options_of(other: Callable[..., Any], without: Sequence[str] = ()) -> Callable[[F], F]:
+    """Decorate a public function whose **options are those of another one. The signature shows them."""
+    parameters = inspect.signature(other).parameters.values()
+    shown = [x for x in parameters if x.kind is x.KEYWORD_ONLY and x.name not in without]
+    return _showing(shown, {x.name: other.__annotations__[x.name] for x in shown})
+
+
+def _showing(shown: Sequence[inspect.Parameter], hints: Mapping[str, Any]) -> Callable[[F], F]:
+    """The decorator of a function whose **options are the parameters `shown`, with the types `hints`."""
 
     def decorate(function: F) -> F:
         signature = inspect.signature(function)
@@ -111,7 +123,7 @@ def takes(keywords: Any, defaults: Mapping[str, Any]) -> Callable[[F], F]:
         called = public(function, allowed)
         called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         named = {x.name for x in own} | {"return"}
-        called.__annotations__ = {n: x for n, x in get_type_hints(function).items() if n in named} | hints
+        called.__annotations__ = {n: x for n, x in get_type_hints(function).items() if n in named} | {**hints}
         return called
 
     return decorate

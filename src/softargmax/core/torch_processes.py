@@ -7,6 +7,7 @@ add them in an order that depends on the number of processes and on the size of 
 from __future__ import annotations
 
 import functools
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -50,7 +51,7 @@ class Processes:
         If numbers are added in any order, the part is 0: `to_next` adds those of the other processes.
         """
         x = _memory(part)
-        if not self.in_order:
+        if not self.in_order or not len(part):
             x.zero_()
             return
         with self._answering():
@@ -58,6 +59,8 @@ class Processes:
 
     def to_next(self, part: memoryview) -> None:
         """Send a part of a sum to the process after this one, or from the last one back. Do not wait for it."""
+        if not len(part):
+            return
         x = _memory(part)
         with self._answering():
             if not self.in_order:
@@ -78,6 +81,8 @@ class Processes:
                     self._send(x, self.rank - 1)
             for request in self._sent:
                 request.wait()
+        self._parts.clear()  # a kernel may pass several results on, and no request can be waited for twice
+        self._sent.clear()
 
     def _send(self, x: Tensor, to: int) -> None:
         self._sent.append(dist.isend(x, group=self.group, group_dst=to))
@@ -107,6 +112,20 @@ def spread_text(group: ProcessGroup, sizes: Sequence[int], *, in_order: bool = T
     """The text that says how rows are spread (`processes_of`): the group, the order of sums, and scores per row."""
     order = next(text for text, value in _IN_ORDER.items() if value is in_order)
     return f"{group.group_name}:{order}:{','.join(map(str, sizes))}"
+def is_anywhere(flag: bool, spread: str) -> bool:
+    """True if a flag is set in any of the processes that have the rows."""
+    processes = processes_of(spread)
+    return any(processes.gather(bytes([flag]), [1] * len(processes.sizes)))
+
+
+def whole(x: Tensor, axis: int, spread: str) -> Tensor:
+    """The parts of all processes along an axis. Every process has the gradient of the whole, and takes its part."""
+    return cast("Tensor", _Whole.apply(x, axis, spread))  # type: ignore[no-untyped-call]
+
+
+def part(x: Tensor, axis: int, spread: str) -> Tensor:
+    """The part of an array along an axis that belongs to this process. The gradients of all parts are gathered."""
+    return cast("Tensor", _Part.apply(x, axis, spread))  # type: ignore[no-untyped-call]
 
 
 def gathered(group: ProcessGroup, mine: bytes, lengths: Sequence[int]) -> list[bytes]:
@@ -125,6 +144,10 @@ def of_all(group: ProcessGroup, x: Tensor) -> list[Tensor]:
     with answering(group):
         dist.all_gather(parts, x.contiguous(), group=group)
     return parts
+
+
+def _bytes(x: Tensor) -> bytes:
+    return x.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _tensor(data: bytes) -> Tensor:
@@ -171,6 +194,32 @@ def largest(x: Tensor, axes: SpreadAxes) -> Tensor:
 def _parts(x: Tensor, axes: SpreadAxes) -> list[Tensor]:
     """x of every process that has the rows."""
     return of_all(processes_of(axes.spread).group, x)
+
+
+class _Whole(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: int, spread: str) -> Tensor:
+        ctx.arguments = axis, spread
+        sizes, front = sizes_of(spread), x.movedim(axis, 0).contiguous()
+        each = math.prod(front.shape[1:]) * x.itemsize
+        found = processes_of(spread).gather(_bytes(front), [n * each for n in sizes])
+        return _tensor(found).view(x.dtype).reshape(sum(sizes), *front.shape[1:]).movedim(0, axis)
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return part(g[0], *ctx.arguments), None, None
+
+
+class _Part(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: int, spread: str) -> Tensor:
+        ctx.arguments = axis, spread
+        processes = processes_of(spread)
+        return x.narrow(axis, sum(processes.sizes[: processes.rank]), processes.sizes[processes.rank]).clone()
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        return whole(g[0], *ctx.arguments), None, None
 
 
 class _Total(torch.autograd.Function):

@@ -147,9 +147,7 @@ def row_values(z: Any, options: LossOptions, axes: tuple[int, ...]) -> RowValues
     return RowValues(p, log_p, lse, inside, possible, mass, skipped, wrong, axes)
 
 
-def normalized(
-    z: Any, scale: Scale, where: Any, axes: tuple[int, ...], softcap: float
-) -> tuple[Any, Any, Any]:
+def normalized(z: Any, scale: Scale, where: Any, axes: tuple[int, ...], softcap: float) -> tuple[Any, Any, Any]:
     """Return p, log p and lse of rows of scores, in working precision. The class axis of lse has size 1."""
     xp = namespace(z)
     x = capped(xp.astype(z, working_dtype(z, xp)), scale, softcap)

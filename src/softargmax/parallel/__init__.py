@@ -20,8 +20,8 @@ from softargmax.core.extras import require
 
 require("softargmax.parallel needs", "torch", torch="torch")
 
-from softargmax.parallel.torch_attention import attention  # noqa: E402 the error above comes first
-from softargmax.parallel.torch_draws import categorical  # noqa: E402
+from softargmax.parallel.torch_attention import attention, attention_split_kv  # noqa: E402 the error above comes first
+from softargmax.parallel.torch_draws import categorical, categorical_with_logprob  # noqa: E402
 from softargmax.parallel.torch_functions import (  # noqa: E402
     entropy,
     kl_divergence,
@@ -40,7 +40,9 @@ from softargmax.parallel.torch_losses import (  # noqa: E402
 __all__ = [
     "VocabularyParallel",
     "attention",
+    "attention_split_kv",
     "categorical",
+    "categorical_with_logprob",
     "cross_entropy",
     "cross_entropy_terms",
     "entropy",

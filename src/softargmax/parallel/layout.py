@@ -31,6 +31,12 @@ def whole_blocks(sizes: Layout, block: int = native.BLOCK) -> Layout:
     return tuple(stop - start for start, stop in pairwise([*starts, length]))
 
 
+def dealt(count: int, processes: int) -> Layout:
+    """The layout of whole rows, or of heads, that are dealt out evenly."""
+    edges = [count * process // processes for process in range(processes + 1)]
+    return tuple(stop - start for start, stop in pairwise(edges))
+
+
 def overlaps(have: Layout, want: Layout, process: int) -> list[tuple[int, int, int]]:
     """What a process of the layout `have` sends for the layout `want`: (process, start, stop), with places from its own
     first score.

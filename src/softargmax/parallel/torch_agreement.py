@@ -39,6 +39,8 @@ _SHOWN = {
     "kept": "reduction",
     "mean": "reduction",
     "forms": "gradients",
+    "joint": "order",
+    "draws": "num_samples",
 }
 """Names of slots in errors."""
 
@@ -90,7 +92,7 @@ def facts_of(operation: Any, slots: list[Any], axes: Mapping[str, int], function
     """
     columns, named = None, [("function", function)]
     of = operation.torch.slots
-    shown = [_SHOWN.get(slot, slot) for slot in of.slots]
+    shown = [_SHOWN.get(slot, slot.removesuffix("_number")) for slot in of.slots]  # a float for all rows
     for place, (name, slot) in enumerate(zip(of.names, shown, strict=True)):
         x = slots[place]
         if not isinstance(x, Tensor):

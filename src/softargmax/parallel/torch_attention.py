@@ -1,13 +1,15 @@
-"""Attention whose sequences or heads are spread over the processes of a group.
+"""Attention whose sequences, heads or keys are spread over the processes of a group.
 
 A head of keys, with the heads of queries that share it, needs no other head. So processes exchange parts of sequences
 for whole heads, compute the heads as one process does, and exchange the results back. Derivatives go the same way.
+
+If all processes have the same few queries, or if there are more processes than heads, no keys are exchanged: each
+process computes the states of its own keys, and passes on what it has merged.
 """
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,18 +17,21 @@ from torch import Tensor
 
 from softargmax.attend import attention as whole_attention
 from softargmax.attend import operations
-from softargmax.core.processes import SpreadAxes, spreading
-from softargmax.core.signature import public
-from softargmax.core.torch_processes import along, spread_text
-from softargmax.parallel.torch_agreement import Facts, agreed, facts_of, process_group
-from softargmax.parallel.torch_move import transposed
-from softargmax.parallel.torch_spread import refuse
+from softargmax.core.check import counts
+from softargmax.core.dispatch import requesting
+from softargmax.core.processes import SpreadAxes
+from softargmax.core.signature import takes_options_of
+from softargmax.core.torch_processes import along, part, spread_text, whole
+from softargmax.parallel.layout import bounds, dealt, whole_blocks
+from softargmax.parallel.torch_agreement import Facts, facts_of
+from softargmax.parallel.torch_functions import Group  # noqa: TC001 `takes_options_of` reads the types
+from softargmax.parallel.torch_move import moved, transposed
+from softargmax.parallel.torch_spread import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
     from torch.distributed import ProcessGroup
-    from torch.distributed.device_mesh import DeviceMesh
 
     from softargmax.parallel.layout import Layout
 
@@ -39,16 +44,9 @@ _OF_HEADS = (*_OF_KEYS, *_OF_QUERIES, "sink", "slopes")
 """Arguments of which each process has the part of its heads."""
 
 
-@public
+@takes_options_of(whole_attention)
 def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    /,
-    *,
-    group: ProcessGroup | DeviceMesh | None = None,
-    axis: int = LENGTHS,
-    **options: Any,
+    q: Tensor, k: Tensor, v: Tensor, /, *, group: Group = None, axis: int = LENGTHS, **options: Any
 ) -> Tensor:
     r"""Return this process's part of the attention of sequences or heads that are spread over the processes of a group.
 
@@ -64,10 +62,10 @@ def attention(
     axis : int
         What is spread: -2, the sequences (context parallelism), or -3, the heads. A process that has heads of queries
         has the heads of keys that they use.
-    **options
-        The options of `softargmax.attention`, for the whole sequences. With axis=-2, `mask` and `bias`, and an array
-        `scale` or `alpha`, are those of this process's queries: a mask has all keys along its last axis. All others are
-        equal in all processes. With axis=-3, options with one number per head are those of this process's heads.
+    scale, causal, window, mask, bias, slopes, softcap, sink, alpha, dropout, seed, stream, key_lengths
+        As in `softargmax.attention`, for the whole sequences. With axis=-2, `mask` and `bias`, and an array `scale` or
+        `alpha`, are those of this process's queries: a mask has all keys along its last axis. All others are equal in
+        all processes. With axis=-3, options with one number per head are those of this process's heads.
 
     Returns
     -------
@@ -85,15 +83,18 @@ def attention(
     Notes
     -----
     With axis=-2, processes exchange their parts of the sequences for whole heads. There are B G heads of keys in a
-    batch of B entries, and process r of W computes those from B G r // W. So with more than B G processes, some
-    compute nothing. A process sends its part of q, k, v and of the result, except the heads that it computes: about
-    (W - 1) / W of them. A mask or bias is sent for every head. The whole sequences of a process's heads are in its
-    memory.
+    batch of B entries, and process r of W computes those from B G r // W. A process sends its part of q, k, v and of
+    the result, except the heads that it computes: about (W - 1) / W of them. A mask or bias is sent for every head. The
+    whole sequences of a process's heads are in its memory.
+
+    With 2 B G processes or more, and if `alpha` is 1, each process computes all queries for its part of the keys
+    instead, as `attention_split_kv` does. Its queries are sent to all others. The bits are the same.
 
     With axis=-3, processes compare their arguments and exchange nothing else.
 
     Gradient: as in `softargmax.attention`. Those of q, k and v have the same bits. With axis=-2, those of sink and
-    slopes are sums over all processes, in every process, and agree to rounding. So do those of a bias that heads share.
+    slopes are sums over all processes, in every process. With fewer than 2 B G processes, they agree to rounding, and
+    so do those of a bias that heads share.
 
     References
     ----------
@@ -108,116 +109,217 @@ def attention(
     tensor([[[0.5000, 0.5000]]])
     >>> dist.destroy_process_group()
     """
-    return (_of_heads if axis == HEADS else _of_lengths)(process_group(group), q, k, v, axis, options)
+    if axis == HEADS:
+        found: Tensor = _OfHeads(group, axis).run(whole_attention, q, k, v, **options)
+        return found
+    return _of_lengths(group, axis, q, k, v, options)
 
 
-def _layout(group: ProcessGroup, facts: Callable[[], Facts]) -> Layout:
-    """Compare facts (`agreed`). An error that finding them raises is raised in all processes."""
-    try:
-        found: Facts | Exception = facts()
-    except Exception as error:  # noqa: BLE001 it is raised below
-        found = error
-    return agreed(group, found)
+@takes_options_of(whole_attention, without=("alpha",))
+def attention_split_kv(q: Tensor, k: Tensor, v: Tensor, /, *, group: Group = None, **options: Any) -> Tensor:
+    r"""Return attention to keys and values that are spread over the processes of a group, as in split-KV decoding.
+
+    .. math:: o_i = \sum_{j \text{ visible to } i} p_{ij} v_j
+
+    Parameters
+    ----------
+    q : Tensor, in CPU memory, shape (..., H, L, D)
+        The queries, equal in all processes.
+    k, v : Tensor, in CPU memory
+        This process's part of the keys (..., G, K, D) and values (..., G, K, Dv). The parts of all processes follow
+        each other in the order of their ranks. They may have any lengths, also 0.
+    group : ProcessGroup or DeviceMesh, optional
+        As in `softargmax.parallel.softmax`.
+    scale, causal, window, slopes, softcap, sink, dropout, seed, stream, key_lengths
+        As in `softargmax.attention`, for the keys of all processes, and equal in all of them. So the last query is at
+        the position of the last process's last key.
+    mask, bias
+        As in `softargmax.attention`, for this process's keys.
+
+    Returns
+    -------
+    Tensor, shape (..., H, L, Dv)
+        The output, in all processes, with the bits of `softargmax.attention` with all keys.
+
+    Raises
+    ------
+    NotImplementedError
+        If q is on a device, or for the gradient of a bias that all keys share.
+    RuntimeError, TypeError, ValueError
+        As in `softargmax.attention` and `softargmax.parallel.softmax`.
+
+    Notes
+    -----
+    Each process computes the states (m, l, o) of its blocks of 512 keys. The first process merges its states from left
+    to right, and sends the result to the next one. The last one sends the final state to all: Dv numbers and 16 bytes
+    for each query. Keys of a block that a cut divides are moved to the process that has its first key. So no keys are
+    moved if all parts but the last have a multiple of 512.
+
+    Besides, a process needs memory for the states of all queries, and for those of its blocks: 16 MiB, or those of 96
+    queries of one head if they take more. There is no `alpha`: orders other than 1 have no state.
+
+    If a query sees a NaN or an infinity, if a masked value is one, or if sums overflow, each process gathers the keys
+    and values of all, and computes the result alone.
+
+    Gradient: as in `softargmax.attention`, with the same bits: for q and options in all processes, and for k, v and
+    bias for this process's part. Every process passes the same incoming gradient. Second derivatives gather the
+    keys and values of all processes.
+
+    See Also
+    --------
+    attention : for queries that are spread like the keys.
+
+    References
+    ----------
+    Dao et al. (2023), Flash-Decoding for long-context inference. https://crfm.stanford.edu/2023/10/12/flashdecoding.html
+
+    Examples
+    --------
+    >>> import torch, torch.distributed as dist, softargmax
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> q, k = torch.zeros(1, 1, 2), torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
+    >>> softargmax.parallel.attention_split_kv(q, k, k)
+    tensor([[[0.5000, 0.5000]]])
+    >>> dist.destroy_process_group()
+    """
+    found: Tensor = _SplitKeys(group, "attention").run(whole_attention, q, k, v, **options)
+    return found
 
 
-def _checked(q: Any, k: Any, v: Any, axis: Any, given: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    if axis not in (LENGTHS, HEADS):
-        raise ValueError(f"axis: expected -2 (sequences) or -3 (heads), got {axis!r}")
-    refuse("attention", (q, k, v, *given.values()))
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name}: expected a torch tensor in CPU memory, got {type(x).__name__}")
-        if x.ndim < -HEADS:
-            raise ValueError(f"{name}: expected at least 3 axes (heads, length, width), got {x.ndim}")
-    return _record(q, k, v, options)
+class _SplitKeys(Call):
+    """Attention to keys that are spread over processes."""
+
+    def serve(self, operation: Any, i: Any, first: bool, out: Any) -> Any:
+        """Compute attention, unless the gradient of a number that all keys share is needed."""
+        bias = i.options.bias
+        if getattr(bias, "requires_grad", False) and bias.shape[-1:] != i.k.shape[-2:-1]:
+            raise NotImplementedError(
+                "bias: keys that are spread over processes have no gradient for an array that all of them share; "
+                "expand it to this process's keys, and add up its gradients"
+            )
+        return super().serve(operation, i, first, out)
 
 
-def _refuse_shared(queries: int, given: Mapping[str, Any]) -> None:
+class _Call(Call):
+    """A call of attention, along an axis of which each process has parts."""
+
+    def __init__(self, group: Group, axis: Any) -> None:
+        super().__init__(group, "attention")
+        self.axis = axis
+
+    def facts(
+        self, operation: Any, i: Any, parts: Collection[str], *, without: Collection[str] = ()
+    ) -> tuple[Facts, Any]:
+        """The facts of a record of which each process has `parts`, and the record with parts of one shape."""
+        names = operation.torch.slots.names
+        slots = [None if n in without else x for n, x in zip(names, self.slots(operation, i), strict=True)]
+        facts = facts_of(operation, slots, dict.fromkeys(parts, self.axis), f"attention, axis={self.axis}")
+        return facts, operation.torch.unflatten(*slots)
+
+
+class _OfHeads(_Call):
+    """Attention to this process's heads of keys."""
+
+    def serve(self, operation: Any, i: Any, *_: Any) -> Any:
+        if i.options.dropout:
+            raise NotImplementedError("dropout: its noise depends on the numbers of all heads; use axis=-2")
+        of_keys, _ = self.facts(operation, i, _OF_KEYS, without=(*_OF_QUERIES, "sink", "slopes"))
+        of_queries, _ = self.facts(operation, i, _OF_HEADS, without=_OF_KEYS)
+        self.sizes(Facts(of_queries.columns, of_queries.named + of_keys.named))
+        with requesting(None):
+            return operation.first(i)
+
+
+class _OfKeys(_Call):
+    """The checked q, k and v, and the number of keys of each process."""
+
+    def serve(self, operation: Any, i: Any, *_: Any) -> Any:
+        if self.axis != LENGTHS:
+            raise ValueError(f"axis: expected -2 (sequences) or -3 (heads), got {self.axis!r}")
+        return i, self.sizes(self.facts(operation, i, _OF_KEYS, without=("q",))[0])
+
+
+class _OfQueries(_Call):
+    """Attention of this process's queries to the keys of all processes, of which this process has k and v."""
+
+    def __init__(self, group: Group, axis: Any, k: Tensor, v: Tensor, keys: Layout) -> None:
+        super().__init__(group, axis)
+        self.k, self.v, self.keys = k, v, keys
+
+    def serve(self, operation: Any, i: Any, *_: Any) -> Any:
+        _refuse_shared(i)
+        facts, found = self.facts(operation, i, _OF_QUERIES, without=_OF_KEYS)
+        queries = self.sizes(facts)
+        if i.options.lengths is not None:
+            counts(i.options.lengths, sum(self.keys), "key_lengths")
+        found = found._replace(k=self.k, v=self.v)
+        with requesting(None):
+            if self.group.size() >= 2 * math.prod(i.k.shape[:-2]) and i.options.is_softmax:
+                return _by_keys(self.group, found, queries, self.keys)
+            return _exchanged(self.group, found, queries, self.keys)
+
+
+def _of_lengths(group: Group, axis: Any, q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Tensor:
+    i, keys = _OfKeys(group, axis).run(whole_attention, q, k, v)
+    all_keys = (x.new_zeros(()).expand(*x.shape[:-2], sum(keys), x.shape[-1]) for x in (i.k, i.v))
+    found: Tensor = _OfQueries(group, axis, i.k, i.v, keys).run(whole_attention, i.q, *all_keys, **options)
+    return found
+
+
+def _refuse_shared(i: Any) -> None:
     """Raise for a trained array that all queries share: the gradient would be that of this process's queries only."""
-    for name, axis in (("scale", -1), ("alpha", -1), ("bias", LENGTHS)):
-        x = given.get(name)
-        if queries == 1 or not isinstance(x, Tensor) or not x.requires_grad:
+    for name in ("scale", "alpha", "bias"):
+        x = getattr(i.options, name)
+        if i.q.shape[LENGTHS] == 1 or not isinstance(x, Tensor) or not x.requires_grad:
             continue
-        if x.ndim < -axis or x.shape[axis] == 1:
+        if x.ndim < -LENGTHS or x.shape[LENGTHS] == 1:
             raise NotImplementedError(
                 f"{name}: queries that are spread over processes have no gradient for an array that all of them share; "
                 "expand it to this process's queries, and add up its gradients"
             )
 
 
-def _record(q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Any:
-    """The checked arguments of a call, which is not computed."""
-    found: list[Any] = []
-    with spreading(lambda *call: found.append(call[1])):
-        whole_attention(q, k, v, **{"causal": False, **options})  # without options, it could be computed at once
-    return found[0]
+def _by_keys(group: ProcessGroup, i: Any, queries: Layout, keys: Layout) -> Tensor:
+    """Compute all queries for this process's keys. Return the results of this process's queries.
 
+    So no process is idle if there are more processes than heads of keys. The bits are those of `_exchanged`. With fewer
+    processes that takes less time, because causal queries see the keys of the first process most often.
+    """
+    blocks, of_queries = whole_blocks(keys, operations.attention.block), spread_text(group, queries)
 
-def _facts(i: Any, axis: int, parts: Collection[str], *, without: Collection[str] = ()) -> tuple[Facts, Any]:
-    """The facts of a record of which each process has `parts` along an axis, and the record with parts of one shape."""
-    operation = operations.attention
-    slots = [
-        None if name in without else x
-        for name, x in zip(operation.torch.slots.names, operation.torch.flatten(i), strict=True)
-    ]
-    facts = facts_of(operation, slots, dict.fromkeys(parts, axis), f"attention, axis={axis}")
-    return facts, operation.torch.unflatten(*slots)
+    def moved_option(name: str, x: Any) -> Any:
+        if name in ("mask", "bias") and x is not None:
+            rows = torch.broadcast_to(x, (*x.shape[:-1], sum(keys)))
+            return transposed(rows, -2, -1, group, queries, blocks)
+        return whole(x, LENGTHS, of_queries) if name in _OF_QUERIES and isinstance(x, Tensor) else x
 
-
-def _of_heads(group: ProcessGroup, q: Any, k: Any, v: Any, axis: int, given: Mapping[str, Any]) -> Tensor:
-    i: Any = None
-
-    def facts() -> Facts:
-        nonlocal i
-        i = _checked(q, k, v, axis, given, given)
-        if i.options.dropout:
-            raise NotImplementedError("dropout: its noise depends on the numbers of all heads; use axis=-2")
-        of_keys, _ = _facts(i, axis, _OF_KEYS, without=(*_OF_QUERIES, "sink", "slopes"))
-        of_queries, _ = _facts(i, axis, _OF_HEADS, without=_OF_KEYS)
-        return Facts(of_queries.columns, of_queries.named + of_keys.named)
-
-    _layout(group, facts)
-    found: Tensor = operations.attention.first(i)
-    return found
-
-
-def _of_lengths(group: ProcessGroup, q: Any, k: Any, v: Any, axis: int, given: Mapping[str, Any]) -> Tensor:
-    i: Any = None
-
-    def facts_of_keys() -> Facts:
-        nonlocal i
-        i = _checked(q, k, v, axis, given, {})
-        return _facts(i, axis, _OF_KEYS, without=("q",))[0]
-
-    def facts_of_queries() -> Facts:
-        nonlocal i
-        _refuse_shared(i.q.shape[LENGTHS], given)
-        k, v = (x.new_zeros(()).expand(*x.shape[:-2], sum(keys), x.shape[-1]) for x in (i.k, i.v))  # all keys
-        facts, found = _facts(_record(i.q, k, v, given), axis, _OF_QUERIES, without=_OF_KEYS)
-        i = found._replace(k=i.k, v=i.v)
-        return facts
-
-    keys = _layout(group, facts_of_keys)
-    queries = _layout(group, facts_of_queries)
-    return _exchanged(group, i, queries, keys)
+    options = {name: moved_option(name, x) for name, x in i.options._asdict().items()}
+    found = operations.attention.first(
+        i._replace(
+            q=whole(i.q, LENGTHS, of_queries),
+            k=moved(i.k, LENGTHS, group, keys, blocks),
+            v=moved(i.v, LENGTHS, group, keys, blocks),
+            options=i.options._replace(**options)._replace(spread=spread_text(group, blocks)),
+        )
+    )
+    return part(found, LENGTHS, of_queries)
 
 
 def _exchanged(group: ProcessGroup, i: Any, queries: Layout, keys: Layout) -> Tensor:
     """Compute some of the heads for all queries. Return all heads for this process's queries."""
     *batch, groups, _, _ = i.k.shape
     heads, units = i.q.shape[-3], math.prod(batch) * groups
-    edges = [units * process // group.size() for process in range(group.size() + 1)]
-    layout = tuple(stop - start for start, stop in pairwise(edges))
-    first, last = edges[group.rank()], edges[group.rank() + 1]
+    layout = dealt(units, group.size())
+    first, last = bounds(layout)[group.rank()]
     each = heads // max(groups, 1)
     axes = SpreadAxes((), spread_text(group, queries))
 
     def of_units(x: Tensor, count: int) -> Tensor:
         """x with one entry of the batch for each head of keys."""
-        whole = torch.broadcast_to(x, (*batch, groups * count, *x.shape[-2:]))
-        return whole.reshape(units, count, *x.shape[-2:])
+        heads_of_all = torch.broadcast_to(x, (*batch, groups * count, *x.shape[-2:]))
+        return heads_of_all.reshape(units, count, *x.shape[-2:])
 
-    def moved(name: str, x: Any) -> Any:
+    def of_mine(name: str, x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x
         if name in _OF_KEYS:
@@ -228,7 +330,7 @@ def _exchanged(group: ProcessGroup, i: Any, queries: Layout, keys: Layout) -> Te
             return of_units(torch.broadcast_to(x, (*batch, groups, 1, 1)), 1)[first:last]
         return of_units(along(x, axes), each)[first:last]
 
-    options = i.options._replace(**{name: moved(name, x) for name, x in i.options._asdict().items()})
-    of_mine = {name: moved(name, getattr(i, name)) for name in ("q", "k", "v")}
-    found = operations.attention.first(i._replace(**of_mine, options=options))
+    options = i.options._replace(**{name: of_mine(name, x) for name, x in i.options._asdict().items()})
+    vectors = {name: of_mine(name, getattr(i, name)) for name in ("q", "k", "v")}
+    found = operations.attention.first(i._replace(**vectors, options=options))
     return transposed(found, 0, 2, group, layout, queries).reshape(*i.q.shape[:-1], i.v.shape[-1])

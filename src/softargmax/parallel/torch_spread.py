@@ -45,6 +45,12 @@ def refuse(function: str, arguments: Iterable[Any]) -> None:
         )
 
 
+def require_tensor(name: str, x: Any) -> None:
+    """Raise if an array is not a torch tensor."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name}: expected a torch tensor in CPU memory, got {type(x).__name__}")
+
+
 def _is_computed(name: str, spec: Any, i: Any) -> bool:
     """True if the kernel computes a result. The gradients of a layer are those whose letters are in `forms`."""
     return not spec.when or name.removeprefix("d") in i.forms
@@ -84,17 +90,23 @@ class Call:
         self._compared = self._has_compared = True
         return agreed(self.group, facts._replace(named=[*facts.named, *self._also]))
 
-    def serve(self, operation: Any, i: Any, first: bool, out: Any) -> Any:
-        """Compute an operation whose arguments are this process's part of the rows."""
-        if not isinstance(operation.array(i), torch.Tensor):
-            name = operation.leaves[0].name
-            raise TypeError(f"{name}: expected a torch tensor in CPU memory, got {type(operation.array(i)).__name__}")
+    def slots(self, operation: Any, i: Any) -> list[Any]:
+        """The slots of a record, whose first array must be a tensor."""
+        require_tensor(operation.leaves[0].name, operation.array(i))
+        return list(operation.torch.flatten(i))
+
+    def compared(self, operation: Any, i: Any, out: Any) -> tuple[list[Any], dict[str, int], Layout]:
+        """Compare the arguments of all processes. Return the slots, the spread axes, and the scores of each process."""
         if out is not None:
             raise TypeError("out: not supported for rows that are spread over processes")
-        slots, of = list(operation.torch.flatten(i)), operation.torch.slots
+        slots = self.slots(operation, i)
         axes = spread_axes(operation, slots)
-        have = self.sizes(facts_of(operation, slots, axes, self.function))
-        want = whole_blocks(have)
+        return slots, axes, self.sizes(facts_of(operation, slots, axes, self.function))
+
+    def serve(self, operation: Any, i: Any, first: bool, out: Any) -> Any:
+        """Compute an operation whose arguments are this process's part of the rows."""
+        slots, axes, have = self.compared(operation, i, out)
+        want, of = whole_blocks(have, operation.block), operation.torch.slots
         for place, (name, x) in enumerate(zip(of.names, slots, strict=True)):
             if name in axes and x is not None:
                 slots[place] = moved(x, axes[name], self.group, have, want)

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 
-from softargmax.core.arrays import like
+from softargmax.core.arrays import like, row_shape
 from softargmax.core.check import dtype_of_rows
 from softargmax.core.loss_reduction import equal_row_weights, reduced, row_weights
 from softargmax.core.torch_spreadable import whole
 from softargmax.loss.results import CrossEntropyTerms
-from softargmax.parallel.torch_attention import attention
+from softargmax.parallel.torch_attention import attention, attention_split_kv
+from softargmax.parallel.torch_draws import FILTERS, categorical, categorical_with_logprob
 from softargmax.parallel.torch_losses import cross_entropy_terms, selected_log_softmax
 from softargmax.parallel.torch_spread import spread
 
@@ -35,22 +36,29 @@ PER_ROW = ("logsumexp", "entropy", "kl_divergence", "cross_entropy", "cross_entr
 """Functions of z whose results have one number per row, or several, or are one number."""
 OF_LAYERS = ("linear_cross_entropy", "linear_selected_log_softmax")
 """Functions of a layer (h, w, bias). Classes are spread if w is sharded along its first axis."""
+OF_DRAWS = ("categorical", "categorical_with_logprob")
+"""Functions of z whose results have several numbers per row, or one."""
 OF_SEQUENCES = ("attention",)
-"""Functions of q, k and v. Sequences are spread if q is sharded along its last axis but one."""
-ARRAYS = ("target", "index", "weight", "where")
+"""Functions of q, k and v. Sequences are spread if q is sharded along its last axis but one, and keys if only k is."""
+ARRAYS = ("target", "index", "weight", "where", "stream")
 """Arguments that may be lists or NumPy arrays, and are then replicated."""
 
+_ROWWISE = ("temperature", *FILTERS)
+"""Options with one number per row. Their shape may lack the axis of a row."""
+
 SPREAD: dict[str, Callable[..., Any]] = {
+    "categorical": categorical,
+    "categorical_with_logprob": categorical_with_logprob,
     "cross_entropy_terms": cross_entropy_terms,
     "selected_log_softmax": selected_log_softmax,
 }
-"""Functions for parts of rows that compute more than one operation."""
+"""Functions for parts of rows that are more than a call of `spread`."""
 
 
 def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
     """Call a public function some of whose arguments are DTensors."""
     name = function.__name__
-    names = (*LIKE_Z, *PER_ROW, *OF_LAYERS, *OF_SEQUENCES)
+    names = (*LIKE_Z, *PER_ROW, *OF_DRAWS, *OF_LAYERS, *OF_SEQUENCES)
     if name not in names:
         supported = ", ".join(names)
         raise NotImplementedError(f"DTensors are supported by {supported}; for {name}, pass x.full_tensor()")
@@ -65,6 +73,8 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
     if scores.has_other_rows and given.get("reduction") in ("mean", "sum"):
         rows = call(function, arguments, {**options, "reduction": "none", "dtype": torch.float64})
         return _reduced(rows, given)
+    if name in OF_DRAWS and given["stream"] is None and scores.has_other_rows:
+        given["stream"] = torch.arange(math.prod(scores.rows)).reshape(scores.rows)
     local = {key: scores.part(key, x) if isinstance(x, torch.Tensor) else x for key, x in given.items()}
     by_position = [local.pop(key) for key, x in bound.signature.parameters.items() if x.kind is not x.KEYWORD_ONLY]
     if scores.dimension is None:
@@ -72,9 +82,8 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
     else:
         of_parts = SPREAD.get(name) or functools.partial(spread, function)
         found = of_parts(*by_position, group=scores.mesh.get_group(scores.dimension), **local)
-    if isinstance(found, CrossEntropyTerms):
-        return CrossEntropyTerms(*(scores.result(x, like_z=False) for x in found))
-    return scores.result(found, like_z=name in LIKE_Z)
+    to_tensor = functools.partial(scores.result, like_z=name in LIKE_Z, drawn=name in OF_DRAWS)
+    return type(found)(*map(to_tensor, found)) if isinstance(found, tuple) else to_tensor(found)
 
 
 def _as_tensors(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,7 +119,9 @@ def _reduced(rows: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _of_sequences(function: Callable[..., Any], q: Any, k: Any, v: Any, **options: Any) -> DTensor:
-    """Call attention. The placements of q decide: processes have parts of the batch, of the heads or of sequences."""
+    """Call attention. The placements of q decide: processes have parts of the batch, of the heads or of sequences. They
+    have parts of the keys where k is sharded along its keys and q is replicated.
+    """
     for name, x in options.items():
         if isinstance(x, torch.Tensor) or (name == "dropout" and x):
             raise NotImplementedError(
@@ -132,9 +143,21 @@ def _of_sequences(function: Callable[..., Any], q: Any, k: Any, v: Any, **option
     heads = [x.shape[-3] for x in (q, k, v)]
     if any(n % parts for n in heads):
         raise ValueError(f"k: expected numbers of heads that {parts} divides, got {', '.join(map(str, heads))}")
-    mine = [x.redistribute(mesh, places).to_local(grad_placements=places) for x in (q, k, v)]
+    keys_along = [
+        dimension
+        for dimension, (of_q, of_k) in enumerate(zip(places, _whole(k), strict=True))
+        if isinstance(of_q, Replicate) and isinstance(of_k, Shard) and of_k.dim % k.ndim == vectors - 1
+    ]
+    of_keys = list(places)
+    if keys_along and not spread_along and options["alpha"] == 1.0:  # other orders need whole keys
+        of_keys[keys_along[0]] = Shard(vectors - 1)
+    placed = ((q, places), (k, of_keys), (v, of_keys))
+    mine = [x.redistribute(mesh, of_x).to_local(grad_placements=of_x) for x, of_x in placed]
     if spread_along:
         found = attention(*mine, group=mesh.get_group(spread_along[0]), **options)
+    elif of_keys != places:
+        del options["alpha"]
+        found = attention_split_kv(*mine, group=mesh.get_group(keys_along[0]), **options)
     else:
         found = function(*mine, **options)
     shape = torch.Size((*q.shape[:-3], max(heads), q.shape[-2], v.shape[-1]))
@@ -199,18 +222,25 @@ class Scores(NamedTuple):
         return found[0] if found else None
 
     @property
+    def rows(self) -> tuple[int, ...]:
+        """The shape without the axis of a row."""
+        return row_shape(self.shape, (self.axis,))
+
+    @property
     def has_other_rows(self) -> bool:
         """True if processes have different rows, too."""
         return any(isinstance(one, Shard) for k, one in enumerate(self.placements) if k != self.dimension)
 
     def part(self, name: str, x: torch.Tensor) -> torch.Tensor:
         """Return this process's part of an argument."""
+        if name in _ROWWISE and 0 < x.ndim < len(self.shape):  # its axes are those of the rows
+            x = x.reshape((1,) * (len(self.shape) - 1 - x.ndim) + tuple(x.shape)).unsqueeze(self.axis)
         if not isinstance(x, DTensor):
             x = DTensor.from_local(x, self.mesh, [Replicate()] * self.mesh.ndim, run_check=False)
         places: list[Placement]
         if name in ("weight", "w", "bias"):
             places = [Shard(0) if k == self.dimension else Replicate() for k in range(self.mesh.ndim)]
-        elif name in ("h", "index") or (name == "target" and x.ndim < len(self.shape)):
+        elif name in ("h", "index", "stream") or (name == "target" and x.ndim < len(self.shape)):
             places = self.of_rows(kept=name == "index" and x.ndim == len(self.shape))
         else:
             places = [self._beside(one, x) for one in self.placements]
@@ -240,12 +270,15 @@ class Scores(NamedTuple):
                 places.append(Replicate())
         return places
 
-    def result(self, found: torch.Tensor, *, like_z: bool) -> DTensor:
-        """A result as a DTensor."""
+    def result(self, found: torch.Tensor, *, like_z: bool, drawn: bool = False) -> DTensor:
+        """A result as a DTensor. Several draws per row stand along the last axis."""
         if like_z:
             return of_parts(found, self.mesh, self.placements, self.shape, self.stride)
-        kept = found.ndim == len(self.shape)
-        rows = [found.shape[k] if k == self.axis else n for k, n in enumerate(self.shape) if kept or k != self.axis]
+        kept = found.ndim == len(self.shape) and not drawn
+        if kept:
+            rows = [found.shape[k] if k == self.axis else n for k, n in enumerate(self.shape)]
+        else:
+            rows = [*self.rows, *found.shape[len(self.rows) :]]
         if found.ndim == 0 and rows:  # a sum or mean over all rows
             rows = []
             places: list[Placement] = [Replicate()] * self.mesh.ndim

@@ -112,6 +112,7 @@ def _with_own_streams(i: Any, dims: Any, _size: int) -> tuple[Any, None]:
 
 
 _INDEX = Result("z", "int64", _per_draw)
+_PARTS = {"z": -1, "where": -1}
 
 categorical: Operation[Categorical, Draws] = Operation(
     "categorical",
@@ -121,7 +122,7 @@ categorical: Operation[Categorical, Draws] = Operation(
     kernels={"cpu": _native.categorical, "cuda": "softargmax.sample.triton_kernels:categorical"},
     batch=_with_own_streams,
     differentiable=False,
-    spreads={"z": -1, "where": -1},
+    spreads=_PARTS,
     refuse=_refuse_draws,
 )
 
@@ -136,6 +137,7 @@ categorical_with_logprob: Operation[Categorical, DrawsWithLogprob] = Operation(
     },
     batch=_with_own_streams,
     differentiable=False,
+    spreads=_PARTS,
     refuse=_refuse_draws,
 )
 

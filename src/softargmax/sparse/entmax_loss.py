@@ -206,7 +206,7 @@ def entmax_loss(  # noqa: PLR0913 the options are keyword-only
     else:
         rows = loss_operations.entmax_loss.first(i)
     rows = namespace(rows).squeeze(rows, axis=axis)
-    count = equal_row_weights(rows) if soft else row_weights(target, ignore_index, weight, axis)
+    count = equal_row_weights(rows) if soft else row_weights(target, ignore_index, weight, (axis,))
     rows = rows if weight is None else _weighted(rows, count)
     return reduced(rows, count, dtype, kept=kept_of(reduction, rows.ndim), mean=reduction == "mean")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-TOKENS, STEPS, WORLD = 60_000, 20, 2
+TOKENS, STEPS, WORLD = 1_000_000, 20, 2
 
 
 def run(out: Console | None, folder: Path) -> dict[str, Any]:  # noqa: ARG001  a stop's arguments are fixed

@@ -50,17 +50,17 @@ def trained(text: Ints, classes: int, steps: int, group: ProcessGroup | None = N
         gradients = torch.autograd.grad(loss, (vectors, w))
         with torch.no_grad():
             for x, gradient in zip((vectors, w), gradients, strict=True):
-                x -= RATE * gradient
-        losses.append(float(loss).hex())
+                x.sub_(RATE * gradient)
+        losses.append(loss.item().hex())
     seconds = time.perf_counter() - start
     digests = [hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest() for row in w.detach().numpy()]
     return Trained(losses, digests, seconds)
 
 
-def _serve(rank: int, world: int, store: str, results: Any, arguments: tuple[Any, ...]) -> None:
+def _serve(rank: int, world: int, store: str, results: Any, arguments: tuple[Ints, int, int]) -> None:
     torch.set_num_threads(1)
     wait = dt.timedelta(minutes=1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world, timeout=wait)
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=wait)
     results.put((rank, trained(*arguments, group=dist.group.WORLD)))
     dist.destroy_process_group()
 
@@ -70,7 +70,7 @@ def trained_by(world: int, text: Ints, classes: int, steps: int) -> Trained:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        each = (world, str(Path(folder) / "store"), results, (text, classes, steps))
+        each = (world, (Path(folder) / "store").as_uri(), results, (text, classes, steps))
         processes = [context.Process(target=_serve, args=(rank, *each), daemon=True) for rank in range(world)]
         for process in processes:
             process.start()

@@ -37,7 +37,7 @@ class Processes {
         }
         const auto bytes = static_cast<Py_ssize_t>(count * kTypeBytes[static_cast<int>(type)]);
         const auto memory = nb::steal(PyMemoryView_FromMemory(static_cast<char*>(part), bytes, PyBUF_WRITE));
-        const auto numbers = memory.attr("cast")(type == Type::f64 ? "d" : "f");
+        const auto numbers = memory.attr("cast")(type == Type::boolean ? "B" : type == Type::f64 ? "d" : "f");
         python.attr(how == Shards::Pass::to_next ? "to_next" : "from_previous")(numbers);
     }
 
