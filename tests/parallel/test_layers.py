@@ -266,9 +266,9 @@ def sampled(group: Any, name: str, options: dict[str, Any]) -> None:
     assert isinstance(spread.weight, DTensor)
     hidden = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
     target = torch.tensor([[1, -100, 7, 7], [39, 0, -100, 3], [20, 21, 22, 1]])
-    for _ in range(3):  # each step has its own draws
+    for y in (target, target, torch.full((3, 4), -100)):  # each step has its own draws
         h, h_ = (hidden.clone().requires_grad_() for _ in range(2))
-        expected, found = one(h, target), spread(h_, target)
+        expected, found = one(h, y), spread(h_, y)
         same(found, expected)
         for layer, losses in ((one, expected), (spread, found)):
             layer.zero_grad()
