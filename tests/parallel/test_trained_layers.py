@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.parallel.cases import same
 from tests.parallel.test_bits import WORLDS
-from tests.parallel.test_layers import CLASSES, D, inputs, layers, same_gradients, whole
+from tests.parallel.test_layers import CLASSES, D, same_gradients, whole
 from tests.parallel.workers import Workers
 from torch import nn
 
@@ -96,16 +96,17 @@ def with_fsdp(group: Any, tied: bool) -> None:
     assert spread.head.weight.device_mesh.ndim == 2
     optimizers = [torch.optim.AdamW(model.parameters(), 0.01) for model in (one, spread)]
     first = 3 * mesh.get_local_rank("dp")
+    part = texts()[first : first + 3]
+    same(spread(part), one(part))
     for _ in range(2):
-        for model, optimizer, text in zip(
-            (one, spread), optimizers, (texts(), texts()[first : first + 3]), strict=True
-        ):
+        for model, optimizer, text in zip((one, spread), optimizers, (texts(), part), strict=True):
             optimizer.zero_grad()
             model(text).backward()
         for mine, other in zip(spread.parameters(), one.parameters(), strict=True):
             assert mine.grad is not None
             torch.testing.assert_close(whole(mine.grad), other.grad, rtol=1e-12, atol=1e-14)
-        for optimizer in optimizers:
+        for model, optimizer in zip((one, spread), optimizers, strict=True):
+            nn.utils.clip_grad_norm_(model.head.parameters(), 0.1)
             optimizer.step()
     hidden = torch.randn(4, D, dtype=torch.float64, generator=torch.Generator().manual_seed(first))
     found, expected = spread.head.topk(hidden, 5), one.head.topk(hidden, 5)
@@ -153,11 +154,19 @@ def test_a_checkpoint_of_four_processes_in_two(workers: Workers, tmp_path: Any) 
 
 
 def clipped(group: Any) -> None:
-    one, spread = layers(group)
-    for layer in (one, spread):
-        layer(*inputs()).backward()
-    found, expected = (nn.utils.clip_grad_norm_(layer.parameters(), 0.1) for layer in (spread, one))
-    torch.testing.assert_close(whole(found), expected)
+    """The norm of all gradients, by the recipe of docs/parallel.md."""
+    from torch.distributed.tensor import DTensor
+
+    (one, _), (spread, _) = models(group)
+    for model in (one, spread):
+        model(texts()).backward()
+    expected = nn.utils.clip_grad_norm_(one.parameters(), 0.1)
+    parts = [[p for p in spread.parameters() if isinstance(p, DTensor) == spreads] for spreads in (True, False)]
+    norms = [whole(nn.utils.get_total_norm([p.grad for p in part])) for part in parts]
+    total = torch.stack(norms).norm()
+    for part in parts:
+        nn.utils.clip_grads_with_norm_(part, 0.1, total)
+    torch.testing.assert_close(total, expected)
     for mine, other in zip(spread.parameters(), one.parameters(), strict=True):
         torch.testing.assert_close(whole(mine.grad), other.grad)
 
@@ -166,19 +175,24 @@ def test_clipping(workers: Workers) -> None:
     workers.run(4, clipped)
 
 
-def clipped_together(group: Any) -> None:
-    """Torch only: the norm of a DTensor and a tensor together."""
-    from torch.distributed.device_mesh import DeviceMesh
+def clipped_together(_group: Any, meshes: int) -> None:
+    """Torch only: the norm of two parameters together, of which one or both are DTensors."""
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    mesh = DeviceMesh.from_group(group, "cpu")
-    parameters = [nn.Parameter(torch.ones(4)), nn.Parameter(distribute_tensor(torch.ones(4), mesh, [Shard(0)]))]
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    parameters = [nn.Parameter(distribute_tensor(torch.ones(4), mesh, [Shard(0), Shard(0)]))]
+    other = torch.ones(4)
+    parameters.append(nn.Parameter(distribute_tensor(other, mesh["dp"], [Shard(0)]) if meshes == 2 else other))
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
     nn.utils.clip_grad_norm_(parameters, 0.1)
 
 
-def test_clipping_tensors_and_dtensors_together(workers: Workers) -> None:
-    for _, text in workers.errors(2, clipped_together):
-        assert "got mixed torch.Tensor and DTensor" in text
-    pytest.skip("torch 2.13: aten._foreach_norm.Scalar got mixed torch.Tensor and DTensor")
+@pytest.mark.parametrize(
+    ("meshes", "message"), [(1, "got mixed torch.Tensor and DTensor"), (2, "must have the same mesh")]
+)
+def test_clipping_together_what_torch_refuses(workers: Workers, meshes: int, message: str) -> None:
+    for _, text in workers.errors(4, clipped_together, meshes):
+        assert message in text
+    pytest.skip(f"torch 2.13, clip_grad_norm_: {message}")
