@@ -112,7 +112,8 @@ class VocabularyParallel(ParallelStyle):
             ]
             return *(x.redistribute(device_mesh, [Replicate()]) for x in first), *arguments[1:]
 
-        module.register_forward_pre_hook(placed)
+        if isinstance(module, nn.Embedding) or self.input_layouts != Replicate():
+            module.register_forward_pre_hook(placed)
         if isinstance(module, nn.Embedding):
             module.register_forward_hook(lambda _, __, found: found.full_tensor())
         return module

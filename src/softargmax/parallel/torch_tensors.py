@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from softargmax.core.arrays import like, row_shape
 from softargmax.core.check import dtype_of_rows
 from softargmax.core.loss_reduction import equal_row_weights, reduced, row_weights
+from softargmax.core.torch_spreadable import whole
 from softargmax.loss.results import CrossEntropyTerms
 from softargmax.parallel.torch_attention import attention, attention_split_kv
 from softargmax.parallel.torch_draws import FILTERS, categorical, categorical_with_logprob
@@ -103,11 +104,11 @@ def _reduced(rows: Any, given: Mapping[str, Any]) -> Any:
     to, mean = dtype_of_rows(given["dtype"], torch.empty(0, dtype=dtype)), given["reduction"] == "mean"
     weights = ones = None
     if mean and not torch.is_floating_point(given["target"]):
-        target, weight = _whole_tensor(given["target"]), _whole_tensor(given["weight"])
+        target, weight = whole(given["target"]), whole(given["weight"])
         weights, ones = (row_weights(target, given["ignore_index"], one) for one in (weight, None))
 
     def total(x: Any, counts: Any) -> DTensor:
-        losses = _whole_tensor(x)
+        losses = whole(x)
         counts = equal_row_weights(losses) if counts is None else counts
         found = reduced(losses, counts, torch.float64, kept=0, mean=mean).to(to)
         return DTensor.from_local(found, x.device_mesh, [Replicate()] * x.device_mesh.ndim, run_check=False)
@@ -115,10 +116,6 @@ def _reduced(rows: Any, given: Mapping[str, Any]) -> Any:
     if isinstance(rows, CrossEntropyTerms):
         return CrossEntropyTerms(*map(total, rows, (weights, ones, ones, weights)))
     return total(rows, weights)
-
-
-def _whole_tensor(x: Any) -> Any:
-    return x.full_tensor() if isinstance(x, DTensor) else x
 
 
 def _of_sequences(function: Callable[..., Any], q: Any, k: Any, v: Any, **options: Any) -> DTensor:
