@@ -54,7 +54,7 @@ class BestPaths {
 
   public:
     explicit BestPaths(const Sequence& of) : of_(of) {}
-    void compute() {
+    SOFTARGMAX_CALLED void compute() {
         double* const scores = of_.args.scores + of_.item * paths_;
         std::int64_t* const best = of_.args.best + of_.item * paths_ * of_.args.length;
         std::fill_n(best, paths_ * of_.args.length, std::int64_t{-1});

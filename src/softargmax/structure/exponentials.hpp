@@ -111,7 +111,7 @@ template <class T> class Exponentials {
         shift_[line] = usable ? parts_of(top, beta_).k : kNaN;
         low_[line] = usable ? top - Range<T>::depth * 0.69314718055994531 / beta_.hi : kInf;
     }
-    void fill(std::int64_t r, std::int64_t r_end, std::int64_t c, std::int64_t c_end) {
+    SOFTARGMAX_CALLED void fill(std::int64_t r, std::int64_t r_end, std::int64_t c, std::int64_t c_end) {
         const std::int64_t first = rows() ? r : c, lines = rows() ? r_end - r : c_end - c;
         const auto top = numbers<double>(lines + kLanes);
         std::fill_n(top.get(), lines + kLanes, -kInf);

@@ -134,7 +134,7 @@ template <class T> class LogProduct {
   public:
     LogProduct(const Matrix2D& a, const Matrix2D& b, Scale beta, int threads, T* c, double* wide)
         : a_(a), b_(b), beta_(beta), threads_(threads), c_(c), wide_(wide) {}
-    void compute() {
+    SOFTARGMAX_CALLED void compute() {
         if (beta_.hi == 0 || std::isinf(beta_.hi)) {
             std::fill_n(c_, rows() * cols(), std::numeric_limits<T>::quiet_NaN());
             return compute_missing();

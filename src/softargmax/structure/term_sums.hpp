@@ -176,6 +176,7 @@ template <class T> class TermSums {
           beta_(of.beta_),
           threads_(of.threads_) {}
 
+    SOFTARGMAX_CALLED
     void add_columns(const Matrix2D& to_c, const Matrix2D& to_b, const double* x_shift, const double* y_shift) const {
         parallel_each(threads_, (cols_ + kLanes - 1) / kLanes, [&](std::int64_t pack) {
             const std::int64_t j = pack * kLanes, n = std::min(kLanes, cols_ - j), size = depth_ * kLanes;
