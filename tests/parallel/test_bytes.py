@@ -88,37 +88,46 @@ def test_bytes_per_draw(workers: Workers) -> None:
     assert workers.run(2, sent_for_draws) == [6 * 7 * 32] * 2
 
 
-def sent_for_split_keys(group: Any, slopes: bool) -> tuple[int, int]:
-    """Return the bytes of the forward and of the backward pass: what a process sends to the next one, or to all."""
+def sent_for_split_keys(group: Any, slopes: bool) -> list[tuple[int, int]]:
+    """Return the bytes of the forward and of the backward pass: those to the next process, or from the last one to all,
+    and those of every process to all.
+    """
     import torch.distributed as dist
 
-    total, isend, broadcast = 0, dist.isend, dist.broadcast
+    passed = to_all = 0
+    isend, broadcast, all_gather = dist.isend, dist.broadcast, dist.all_gather
 
     def counted(send: Any, sends: bool) -> Any:
         def counting(x: torch.Tensor, *more: Any, **options: Any) -> Any:
-            nonlocal total
-            total += x.numel() * x.element_size() * sends
+            nonlocal passed
+            passed += x.nbytes * sends
             return send(x, *more, **options)
 
         return counting
 
+    def gathering(parts: Any, x: torch.Tensor, **options: Any) -> Any:
+        nonlocal to_all
+        to_all += x.nbytes
+        return all_gather(parts, x, **options)
+
     q, k, v = torch.zeros(2, 4, 3, 8), torch.zeros(2, 2, 1024, 8), torch.zeros(2, 2, 1024, 5)
     options = {"slopes": torch.ones(4, requires_grad=True)} if slopes else {}
     dist.isend, dist.broadcast = counted(isend, sends=True), counted(broadcast, group.rank() + 1 == group.size())
+    dist.all_gather = gathering
     try:
         found = softargmax.parallel.attention_split_kv(q.requires_grad_(), k, v, group=group, **options)
-        forward = total
+        forward = passed, to_all
         found.sum().backward()
     finally:
-        dist.isend, dist.broadcast = isend, broadcast
-    return forward, total - forward
+        dist.isend, dist.broadcast, dist.all_gather = isend, broadcast, all_gather
+    return [forward, (passed - forward[0], to_all - forward[1])]
 
 
 def test_bytes_of_split_keys(workers: Workers) -> None:
-    """No byte depends on the number of keys. One process sends nothing."""
+    """No byte depends on the number of keys. One process sends nothing but its arguments."""
     queries = 2 * 4 * 3
     for world in (1, 2, 3):
         for slopes in (False, True):
             for forward, backward in workers.run(world, sent_for_split_keys, slopes):
-                assert forward == queries * (16 + 4 * 5) * (world > 1)
-                assert backward == queries * (4 * 8 + 8 * slopes) * (world > 1)
+                assert forward == (queries * (16 + 4 * 5) * (world > 1), HEADER)
+                assert backward == (queries * (4 * 8 + 8 * slopes) * (world > 1), 1)
