@@ -120,35 +120,41 @@ def test_bytes_of_draws(
     assert found == [2 * HEADER + per_call + 6 * per_row + 3 * n + results for n in per_dealt_row]
 
 
-def sent_for_split_keys(group: Any, slopes: bool) -> tuple[int, int]:
-    """Return the bytes of the forward and of the backward pass that a process sends to one other."""
+def sent_for_split_keys(group: Any, slopes: bool) -> list[tuple[int, int]]:
+    """Return the bytes of the forward and of the backward pass: those to one other process, and those to all."""
     import torch.distributed as dist
 
-    total, isend = 0, dist.isend
+    passed = to_all = 0
+    isend, all_gather = dist.isend, dist.all_gather
 
     def counted(x: torch.Tensor, **options: Any) -> Any:
-        nonlocal total
-        total += x.nbytes
+        nonlocal passed
+        passed += x.nbytes
         return isend(x, **options)
+
+    def gathering(parts: Any, x: torch.Tensor, **options: Any) -> Any:
+        nonlocal to_all
+        to_all += x.nbytes
+        return all_gather(parts, x, **options)
 
     q, k, v = torch.zeros(2, 4, 3, 8), torch.zeros(2, 2, 1024, 8), torch.zeros(2, 2, 1024, 5)
     options = {"slopes": torch.ones(4, requires_grad=True)} if slopes else {}
-    dist.isend = counted
+    dist.isend, dist.all_gather = counted, gathering
     try:
         found = softargmax.parallel.attention_split_kv(q.requires_grad_(), k, v, group=group, **options)
-        forward = total
+        forward = passed, to_all
         found.sum().backward()
     finally:
-        dist.isend = isend
-    return forward, total - forward
+        dist.isend, dist.all_gather = isend, all_gather
+    return [forward, (passed - forward[0], to_all - forward[1])]
 
 
 def test_bytes_of_split_keys(workers: Workers) -> None:
-    """No byte depends on the number of keys. One process sends nothing."""
+    """No byte depends on the number of keys. One process sends nothing but its arguments."""
     queries = 2 * 4 * 3
     for world in (1, 2, 3):
         for slopes in (False, True):
             for rank, (forward, backward) in enumerate(workers.run(world, sent_for_split_keys, slopes)):
                 times = (rank > 0) + (rank + 1 < world)  # to the process before, and to the next one
-                assert forward == times * queries * (16 + 4 * 5)
-                assert backward == times * queries * (4 * 8 + 8 * slopes)
+                assert forward == (times * queries * (16 + 4 * 5), HEADER)
+                assert backward == (times * queries * (4 * 8 + 8 * slopes), 1)

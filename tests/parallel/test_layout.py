@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softargmax.parallel.layout import bounds, dealt, overlaps, whole_blocks
+from softargmax.parallel.layout import balanced, bounds, dealt, overlaps, whole_blocks
 
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=6).map(tuple)
 
@@ -40,6 +40,19 @@ def test_every_score_moves_once_and_back(sizes: tuple[int, ...], block: int) -> 
                 received[other] += parts[process][start:stop]
         parts = [sorted(one) for one in received]
         assert parts == [row[start:stop] for start, stop in bounds(to)]
+
+
+@given(st.integers(0, 300), st.integers(1, 6), st.integers(1, 16), st.integers(0, 9))
+def test_balanced_work(length: int, processes: int, block: int, slope: int) -> None:
+    works = {first: 1 + slope * (length - first) for first in range(0, length, block)}
+    found = balanced(length, processes, block, works.__getitem__)
+    assert sum(found) == length
+    assert len(found) == processes
+    shares = [[works[first] for first in works if start <= first < stop] for start, stop in bounds(found)]
+    assert sum(map(sum, shares)) == sum(works.values())
+    fair, most = sum(works.values()) / processes, max(works.values(), default=0)
+    assert all(sum(one) <= fair + most + 1 for one in shares)
+    assert all(start % block == 0 for start, stop in bounds(found) if start < stop)
 
 
 def test_no_exchange_if_cuts_are_between_blocks() -> None:

@@ -205,6 +205,10 @@ def test_dtensors(workers: Workers) -> None:
     workers.run(4, on_mesh)
 
 
+ONE = [[[0.0] * 4]] * 2
+"""Two heads with one vector of width 4."""
+
+
 def call(group: Any, options: list[dict[str, Any]]) -> Any:
     mine = {"q": torch.zeros(1, 2, 3, 4), "k": torch.zeros(1, 2, 5, 4), **options[group.rank()]}
     return softargmax.parallel.attention_split_kv(mine.pop("q"), mine["k"], mine.pop("k"), group=group, **mine)
@@ -216,6 +220,7 @@ def call(group: Any, options: list[dict[str, Any]]) -> Any:
         ({"q": torch.ones(1, 2, 3, 4)}, {}, "ValueError", "q: expected the same in all processes, got float32 (1, 2, "),
         ({"causal": True}, {}, "ValueError", "right: expected the same in all processes, got 0, None in"),
         ({}, {"softcap": -1.0}, "ValueError", "process 1: softcap: expected "),
+        ({"q": ONE, "k": ONE}, {}, "TypeError", "process 0: q: expected a torch tensor in CPU memory, got ndarray"),
         ({}, {"k": torch.zeros(1, 2, 5, 3)}, "ValueError", "process 1: k: expected shape (..., heads, keys, 4)"),
         ({}, {"mask": torch.ones(3, 3, dtype=torch.bool)}, "ValueError", "process 1: mask: expected a shape that"),
         (

@@ -7,7 +7,6 @@ add them in an order that depends on the number of processes and on the size of 
 from __future__ import annotations
 
 import functools
-import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -146,10 +145,6 @@ def of_all(group: ProcessGroup, x: Tensor) -> list[Tensor]:
     return parts
 
 
-def _bytes(x: Tensor) -> bytes:
-    return x.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
 def _tensor(data: bytes) -> Tensor:
     return _memory(memoryview(bytearray(data)))
 
@@ -200,10 +195,13 @@ class _Whole(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: int, spread: str) -> Tensor:
         ctx.arguments = axis, spread
-        sizes, front = sizes_of(spread), x.movedim(axis, 0).contiguous()
-        each = math.prod(front.shape[1:]) * x.itemsize
-        found = processes_of(spread).gather(_bytes(front), [n * each for n in sizes])
-        return _tensor(found).view(x.dtype).reshape(sum(sizes), *front.shape[1:]).movedim(0, axis)
+        processes, front = processes_of(spread), x.movedim(axis, 0)
+        sent = front.new_zeros((max(processes.sizes), *front.shape[1:]))  # padded, as in `gathered`
+        sent[: len(front)] = front
+        parts = [sent] * len(processes.sizes)
+        if sent.numel():
+            parts = [one.view(x.dtype) for one in of_all(processes.group, sent.view(torch.uint8))]
+        return torch.cat([one[:n] for one, n in zip(parts, processes.sizes, strict=True)]).movedim(0, axis)
 
     @staticmethod
     def backward(ctx: Any, *g: Any) -> Any:

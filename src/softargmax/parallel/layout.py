@@ -12,8 +12,12 @@ layout of whole blocks. So each block is brought to the process that has its fir
 from __future__ import annotations
 
 from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
 
 from softargmax.core import native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Layout = tuple[int, ...]
 """The number of scores that each process has of every row."""
@@ -35,6 +39,16 @@ def dealt(count: int, processes: int) -> Layout:
     """The layout of whole rows, or of heads, that are dealt out evenly."""
     edges = [count * process // processes for process in range(processes + 1)]
     return tuple(stop - start for start, stop in pairwise(edges))
+
+
+def balanced(length: int, processes: int, block: int, work: Callable[[int], int]) -> Layout:
+    """The layout of whole blocks in which all processes have about the same work. `work` is that of the block that
+    starts at a place.
+    """
+    done = [*accumulate(map(work, range(0, length, block)), initial=0)]  # before each block
+    fair = [done[-1] * process // processes for process in range(1, processes)]
+    cuts = [min((abs(before - to), blocks) for blocks, before in enumerate(done))[1] * block for to in fair]
+    return tuple(stop - start for start, stop in pairwise([0, *(min(cut, length) for cut in cuts), length]))
 
 
 def overlaps(have: Layout, want: Layout, process: int) -> list[tuple[int, int, int]]:

@@ -22,7 +22,7 @@ from softargmax.core.dispatch import requesting
 from softargmax.core.processes import SpreadAxes
 from softargmax.core.signature import takes_options_of
 from softargmax.core.torch_processes import along, part, spread_text, whole
-from softargmax.parallel.layout import bounds, dealt, whole_blocks
+from softargmax.parallel.layout import balanced, bounds, dealt, whole_blocks
 from softargmax.parallel.torch_agreement import Facts, facts_of
 from softargmax.parallel.torch_functions import Group  # noqa: TC001 `takes_options_of` reads the types
 from softargmax.parallel.torch_move import moved, transposed
@@ -88,7 +88,8 @@ def attention(
     whole sequences of a process's heads are in its memory.
 
     With 2 B G processes or more, and if `alpha` is 1, each process computes all queries for its part of the keys
-    instead, as `attention_split_kv` does. Its queries are sent to all others. The bits are the same.
+    instead, as `attention_split_kv` does. Its queries are sent to all others. Keys of causal attention are moved so
+    that all processes have the same work. The bits are the same.
 
     With axis=-3, processes compare their arguments and exchange nothing else.
 
@@ -282,14 +283,18 @@ def _refuse_shared(i: Any) -> None:
 def _by_keys(group: ProcessGroup, i: Any, queries: Layout, keys: Layout) -> Tensor:
     """Compute all queries for this process's keys. Return the results of this process's queries.
 
-    So no process is idle if there are more processes than heads of keys. The bits are those of `_exchanged`. With fewer
-    processes that takes less time, because causal queries see the keys of the first process most often.
+    So no process is idle if there are more processes than heads of keys. The bits are those of `_exchanged`. That sends
+    less, and takes less time with fewer processes.
     """
-    blocks, of_queries = whole_blocks(keys, operations.attention.block), spread_text(group, queries)
+    block, of_queries = operations.attention.block, spread_text(group, queries)
+    right, length = i.options.right, sum(keys)
+    blocks = whole_blocks(keys, block)
+    if right is not None and i.options.left is None:  # causal: more queries see the first keys than the last
+        blocks = balanced(length, group.size(), block, lambda first: min(sum(queries), length - first + right))
 
     def moved_option(name: str, x: Any) -> Any:
         if name in ("mask", "bias") and x is not None:
-            rows = torch.broadcast_to(x, (*x.shape[:-1], sum(keys)))
+            rows = torch.broadcast_to(x, (*x.shape[:-1], length))
             return transposed(rows, -2, -1, group, queries, blocks)
         return whole(x, LENGTHS, of_queries) if name in _OF_QUERIES and isinstance(x, Tensor) else x
 
