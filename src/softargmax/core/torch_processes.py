@@ -111,6 +111,8 @@ def spread_text(group: ProcessGroup, sizes: Sequence[int], *, in_order: bool = T
     """The text that says how rows are spread (`processes_of`): the group, the order of sums, and scores per row."""
     order = next(text for text, value in _IN_ORDER.items() if value is in_order)
     return f"{group.group_name}:{order}:{','.join(map(str, sizes))}"
+
+
 def is_anywhere(flag: bool, spread: str) -> bool:
     """True if a flag is set in any of the processes that have the rows."""
     processes = processes_of(spread)

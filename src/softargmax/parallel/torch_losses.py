@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from softargmax.core.check import dtype_of_rows, flag
 from softargmax.core.loss_reduction import reduced, row_weights
 from softargmax.core.processes import SpreadAxes
-from softargmax.core.signature import public
+from softargmax.core.signature import takes_options_of
 from softargmax.core.targets import IGNORE
 from softargmax.core.torch_processes import spread_text
 from softargmax.loss import cross_entropy as whole_cross_entropy
@@ -18,15 +19,11 @@ from softargmax.loss import linear_cross_entropy as whole_linear_cross_entropy
 from softargmax.loss import selected_log_softmax as whole_selected_log_softmax
 from softargmax.loss.results import CrossEntropyTerms
 from softargmax.parallel.torch_agreement import Facts
+from softargmax.parallel.torch_functions import Group  # noqa: TC001 `takes_options_of` reads the types
 from softargmax.parallel.torch_spread import Call, spread
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
-    from softargmax.parallel.torch_functions import Group
-
-
-@public
+@takes_options_of(whole_cross_entropy)
 def cross_entropy(z: Tensor, /, target: Tensor, *, group: Group = None, **options: Any) -> Tensor:
     r"""Return the cross-entropy of scores whose classes are spread over the processes of a group.
 
@@ -80,7 +77,7 @@ def cross_entropy(z: Tensor, /, target: Tensor, *, group: Group = None, **option
     return spread(whole_cross_entropy, z, target, group=group, **options)
 
 
-@public
+@takes_options_of(whole_cross_entropy_terms)
 def cross_entropy_terms(z: Tensor, /, target: Tensor, *, group: Group = None, **options: Any) -> CrossEntropyTerms:
     r"""Return the cross-entropy with lse, entropy and z-loss of scores whose classes are spread over processes.
 
@@ -145,7 +142,7 @@ def _weights_of_rows(call: Call, target: Tensor, weight: Tensor, ignore_index: i
     return row_weights(target, ignore_index, weight, axes)
 
 
-@public
+@takes_options_of(whole_linear_cross_entropy, without=("bias",))
 def linear_cross_entropy(
     h: Tensor,
     w: Tensor,
@@ -217,7 +214,7 @@ def linear_cross_entropy(
     return cast("Tensor", call.run(whole_linear_cross_entropy, h, w, target, bias=bias, **options))
 
 
-@public
+@takes_options_of(whole_selected_log_softmax)
 def selected_log_softmax(z: Tensor, /, index: Tensor, *, group: Group = None, **options: Any) -> Tensor:
     r"""Return log-probabilities of one or several classes of rows that are spread over the processes of a group.
 
