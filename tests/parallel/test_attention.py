@@ -219,33 +219,32 @@ def sent(group: Any) -> tuple[int, int, int]:
 
 
 def of_one_head_sent(group: Any) -> tuple[int, int]:
-    """Return the bytes that a process sends to the next one in both passes."""
-    from softargmax.core.torch_processes import Processes
+    """Return the bytes that a process sends to one other in both passes, without keys that are moved."""
+    import torch.distributed as dist
 
-    total, to_next = 0, Processes.to_next
+    total, isend = 0, dist.isend
 
-    def counting(self: Processes, mine: bytes) -> None:
+    def counting(x: torch.Tensor, **options: Any) -> Any:
         nonlocal total
-        total += len(mine)
-        to_next(self, mine)
+        total += x.nbytes
+        return isend(x, **options)
 
     q, k = torch.zeros(1, 4, 600, 8), torch.zeros(1, 1, 1024, 8)
     parts = [part(group, x, "even", -2).clone().requires_grad_() for x in (q, k, k)]
-    Processes.to_next = counting  # type: ignore[method-assign]
+    dist.isend = counting
     try:
-        found = softargmax.parallel.attention(*parts, group=group, causal=True)
+        found = softargmax.parallel.attention(*parts, group=group)
         forward = total
         found.sum().backward()
     finally:
-        Processes.to_next = to_next  # type: ignore[method-assign]
+        dist.isend = isend
     return forward, total - forward
 
 
 def test_bytes_of_one_head(workers: Workers) -> None:
-    """The states of all queries, and the sums for their dq."""
-    first, last = workers.run(2, of_one_head_sent)
-    assert first == (4 * 600 * (16 + 4 * 8), 4 * 600 * 4 * 8)
-    assert last == (0, 0)
+    """The states of all queries, and the sums for their dq. They come back from the last process."""
+    for found in workers.run(2, of_one_head_sent):
+        assert found == (4 * 600 * (16 + 4 * 8), 4 * 600 * 4 * 8)
 
 
 def test_bytes(workers: Workers) -> None:
@@ -283,6 +282,12 @@ SHAPE = (1, 2, 3, 4)
             {"dropout": 0.1, "seed": 2},
             SHAPE,
             "seeds: expected the same in all processes, got int64",
+        ),
+        (
+            {"axis": -3, "alpha": 2.0, "key_lengths": torch.tensor([2])},
+            {"axis": -3, "alpha": 2.0, "key_lengths": torch.tensor([5])},
+            SHAPE,
+            "process 1: key_lengths: expected numbers from 0 to 3, got a number out of range",
         ),
         ({"mask": None}, {"mask": torch.ones(3, 3, dtype=torch.bool)}, SHAPE, "process 1: mask: expected a shape that"),
     ],
@@ -339,6 +344,15 @@ def test_dtensors_that_are_refused(workers: Workers, placements: Any, options: A
 def shared_alpha(group: Any) -> Any:
     q, k, v = (part(group, x, "even", -2) for x in arrays("float32"))
     return softargmax.parallel.attention(q, k, v, alpha=torch.tensor(1.5, requires_grad=True), group=group)
+
+
+def without_gradients(group: Any) -> None:
+    with torch.no_grad():
+        shared_alpha(group)
+
+
+def test_a_shared_array_needs_no_gradient(workers: Workers) -> None:
+    workers.run(2, without_gradients)
 
 
 def test_a_shared_array_has_no_gradient_of_some_of_its_queries(workers: Workers) -> None:

@@ -116,6 +116,11 @@ def different_temperatures(group: Any) -> Any:
     return softargmax.parallel.softmax(torch.zeros(2, 5), group=group, temperature=t)
 
 
+def in_different_orders(group: Any) -> Any:
+    h, w, y = torch.zeros(2, 3), torch.zeros(5, 3), torch.tensor([0, 1])
+    return softargmax.parallel.linear_cross_entropy(h, w, y, group=group, reproducible=group.rank() == 0)
+
+
 def of_other_shapes(group: Any) -> Any:
     return softargmax.parallel.kl_divergence(torch.zeros(2, 5), torch.zeros(2, 1), group=group)
 
@@ -135,6 +140,11 @@ def of_other_shapes(group: Any) -> Any:
             "ValueError",
             "1 / temperature: expected the same in all processes, got float64 (2, 1)",
         ),
+        (
+            in_different_orders,
+            "ValueError",
+            "reproducible: expected the same in all processes, got True, False in proc",
+        ),
         (of_other_shapes, "ValueError", "process 0: z_q: expected the shape of z_p"),
     ],
 )
@@ -147,6 +157,34 @@ def test_what_is_refused(workers: Workers, function: Any, kind: str, message: st
 def test_without_a_group() -> None:
     with pytest.raises(ValueError, match=r"group: there is no process group; call torch\.distributed"):
         softargmax.parallel.softmax(torch.zeros(3))
+
+
+def dies_in_a_chain(group: Any, reproducible: bool) -> Any:
+    """The last process ends when the others have sent it their sums of the gradient of h, or wait for its sums."""
+    from softargmax.core.torch_processes import Processes
+
+    if group.rank() == group.size() - 1:
+        Processes.from_previous = lambda *_: os._exit(1)  # type: ignore[method-assign]
+    h, w = torch.zeros(700, 8, requires_grad=True), torch.zeros(4096, 8, requires_grad=True)
+    target = torch.zeros(700, dtype=torch.int64)
+    return softargmax.parallel.linear_cross_entropy(h, w, target, group=group, reproducible=reproducible)
+
+
+@pytest.mark.parametrize("reproducible", [True, False])
+def test_a_process_that_ends_in_a_chain(reproducible: bool) -> None:
+    pool = Workers(3, timeout=2.0)
+    try:
+        pool.run(3, softmax, [((8, 5), {})] * 3)
+        pool.start(3, dies_in_a_chain, reproducible)
+        begin = time.monotonic()
+        for pipe in pool.pipes[:2]:
+            result, (kind, text, _) = pipe.recv()
+            assert result is None
+            assert kind == "RuntimeError"
+            assert "another process of the group did not answer" in text
+        assert time.monotonic() - begin < 10.0
+    finally:
+        pool.close()
 
 
 def late(group: Any, seconds: float, dies: bool) -> Any:

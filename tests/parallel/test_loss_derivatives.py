@@ -53,7 +53,8 @@ def derivatives(function: Any, given: Mapping[str, Tensor], parts: slice, option
     scores = [x[name] for name in ("z", "h", "w") if name in x]
     target = x.get("probabilities", TARGET)
     more = {name: one for name, one in x.items() if name in ("bias", "weight", "temperature")}
-    loss = function(*scores, target, **more, **options)
+    found = function(*scores, target, **more, **options)
+    loss = torch.cat([one.reshape(-1) for one in found]) if isinstance(found, tuple) else found
     seeds = torch.linspace(0.5, 1.5, loss.numel(), dtype=loss.dtype).reshape(loss.shape) * torch.sin(loss.detach())
     first = torch.autograd.grad(loss, tuple(x.values()), seeds, create_graph=True)
     second = torch.autograd.grad(first, tuple(x.values()), tuple(of_first.values()), allow_unused=True)
@@ -81,6 +82,9 @@ def compared(group: Any, name: str, names: str, kind: str, options: dict[str, An
 
 
 CASES = {
+    "terms": ("cross_entropy_terms", "z weight temperature", {**ALL, "reduction": "none"}),
+    "terms, mean": ("cross_entropy_terms", "z temperature", ALL),
+    "selected": ("selected_log_softmax", "z temperature", {"softcap": 5.0}),
     "scores": ("cross_entropy", "z", {**ALL, "reduction": "none"}),
     "mean": ("cross_entropy", "z weight temperature", ALL),
     "probabilities": (
@@ -94,7 +98,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("kind", ["even", "empty"])
+@pytest.mark.parametrize("kind", ["even", "empty", "ragged"])
 @pytest.mark.parametrize("case", CASES)
 def test_the_derivatives_are_those_of_one_process(workers: Workers, case: str, kind: str) -> None:
     name, names, options = CASES[case]

@@ -39,6 +39,14 @@ def test_terms(workers: Workers, options: dict[str, Any]) -> None:
         workers.run(world, each_result, "cross_entropy_terms", TARGET, options)
 
 
+@pytest.mark.parametrize("dtype", [torch.int16, torch.uint8])
+def test_narrow_classes(workers: Workers, dtype: torch.dtype) -> None:
+    """Also in a process without classes."""
+    target = torch.tensor([200, 100, 0, 7, 255, 156], dtype=torch.uint8)[: len(TARGET)].to(dtype)
+    for world in (2, 4):
+        workers.run(world, each_result, "cross_entropy_terms", target, {"weight": LOSSES["weight"]["weight"]})
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_dtypes_of_terms(workers: Workers, dtype: str) -> None:
     for options in (LOSSES["plain"], LOSSES["weight"]):

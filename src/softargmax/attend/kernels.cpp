@@ -241,7 +241,7 @@ template <class T> struct PassedStates {
 
 // Processes all heads if the keys are spread over processes. Each process computes the states of its blocks. The first
 // process merges its states from left to right and passes the result on. The next one merges its own states into it,
-// and so on, in the order in which one process merges all blocks. The last process sends the final states to all.
+// and so on, in the order in which one process merges all blocks. The final states go the same way back.
 //
 // Units are processed in groups. While one process merges the states of a group, the next can merge those of the group
 // before. The states of the blocks of a group take at most kWaveBytes, unless the group is a single unit.
@@ -377,8 +377,8 @@ bool shares_bias(const GradientArgs& args) {
 // are computed twice, from two products each time.
 //
 // If the keys are spread over processes, each process adds its products to the sums for dq, and to the gradients of the
-// slopes, that the process before it passes on, for kPassedBlocks blocks of queries at a time. The last process sends
-// the sums to all.
+// slopes, that the process before it passes on, for kPassedBlocks blocks of queries at a time. The sums go the
+// same way back.
 constexpr std::int64_t kPassedBlocks = 8;
 template <class T> void run_gradient_as(GradientArgs& args) {
     const std::int64_t heads = args.batch.total * args.groups;

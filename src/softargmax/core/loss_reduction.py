@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import error_free
-from softargmax.core.arrays import as_number, device_of, namespace, working_dtype
+from softargmax.core.arrays import as_number, device_of, integer_dtype, namespace, working_dtype
 from softargmax.core.operation import first_place, row_sum
 from softargmax.core.processes import SpreadAxes
 
@@ -20,6 +20,7 @@ def row_weights(target: Any, ignore_index: int, weight: Any = None, axes: tuple[
     processes, one of these has the class of a row.
     """
     (axis,) = axes
+    target = namespace(target).astype(target, integer_dtype(target), copy=False)
     if weight is None or not isinstance(axes, SpreadAxes):
         return _row_weights(target, ignore_index, weight, axis)
     xp, place, none = namespace(target), target - first_place(axes), -1

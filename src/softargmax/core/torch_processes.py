@@ -1,13 +1,14 @@
 """What the processes of a torch process group exchange: the results of blocks, and sums over rows.
 
-Every exchange is an all-gather, whose results each process adds up in the order of the processes. An all-reduce would
-add them in an order that depends on the number of processes and on the size of the message.
+Results of blocks are gathered, and each process adds them up in the order of the processes. Large sums go from process
+to process, and back. An all-reduce would add in an order that depends on the number of processes and on the size of the
+message, so only sums in any order use one.
 """
 
 from __future__ import annotations
 
 import functools
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -42,7 +43,8 @@ class Processes:
 
     def gather(self, mine: bytes, lengths: Sequence[int]) -> bytes:
         """Send bytes to all processes. Return what all have sent, in their order; process p has sent lengths[p]."""
-        return b"".join(gathered(self.group, mine, lengths))
+        with self._giving_up():
+            return b"".join(gathered(self.group, mine, lengths))
 
     def from_previous(self, part: memoryview) -> None:
         """Wait for a part of a sum, from the process before this one. `part` is the memory that it is written to.
@@ -53,15 +55,15 @@ class Processes:
         if not self.in_order or not len(part):
             x.zero_()
             return
-        with self._answering():
+        with self._giving_up(), answering(self.group):
             dist.recv(x, group=self.group, group_src=self.rank - 1)
 
     def to_next(self, part: memoryview) -> None:
         """Send a part of a sum to the process after this one, or from the last one back. Do not wait for it."""
-        if not len(part):
+        if not len(part) or len(self.sizes) == 1:
             return
         x = _memory(part)
-        with self._answering():
+        with self._giving_up(), answering(self.group):
             if not self.in_order:
                 self._parts.append((x, dist.all_reduce(x, group=self.group, async_op=True)))
             elif self.rank == len(self.sizes) - 1:
@@ -73,7 +75,7 @@ class Processes:
 
     def all_back(self) -> None:
         """Wait for all parts of the sum, and pass each on to the process before this one."""
-        with self._answering():
+        with self._giving_up(), answering(self.group):
             for x, request in self._parts:
                 request.wait()
                 if self.in_order and self.rank:
@@ -87,12 +89,17 @@ class Processes:
         self._sent.append(dist.isend(x, group=self.group, group_dst=to))
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Explain an error, and give up all messages: the memory of the parts may be freed after it."""
+    def _giving_up(self) -> Iterator[None]:
+        """Give up all messages after an error, because the memory of the parts may be freed then.
+
+        An all-reduce cannot be given up. It fails soon if a process is gone, or at the timeout.
+        """
         try:
-            with answering(self.group):
-                yield
+            yield
         except BaseException:
+            for _, request in () if self.in_order else self._parts:
+                with suppress(RuntimeError):
+                    request.wait()
             self._parts.clear()
             self._sent.clear()
             raise

@@ -237,7 +237,8 @@ def _loop(layer: Layer, operands: Sequence[Any]) -> Callable[..., Any] | None:
 def parts(layer: Layer, operands: Sequence[Any]) -> Iterator[slice]:
     """Return slices of the rows. Each slice needs less memory than an eighth of all scores.
 
-    If there are few scores, or the arrays cannot be split, one slice has all rows.
+    If there are few scores, or the arrays cannot be split, one slice has all rows. So it is for classes that are spread
+    over processes, which exchange numbers for each slice: only derivatives, which are recorded, compute them here.
     """
     size, classes = layer.h.shape[0], layer.w.shape[0]
     arrays = (x for one in (layer, *operands) for x in (one if isinstance(one, tuple) else (one,)) if not _is_plain(x))

@@ -16,7 +16,7 @@ from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE, REDUCTIONS, in_range
 from softargmax.core.torch_modules import one_call
 from softargmax.core.torch_operation import register
-from softargmax.core.torch_spreadable import spreadable
+from softargmax.core.torch_spreadable import spreadable, telling
 from softargmax.core.types import Generator, Integers, Seed
 from softargmax.output.counts import at_least
 from softargmax.sample import categorical
@@ -179,9 +179,10 @@ class OutputLayer(nn.Module, ABC):
             The values have no gradient. For a gradient, use `log_prob_of`.
         """
         h, rows = self._rows(hidden)
-        n = integer(k, "k")
-        if not 1 <= n <= self.classes:
-            raise ValueError(f"k: expected 1 to {self.classes}, got {n}")
+        with telling(next(self.parameters())):
+            n = integer(k, "k")
+            if not 1 <= n <= self.classes:
+                raise ValueError(f"k: expected 1 to {self.classes}, got {n}")
         return TopK(*(x.reshape(*rows, n) for x in self._likeliest(h, n)))
 
     @torch.no_grad()
@@ -214,7 +215,9 @@ class OutputLayer(nn.Module, ABC):
             CPU, there is no error, and the row has class -1.
         """
         h, rows = self._rows(hidden)
-        drawn = self._drawn(h, seeds.source(h, rows, seed, stream, generator))
+        with telling(next(self.parameters())):
+            source = seeds.source(h, rows, seed, stream, generator)
+        drawn = self._drawn(h, source)
         if readable(h) and bool((drawn < 0).any()):
             row = int((drawn < 0).nonzero()[0])
             raise ValueError(f"hidden: expected vectors without NaN probabilities, got NaN in row {row}")

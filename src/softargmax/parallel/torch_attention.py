@@ -3,7 +3,7 @@
 A head of keys, with the heads of queries that share it, needs no other head. So processes exchange parts of sequences
 for whole heads, compute the heads as one process does, and exchange the results back. Derivatives go the same way.
 
-If all processes have the same few queries, or if there are more processes than heads, no keys are exchanged: each
+If all processes have the same few queries, or if there are many processes, keys are not exchanged for heads: each
 process computes the states of its own keys, and passes on what it has merged.
 """
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from softargmax.attend import attention as whole_attention
 from softargmax.attend import operations
+from softargmax.attend.arguments import OF_KEYS
 from softargmax.core.check import counts
 from softargmax.core.dispatch import requesting
 from softargmax.core.processes import SpreadAxes
@@ -152,7 +153,7 @@ def attention_split_kv(q: Tensor, k: Tensor, v: Tensor, /, *, group: Group = Non
     Notes
     -----
     Each process computes the states (m, l, o) of its blocks of 512 keys. The first process merges its states from left
-    to right, and sends the result to the next one. The last one sends the final state to all: Dv numbers and 16 bytes
+    to right, and sends the result to the next one. The final state goes the same way back: Dv numbers and 16 bytes
     for each query. Keys of a block that a cut divides are moved to the process that has its first key. So no keys are
     moved if all parts but the last have a multiple of 512.
 
@@ -193,7 +194,7 @@ class _SplitKeys(Call):
     def serve(self, operation: Any, i: Any, first: bool, out: Any) -> Any:
         """Compute attention, unless the gradient of a number that all keys share is needed."""
         bias = i.options.bias
-        if getattr(bias, "requires_grad", False) and bias.shape[-1:] != i.k.shape[-2:-1]:
+        if _is_trained(bias) and bias.shape[-1:] != i.k.shape[-2:-1]:
             raise NotImplementedError(
                 "bias: keys that are spread over processes have no gradient for an array that all of them share; "
                 "expand it to this process's keys, and add up its gradients"
@@ -224,6 +225,8 @@ class _OfHeads(_Call):
     def serve(self, operation: Any, i: Any, *_: Any) -> Any:
         if i.options.dropout:
             raise NotImplementedError("dropout: its noise depends on the numbers of all heads; use axis=-2")
+        if i.options.lengths is not None:
+            counts(i.options.lengths, i.k.shape[LENGTHS], "key_lengths")
         of_keys, _ = self.facts(operation, i, _OF_KEYS, without=(*_OF_QUERIES, "sink", "slopes"))
         of_queries, _ = self.facts(operation, i, _OF_HEADS, without=_OF_KEYS)
         self.sizes(Facts(of_queries.columns, of_queries.named + of_keys.named))
@@ -267,11 +270,15 @@ def _of_lengths(group: Group, axis: Any, q: Any, k: Any, v: Any, options: Mappin
     return found
 
 
+def _is_trained(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled()
+
+
 def _refuse_shared(i: Any) -> None:
     """Raise for a trained array that all queries share: the gradient would be that of this process's queries only."""
     for name in ("scale", "alpha", "bias"):
         x = getattr(i.options, name)
-        if i.q.shape[LENGTHS] == 1 or not isinstance(x, Tensor) or not x.requires_grad:
+        if i.q.shape[LENGTHS] == 1 or not _is_trained(x):
             continue
         if x.ndim < -LENGTHS or x.shape[LENGTHS] == 1:
             raise NotImplementedError(
@@ -283,7 +290,7 @@ def _refuse_shared(i: Any) -> None:
 def _by_keys(group: ProcessGroup, i: Any, queries: Layout, keys: Layout) -> Tensor:
     """Compute all queries for this process's keys. Return the results of this process's queries.
 
-    So no process is idle if there are more processes than heads of keys. The bits are those of `_exchanged`. That sends
+    So no process is idle with twice as many processes as heads of keys. The bits are those of `_exchanged`. That sends
     less, and takes less time with fewer processes.
     """
     block, of_queries = operations.attention.block, spread_text(group, queries)
@@ -293,7 +300,7 @@ def _by_keys(group: ProcessGroup, i: Any, queries: Layout, keys: Layout) -> Tens
         blocks = balanced(length, group.size(), block, lambda first: min(sum(queries), length - first + right))
 
     def moved_option(name: str, x: Any) -> Any:
-        if name in ("mask", "bias") and x is not None:
+        if name in OF_KEYS and x is not None:
             rows = torch.broadcast_to(x, (*x.shape[:-1], length))
             return transposed(rows, -2, -1, group, queries, blocks)
         return whole(x, LENGTHS, of_queries) if name in _OF_QUERIES and isinstance(x, Tensor) else x

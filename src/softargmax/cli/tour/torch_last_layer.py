@@ -58,7 +58,6 @@ def trained(text: Ints, classes: int, steps: int, group: ProcessGroup | None = N
 
 
 def _serve(rank: int, world: int, store: str, results: Any, arguments: tuple[Ints, int, int]) -> None:
-    torch.set_num_threads(1)
     wait = dt.timedelta(minutes=1)
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=wait)
     results.put((rank, trained(*arguments, group=dist.group.WORLD)))

@@ -51,7 +51,6 @@ struct Shards {
 
     explicit operator bool() const { return count > 0; }
     bool is_first() const { return rank == 0; }
-    bool is_last() const { return rank + 1 >= count; }
     std::int64_t blocks(std::int64_t process) const { return (sizes[process] + kBlock - 1) / kBlock; }
     // The number of scores of a row in the first processes.
     std::int64_t length(std::int64_t processes) const {
