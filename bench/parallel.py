@@ -49,7 +49,7 @@ SUM = 2_000_000  # float32 numbers: 8 MB
 PARTS = 9  # a last layer computes its rows in 9 parts, and so sums the gradient of h
 WORLDS = (1, 2, 4)
 TURNS = 7
-LARGE = 256, 64, 1_000_000  # rows, width and classes of the layer whose memory is measured
+LARGE = 256, 64, 1 << 20  # rows, width and classes of the layer whose memory is measured; no cut divides a block
 SHARE = 1 / 8
 
 

@@ -43,8 +43,8 @@ struct Shards {
     // `per_block` bytes for each of its blocks, and `per_process` bytes more. It throws if a process does not answer.
     void (*gather)(const Shards&, const void* mine, std::int64_t per_block, std::int64_t per_process,
                    void* all) = nullptr;
-    // A result that processes compute one after the other, in parts of `count` numbers each (Type::boolean: of bytes). A
-    // part goes from each process to the next, and from the last one back to all others. So it may not be freed or
+    // A result that processes compute one after the other, in parts of `count` numbers each (Type::boolean: of bytes).
+    // A part goes from each process to the next, and from the last one back to all others. So it may not be freed or
     // changed between `to_next` and `all_back`.
     enum class Pass : std::uint8_t { from_previous, to_next, all_back };
     void (*pass)(const Shards&, Pass, Type, void* part, std::int64_t count) = nullptr;

@@ -152,9 +152,9 @@ struct Depth {
     }
 };
 
-// Multiplies `Rows` rows of A by `Packs` adjacent packs of columns of B. The sums of a chunk start at start(i, j). Calls
-// put(sum, i, j, first) for every pack of the product, once per chunk. `first` is true for the first chunk. Adjacent
-// depths of B are `pitch` numbers apart.
+// Multiplies `Rows` rows of A by `Packs` adjacent packs of columns of B. The sums of a chunk start at start(i, j).
+// Calls put(sum, i, j, first) for every pack of the product, once per chunk. `first` is true for the first chunk.
+// Adjacent depths of B are `pitch` numbers apart.
 template <class A, int Rows, int Packs = kTilePacks, class T, class Put, class Start>
 SOFTARGMAX_INLINE void tile(const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put,
                             const Start& start) {
