@@ -17,7 +17,6 @@ from torch import Tensor
 
 from softargmax.attend import attention as whole_attention
 from softargmax.attend import operations
-from softargmax.attend.arguments import OF_KEYS
 from softargmax.core.check import counts
 from softargmax.core.dispatch import requesting
 from softargmax.core.processes import SpreadAxes
@@ -300,7 +299,7 @@ def _by_keys(group: ProcessGroup, i: Any, queries: Layout, keys: Layout) -> Tens
         blocks = balanced(length, group.size(), block, lambda first: min(sum(queries), length - first + right))
 
     def moved_option(name: str, x: Any) -> Any:
-        if name in OF_KEYS and x is not None:
+        if name in operations.attention.spreads and x is not None:
             rows = torch.broadcast_to(x, (*x.shape[:-1], length))
             return transposed(rows, -2, -1, group, queries, blocks)
         return whole(x, LENGTHS, of_queries) if name in _OF_QUERIES and isinstance(x, Tensor) else x
