@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from softargmax.core.arrays import trained
 from softargmax.core.record import ARRAY, AXES
 from softargmax.core.torch_processes import gathered
 
@@ -101,7 +102,7 @@ def facts_of(operation: Any, slots: list[Any], axes: Mapping[str, int], function
         if x.device.type != "cpu":
             raise NotImplementedError(f"{slot}: expected a tensor in CPU memory, got one on {x.device}")
         shape: list[Any] = list(x.shape)
-        more = ", requires grad" if x.requires_grad and torch.is_grad_enabled() else ""
+        more = ", requires grad" if trained(x) else ""
         if name in axes:
             shape = [1] * (-axes[name] - x.ndim) + shape
             columns = shape[axes[name]] if columns is None else columns

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from softargmax.attend import attention as whole_attention
 from softargmax.attend import operations
+from softargmax.core.arrays import trained
 from softargmax.core.check import counts
 from softargmax.core.dispatch import requesting
 from softargmax.core.processes import SpreadAxes
@@ -193,7 +194,7 @@ class _SplitKeys(Call):
     def serve(self, operation: Any, i: Any, first: bool, out: Any) -> Any:
         """Compute attention, unless the gradient of a number that all keys share is needed."""
         bias = i.options.bias
-        if _is_trained(bias) and bias.shape[-1:] != i.k.shape[-2:-1]:
+        if trained(bias) and bias.shape[-1:] != i.k.shape[-2:-1]:
             raise NotImplementedError(
                 "bias: keys that are spread over processes have no gradient for an array that all of them share; "
                 "expand it to this process's keys, and add up its gradients"
@@ -269,15 +270,11 @@ def _of_lengths(group: Group, axis: Any, q: Any, k: Any, v: Any, options: Mappin
     return found
 
 
-def _is_trained(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled()
-
-
 def _refuse_shared(i: Any) -> None:
     """Raise for a trained array that all queries share: the gradient would be that of this process's queries only."""
     for name in ("scale", "alpha", "bias"):
         x = getattr(i.options, name)
-        if i.q.shape[LENGTHS] == 1 or not _is_trained(x):
+        if i.q.shape[LENGTHS] == 1 or not trained(x):
             continue
         if x.ndim < -LENGTHS or x.shape[LENGTHS] == 1:
             raise NotImplementedError(
