@@ -105,19 +105,18 @@ class Processes:
             raise
 
 
-_IN_ORDER = {"in order": True, "in any order": False}
+_IN_ORDER, _IN_ANY_ORDER = "in order", "in any order"
 
 
 def processes_of(spread: str) -> Processes:
     """The processes that have the rows. Kernels call this function."""
     group, order = spread.rpartition(":")[0].rsplit(":", 1)
-    return Processes(group_of(group), sizes_of(spread), in_order=_IN_ORDER[order])
+    return Processes(group_of(group), sizes_of(spread), in_order=order == _IN_ORDER)
 
 
 def spread_text(group: ProcessGroup, sizes: Sequence[int], *, in_order: bool = True) -> str:
     """The text that says how rows are spread (`processes_of`): the group, the order of sums, and scores per row."""
-    order = next(text for text, value in _IN_ORDER.items() if value is in_order)
-    return f"{group.group_name}:{order}:{','.join(map(str, sizes))}"
+    return f"{group.group_name}:{_IN_ORDER if in_order else _IN_ANY_ORDER}:{','.join(map(str, sizes))}"
 
 
 def is_anywhere(flag: bool, spread: str) -> bool:
@@ -138,12 +137,18 @@ def part(x: Tensor, axis: int, spread: str) -> Tensor:
 
 def gathered(group: ProcessGroup, mine: bytes, lengths: Sequence[int]) -> list[bytes]:
     """Send bytes to all processes of a group. Return what each has sent; process p has sent lengths[p] bytes."""
-    longest = max(lengths)
-    if longest == 0:
-        return [b""] * len(lengths)
+    return [x.numpy().tobytes() for x in parts_of_all(group, _tensor(mine), lengths)]
+
+
+def parts_of_all(group: ProcessGroup, x: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """x of every process of a group, of any dtype. Process p has sizes[p] entries along the first axis."""
     # All messages are padded to one length: gloo ends the process if lengths differ.
-    received = of_all(group, _tensor(mine.ljust(longest, b"\0")))
-    return [x[:n].numpy().tobytes() for x, n in zip(received, lengths, strict=True)]
+    sent = x.new_zeros((max(sizes), *x.shape[1:]))
+    sent[: len(x)] = x
+    if not sent.numel():
+        return [sent[:n] for n in sizes]
+    received = of_all(group, sent.view(torch.uint8))  # gloo sends no booleans
+    return [one.view(x.dtype)[:n] for one, n in zip(received, sizes, strict=True)]
 
 
 def of_all(group: ProcessGroup, x: Tensor) -> list[Tensor]:
@@ -204,13 +209,8 @@ class _Whole(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: int, spread: str) -> Tensor:
         ctx.arguments = axis, spread
-        processes, front = processes_of(spread), x.movedim(axis, 0)
-        sent = front.new_zeros((max(processes.sizes), *front.shape[1:]))  # padded, as in `gathered`
-        sent[: len(front)] = front
-        parts = [sent] * len(processes.sizes)
-        if sent.numel():
-            parts = [one.view(x.dtype) for one in of_all(processes.group, sent.view(torch.uint8))]
-        return torch.cat([one[:n] for one, n in zip(parts, processes.sizes, strict=True)]).movedim(0, axis)
+        processes = processes_of(spread)
+        return torch.cat(parts_of_all(processes.group, x.movedim(axis, 0), processes.sizes)).movedim(0, axis)
 
     @staticmethod
     def backward(ctx: Any, *g: Any) -> Any:
@@ -222,7 +222,7 @@ class _Part(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, axis: int, spread: str) -> Tensor:
         ctx.arguments = axis, spread
         processes = processes_of(spread)
-        return x.narrow(axis, sum(processes.sizes[: processes.rank]), processes.sizes[processes.rank]).clone()
+        return x.narrow(axis, processes.first, processes.sizes[processes.rank]).clone()
 
     @staticmethod
     def backward(ctx: Any, *g: Any) -> Any:

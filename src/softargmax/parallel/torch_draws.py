@@ -22,7 +22,7 @@ from softargmax.core.operation import Native, row_max
 from softargmax.core.processes import SpreadAxes
 from softargmax.core.record import ROWWISE
 from softargmax.core.signature import takes_options_of
-from softargmax.core.torch_processes import of_all, spread_text
+from softargmax.core.torch_processes import of_all, parts_of_all, spread_text
 from softargmax.parallel.layout import bounds, dealt
 from softargmax.parallel.torch_agreement import Facts
 from softargmax.parallel.torch_functions import Group  # noqa: TC001 `takes_options_of` reads the types
@@ -233,8 +233,7 @@ def _some_rows(operation: Any, i: Any, start: int, stop: int) -> Any:
 def _of_all_rows(of_mine: list[Tensor], group: ProcessGroup, layout: Layout) -> list[Tensor]:
     """The results for all rows, from the results of each process for its rows, of one axis of numbers each."""
     numbers = torch.cat([x.view(torch.uint8) for x in of_mine], 1)
-    padded = torch.nn.functional.pad(numbers, (0, 0, 0, max(layout) - numbers.shape[0]))
-    whole = torch.cat([x[:rows] for x, rows in zip(of_all(group, padded), layout, strict=True)])
+    whole = torch.cat(parts_of_all(group, numbers, layout))
     found = []
     for part, x in zip(torch.split(whole, [x.shape[1] * x.dtype.itemsize for x in of_mine], 1), of_mine, strict=True):
         aligned = part.clone(memory_format=torch.contiguous_format).flatten()

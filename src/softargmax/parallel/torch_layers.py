@@ -19,8 +19,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from softargmax.core.processes import SpreadAxes
 from softargmax.core.signature import public
-from softargmax.core.torch_processes import along, of_all, spread_text
+from softargmax.core.torch_processes import along, of_all, parts_of_all, spread_text
 from softargmax.output import operations
+from softargmax.parallel.layout import bounds
 from softargmax.parallel.torch_agreement import Facts, agreed, with_checksum
 from softargmax.parallel.torch_draws import categorical
 from softargmax.parallel.torch_tensors import Scores, contiguous, of_parts
@@ -174,10 +175,7 @@ def best(here: Callable[[Tensor, int], Any], log_p: DTensor, k: int) -> Any:
     sizes, rank = agreed(group, Facts(mine.shape[1], [("function", "topk"), ("k", str(k))])), group.rank()
     counts = [min(k, n) for n in sizes]
     values, index = here(mine, counts[rank])
-    values, index = (
-        torch.cat([one[:, :n] for one, n in zip(of_all(group, x), counts, strict=True)], 1)
-        for x in (nn.functional.pad(x, (0, k - counts[rank])) for x in (values, index + sum(sizes[:rank])))
-    )
+    values, index = (torch.cat(parts_of_all(group, x.mT, counts)).mT for x in (values, index + bounds(sizes)[rank][0]))
     found = here(values, k)  # of equal numbers, those with the lowest columns come first, here as in `index`
     return found._replace(index=index.gather(1, found.index.clamp(min=0)))  # for a row with NaN, -1 of process 0
 
@@ -202,7 +200,7 @@ def gathered(_: Any, table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
     of_index = f"{tuple(index.shape)}{with_checksum(index)}"
     sizes, rank = agreed(group, Facts(len(mine), [("function", "gathered"), ("classes", of_index)])), group.rank()
     owner = torch.bucketize(index, torch.tensor([*accumulate(sizes)]), right=True)
-    own = _rows(mine, index[owner == rank] - sum(sizes[:rank]))
+    own = _rows(mine, index[owner == rank] - bounds(sizes)[rank][0])
     return cast("Tensor", _OfAll.apply(own, owner, group))  # type: ignore[no-untyped-call]
 
 
@@ -218,10 +216,8 @@ class _OfAll(torch.autograd.Function):
     def forward(ctx: Any, own: Tensor, owner: Tensor, group: ProcessGroup) -> Tensor:
         ctx.mine = owner == group.rank()
         counts = torch.bincount(owner, minlength=group.size()).tolist()
-        sent = own.new_zeros(max(counts), *own.shape[1:])
-        sent[: len(own)] = own
         found = own.new_empty(len(owner), *own.shape[1:])
-        found[owner.argsort(stable=True)] = torch.cat([x[:n] for x, n in zip(of_all(group, sent), counts, strict=True)])
+        found[owner.argsort(stable=True)] = torch.cat(parts_of_all(group, own, counts))
         return found
 
     @staticmethod
