@@ -123,6 +123,25 @@ def test_transforms() -> None:
                 torch.testing.assert_close(x[i], y, rtol=1e-12, atol=1e-12)
 
 
+def heads_inside(x: Any) -> Any:
+    """The same numbers with heads next to the widths in memory, as models have them."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+@pytest.mark.slow
+def test_results_keep_the_order_of_the_axes_in_memory() -> None:
+    q, k, v = heads_inside(draw(2, 4, 3, 3)), heads_inside(QKV[1]), heads_inside(draw(2, 2, 5, 3, seed=2))
+    i = Attention(q, k, v, PLAIN)
+    r = o.attention(i)
+    assert r.output.stride() == q.stride()
+    assert torch.equal(r.output, o.attention(Attention(*(x.contiguous() for x in (q, k, v)), PLAIN)).output)
+    back = AttentionVjp(draw(2, 4, 3, 3, seed=9), None, i, r.output, r.lse, to_bias=False)
+    found = o.attention_vjp(back)
+    assert (found.dq.stride(), found.dk.stride(), found.dv.stride()) == (q.stride(), k.stride(), v.stride())
+    for operation, record in ((o.attention, i), (o.attention_vjp, back)):
+        torch.library.opcheck(operation.torch.overload, operation.torch.flatten(record))
+
+
 def test_a_compiled_graph_has_the_same_bits() -> None:
     inputs = [
         [x.float().requires_grad_() for x in (*QKV, TENSORS["sink"].flatten(), TENSORS["slopes"].flatten())]

@@ -70,7 +70,8 @@ def attention(
     Returns
     -------
     array, shape (..., H, L, Dv)
-        The output, in q's dtype. It is 0 for a query that sees no key.
+        The output, in q's dtype. It is 0 for a query that sees no key. With D = Dv, a tensor has q's order of the axes
+        in memory. So if q is a transposed view, with heads next to the widths, merging heads needs no copy.
 
     Raises
     ------

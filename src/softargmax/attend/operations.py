@@ -2,6 +2,9 @@
 
 The arguments are in arguments.py, the definitions in reference.py.
 
+Models have heads next to the batch in shapes, and next to the width in memory. The output and the gradients of tensors
+keep the order in memory of q, k and v, so that no model copies them to merge its heads.
+
 The operation `attention_vjp` computes the gradients of `attention`. The gradients of `attention_vjp`, and the
 forward-mode derivatives of both operations, are computed by differentiating the definition for a few queries at a time.
 This way only the scores of these queries are in memory. Queries are independent of each other, so the gradient of an
@@ -93,7 +96,7 @@ attention: Operation[Attention, AttentionWithLse] = Operation(
     "attention",
     Attention,
     AttentionWithLse(
-        Result("q", shape="(*q.shape[:-1], v.shape[-1])"),
+        Result("q", shape="(*q.shape[:-1], v.shape[-1])", laid="q.shape[-1] == v.shape[-1]"),
         Result("q", "float64", "tuple(q.shape[:-1])", spare=True),
     ),
     definition=reference.attention,
@@ -148,7 +151,7 @@ def _attention_vjp_jvp(i: AttentionVjp, _r: AttentionGradients, t: Tangents) -> 
 attention_vjp: Operation[AttentionVjp, AttentionGradients] = Operation(
     "attention_vjp",
     AttentionVjp,
-    HeadGradients(*(gradient(name, "to_bias" if name == "bias" else "True") for name in TO)),
+    HeadGradients(*(gradient(name, "to_bias" if name == "bias" else "True")._replace(laid="True") for name in TO)),
     definition=reference.vjp,
     kernels={"cpu": kernels.attend_vjp, "cuda": "softargmax.attend.triton_kernels:attention_vjp"},
     vjp=_attention_vjp_vjp,

@@ -201,18 +201,23 @@ class Result(NamedTuple):
     when: str = ""
     """Code that is true if the result is computed. If it is false, the result has shape (0,)."""
 
+    laid: str = ""
+    """Code that is true if the result has the shape of `of` and its order of the axes in memory."""
+
     def text(self, variable: str, number: int, names: AbstractSet[str], memory: Memory) -> str:
         """Code that allocates the result. `names` contains the names of the arguments."""
         dtype = self.dtype if self.dtype in names else f"_dtypes[{self.dtype!r}]" if self.dtype else f"{self.of}.dtype"
         dtype = f"_row_dtype({dtype})" if self.wide else dtype
+        if self.shape is not None and not isinstance(self.shape, str):
+            return f"{variable} = _empty({self.of}, _shape{number}(_i), {dtype})"
+        made = laid = memory.like_code(self.of, dtype)
+        if self.shape is not None or self.when:
+            made = memory.empty_code(self.of, self.shape or f"{self.of}.shape", dtype)
+        if self.laid:
+            made = f"({laid}) if {self.laid} else ({made})"
         if self.when:
-            made = memory.empty_code(self.of, f"{self.of}.shape", dtype)
-            return f"{variable} = ({made}) if {self.when} else {memory.nothing_code(next(iter(names)))}"
-        if self.shape is None:
-            return f"{variable} = {memory.like_code(self.of, dtype)}"
-        if isinstance(self.shape, str):
-            return f"{variable} = {memory.empty_code(self.of, self.shape, dtype)}"
-        return f"{variable} = _empty({self.of}, _shape{number}(_i), {dtype})"
+            made = f"({made}) if {self.when} else {memory.nothing_code(next(iter(names)))}"
+        return f"{variable} = {made}"
 
 
 def like(of: str, dtype: str = "") -> Result:
