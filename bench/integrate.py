@@ -5,8 +5,9 @@
 
 The models have random weights, 2 layers of width 512, and heads of width 64: 8 of queries and 2 of keys. The windows of
 Gemma-2 and gpt-oss have 128 tokens, and every second layer has one. transformers has no SDPA for soft-caps (Gemma-2)
-and sinks (gpt-oss). A prompt computes the logits of its last token. A decoded token sees all keys of the cache. A
-training step computes the loss of all tokens and all gradients. The exit code is 1 if a promise is missed.
+and sinks (gpt-oss). A prompt computes the logits of its last token. A decoded token sees all keys of the cache. It is a
+`GrowingCache` with our attention, and transformers' `DynamicCache` with theirs. A training step computes the loss of
+all tokens and all gradients. The exit code is 1 if a promise is missed.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ FAMILIES = {
 }
 OURS = "softargmax"
 PEERS = {"Llama": ("eager", "sdpa"), "Gemma2": ("eager",), "GptOss": ("eager",)}
+CACHES = {OURS: integrate.GrowingCache, "eager": transformers.DynamicCache, "sdpa": transformers.DynamicCache}
 PROMPT = {"Llama": {"sdpa": 1.0}, "Gemma2": {"eager": 5.0}, "GptOss": {"eager": 5.0}}
 STEP = {"Llama": {"sdpa": 1.0}, "Gemma2": {"eager": 3.5}, "GptOss": {"eager": 3.5}}
 PROMISED = 2048
@@ -74,11 +76,10 @@ def prompt(model: Any, tokens: torch.Tensor) -> Callable[[], object]:
     return call
 
 
-def decode(model: Any, keys: int) -> Callable[[], object]:
-    """Return a call that decodes one token after `keys` others, of which the first call fills the cache."""
-    cache = transformers.DynamicCache()  # without the configuration, no layer forgets keys outside its window
+def decode(model: Any, texts: int, keys: int, cache: Any) -> Callable[[], object]:
+    """Return a call that decodes one token of each text, after `keys` others that the first call puts in the cache."""
     name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"  # before 5.24
-    tokens = torch.randint(3, 1000, (1, keys))
+    tokens = torch.randint(3, 1000, (texts, keys))
     model.eval()
 
     def call() -> object:
@@ -114,10 +115,14 @@ def promises() -> Iterator[Promise]:
             sides = {name: prompt(model, tokens) for name, model in made.items()}
             kept = PROMPT[family] if length == PROMISED else {}
             yield Promise(f"{family}, prompt of {length}", sides, kept, rounds=9 if length < 8192 else 3)
-        for keys in (512, 8192):
-            sides = {name: decode(model, keys) for name, model in made.items()}
+        for texts, keys in ((1, 512), (1, 8192), (4, 8192)):
+            # Without the configuration, no layer of a cache forgets keys outside its window.
+            sides = {name: decode(model, texts, keys, CACHES[name]()) for name, model in made.items()}
+            if "sdpa" in made:
+                sides["sdpa with GrowingCache"] = decode(made["sdpa"], texts, keys, integrate.GrowingCache())
             kept = {"sdpa": 1.3} if family == "Llama" and keys == 8192 else {}
-            yield Promise(f"{family}, a token after {keys}", sides, kept)
+            name = "a token" if texts == 1 else f"a token of {texts} texts"
+            yield Promise(f"{family}, {name} after {keys}", sides, kept)
         for length in (512, 2048):
             tokens = torch.randint(3, 1000, (1, length))
             sides = {name: step(model, tokens) for name, model in made.items()}

@@ -14,8 +14,9 @@ except ModuleNotFoundError as missing:
         raise
     raise ImportError(f"softargmax.integrate needs transformers and PyTorch: {install('transformers')}") from missing
 
+from softargmax.integrate.cache import GrowingCache
 from softargmax.integrate.fuse import fuse, unfuse
 from softargmax.integrate.register import register, unregister
 from softargmax.integrate.sampler import Sampler
 
-__all__ = ["Sampler", "fuse", "register", "unfuse", "unregister"]
+__all__ = ["GrowingCache", "Sampler", "fuse", "register", "unfuse", "unregister"]
