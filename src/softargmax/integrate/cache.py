@@ -60,9 +60,8 @@ class GrowingCache(DynamicCache):
 class GrowingLayer(DynamicLayer):
     """The keys and values of one layer. They are views of the start of larger tensors, their rooms."""
 
-    def lazy_initialization(self, *arguments: Any) -> None:
-        """Start without rooms."""
-        super().lazy_initialization(*arguments)
+    def __init__(self) -> None:
+        super().__init__()
         self._rooms: dict[str, Tensor] = {}
 
     def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_options: Any) -> tuple[Tensor, Tensor]:
