@@ -1,6 +1,6 @@
 """Time models of Hugging Face transformers with our attention, against eager attention and torch's (SDPA).
 
-    python -m bench.integrate               all cases, about 8 minutes on 2 cores; writes bench/results/integrate.json
+    python -m bench.integrate               all cases, about 9 minutes on 2 cores; writes bench/results/integrate.json
     python -m bench.integrate Llama step    only the cases whose names contain these words; writes nothing
 
 The models have random weights, 2 layers of width 512, and heads of width 64: 8 of queries and 2 of keys. The windows of

@@ -131,13 +131,16 @@ def heads_inside(x: Any) -> Any:
 @pytest.mark.slow
 def test_results_keep_the_order_of_the_axes_in_memory() -> None:
     q, k, v = heads_inside(draw(2, 4, 3, 3)), heads_inside(QKV[1]), heads_inside(draw(2, 2, 5, 3, seed=2))
-    i = Attention(q, k, v, PLAIN)
+    i, plain = Attention(q, k, v, PLAIN), Attention(*(x.contiguous() for x in (q, k, v)), PLAIN)
     r = o.attention(i)
     assert r.output.stride() == q.stride()
-    assert torch.equal(r.output, o.attention(Attention(*(x.contiguous() for x in (q, k, v)), PLAIN)).output)
+    assert torch.equal(r.output, o.attention(plain).output)
     back = AttentionVjp(draw(2, 4, 3, 3, seed=9), None, i, r.output, r.lse, to_bias=False)
-    found = o.attention_vjp(back)
-    assert (found.dq.stride(), found.dk.stride(), found.dv.stride()) == (q.stride(), k.stride(), v.stride())
+    wanted = o.attention_vjp(back._replace(of=plain))
+    for found, x, of_plain in zip(o.attention_vjp(back)[:3], (q, k, v), wanted[:3], strict=True):
+        assert found.stride() == x.stride()
+        assert torch.equal(found, of_plain)
+    assert o.attention(i._replace(v=heads_inside(QKV[2]))).output.is_contiguous()  # it has another width
     for operation, record in ((o.attention, i), (o.attention_vjp, back)):
         torch.library.opcheck(operation.torch.overload, operation.torch.flatten(record))
 

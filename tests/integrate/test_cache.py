@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,9 +12,16 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tests.integrate.models import CACHE, DECODERS, model_of, padding, texts  # noqa: E402 after the skip
+from tests.integrate.models import CACHE, DECODERS, TRANSLATORS, model_of, padding, texts  # noqa: E402 after the skip
 
-from softargmax.integrate import GrowingCache  # noqa: E402
+from softargmax.integrate import GrowingCache, register, unregister  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered() -> Iterator[None]:
+    register()
+    yield
+    unregister()
 
 
 def token(model: Any, cache: Any, number: int) -> torch.Tensor:
@@ -28,7 +37,7 @@ def filled(model: Any, cache: Any) -> Any:
     return cache
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("implementation", ["softargmax", "eager", "sdpa"])
 @pytest.mark.parametrize("options", [{"do_sample": False}, {"num_beams": 3}], ids=["greedy", "beams"])
 @pytest.mark.parametrize("family", DECODERS)
 def test_texts_are_those_of_the_cache_of_transformers(
@@ -80,19 +89,56 @@ def test_tokens_can_be_taken_back() -> None:
     assert torch.equal(token(model, cache, 5), first)
 
 
-def test_copies_and_selections_have_rooms_of_their_own() -> None:
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["deepcopy", "pickle"])
+def test_copies_have_rooms_of_their_own(copied: Any) -> None:
     model = model_of("Llama", "eager")
     cache = filled(model, GrowingCache())
-    other = copy.deepcopy(cache)
-    first = token(model, cache, 5)
+    other = copied(cache)
+    assert other.layers[0].keys.untyped_storage().nbytes() == other.layers[0].keys.nbytes
+    token(model, cache, 5)
     token(model, other, 6)
-    cache.crop(-1)
-    assert torch.equal(token(model, cache, 5), first)
-    cache.crop(-1)
+    theirs = filled(model, transformers.DynamicCache())
+    token(model, theirs, 5)
+    assert torch.equal(token(model, cache, 7), token(model, theirs, 7))
+
+
+def test_copies_of_a_layer_share_no_room() -> None:
+    layer = filled(model_of("Llama", "eager"), GrowingCache()).layers[0]
+    other, new = copy.copy(layer), torch.randn(3, 2, 1, layer.keys.shape[-1])
+    with torch.no_grad():
+        keys = layer.update(new, new)[0]
+        other.update(-new, -new)
+    assert torch.equal(keys[..., -1:, :], new)
+
+
+def test_a_selection_of_texts_has_a_room_of_its_own() -> None:
+    model = model_of("Llama", "eager")
+    cache = filled(model, GrowingCache())
+    first = token(model, copy.deepcopy(cache), 5)
     cache.batch_select_indices(torch.tensor([2, 1, 0]))
     torch.testing.assert_close(token(model, cache, 5), first.flip(0))
-    cache.reset()
-    assert torch.equal(token(model, filled(model, cache), 5), first)
+
+
+def test_other_tokens_are_never_cast_or_repeated() -> None:
+    layer = filled(model_of("Llama", "eager"), GrowingCache()).layers[0]
+    new = torch.randn(3, 2, 1, layer.keys.shape[-1], dtype=torch.float64)
+    with torch.no_grad():
+        assert torch.equal(layer.update(new, new)[0][..., -1:, :], new)
+        with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
+            layer.update(new[:1], new[:1])
+
+
+@pytest.mark.parametrize("family", TRANSLATORS)
+def test_translators_take_one(family: str) -> None:
+    model = model_of(family)
+    cache = transformers.EncoderDecoderCache(GrowingCache(), GrowingCache())
+    found = [model.generate(texts(), max_new_tokens=9, **more) for more in ({}, {"past_key_values": cache})]
+    assert torch.equal(*found)
+
+
+def test_a_wrong_configuration_is_named() -> None:
+    with pytest.raises(TypeError, match=r"^config: expected a configuration of transformers, got int$"):
+        GrowingCache(3)  # type: ignore[arg-type]
 
 
 def test_gradients_are_those_of_the_cache_of_transformers() -> None:

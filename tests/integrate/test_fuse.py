@@ -73,6 +73,18 @@ def test_loss_and_gradients_are_the_models_own(family: str, changes: dict[str, A
             assert float((p.grad - q.grad).abs().max()) <= 2e-6 * largest_gradient(plain), name
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["bfloat16", "autocast"])
+def test_half_precision_is_as_exact_as_the_models_own(whole: bool) -> None:
+    fused, plain = trained("Llama")
+    given = {"input_ids": texts(), "labels": labels()}
+    exact = copy.deepcopy(plain).double()(**given).loss
+    for model in (fused, plain) if whole else ():
+        model.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=not whole):
+        errors = [float((model(**given).loss.double() - exact).abs()) for model in (fused, plain)]
+    assert errors[0] <= 1.5 * errors[1]
+
+
 def test_a_bias_of_the_head_counts() -> None:
     plain = model_of("Cohere", "eager", logit_scale=0.3).train()
     head = plain.get_output_embeddings()

@@ -59,11 +59,12 @@ def test_logits_and_gradients_are_those_of_eager_attention(family: str, side: st
             assert float((p.grad - q.grad).abs().max()) < 2e-6 * largest, name
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("family", [*DECODERS, *TRANSLATORS])
-def test_greedy_tokens_are_those_of_eager_attention(family: str, cache: str) -> None:
+def test_greedy_tokens_are_those_of_eager_attention(family: str, cache: str, side: str) -> None:
     ours, theirs = pair(family)
-    given = inputs_of(family, "left")
+    given = inputs_of(family, side)
     given.pop("position_ids", None)
     given.pop("decoder_input_ids", None)
     options = {"do_sample": False, "max_new_tokens": 12, "cache_implementation": cache, "disable_compile": True}
@@ -277,3 +278,11 @@ def test_what_attention_cannot_express_is_refused(name: str) -> None:
     q = torch.randn(1, 2, 3, 4)
     with pytest.raises(ValueError, match=rf'^{name}: Module needs .*; use attn_implementation="eager"$'):
         attend(torch.nn.Module(), q, q, q, None, **{name: torch.ones(1)})
+
+
+def test_probabilities_are_refused() -> None:
+    model = model_of("Llama")
+    with pytest.raises(ValueError, match=r"^output_attentions: probabilities are never stored"):
+        model(texts(), output_attentions=True)
+    with pytest.raises(ValueError, match="output_attentions"):
+        model.config.output_attentions = True

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tests.integrate.models import model_of, texts  # noqa: E402 after the skip
+from tests.integrate.models import CACHE, model_of, texts  # noqa: E402 after the skip
 
 import softargmax  # noqa: E402
 from softargmax import integrate  # noqa: E402
@@ -95,15 +95,25 @@ def test_each_layer_learns_its_own_order() -> None:
 
 def test_a_scale_replaces_the_scale_of_the_model() -> None:
     def scale(layer: Any, q: Any, k: Any) -> Any:
-        return softargmax.entropy_invariant_scale(torch.arange(1, q.shape[-2] + 1), q.shape[-1])
+        seen = torch.arange(k.shape[-2] - q.shape[-2], k.shape[-2]) + 1
+        return softargmax.entropy_invariant_scale(seen, q.shape[-1])
 
     integrate.register("invariant", scale=scale)
     integrate.register("plain", scale=0.3)
     try:
         model = model_of("Llama", "invariant")
-        first = model(texts()).logits
-        model.set_attn_implementation("plain")
-        assert not torch.allclose(first, model(texts()).logits)
+        logits = model(texts()).logits[:, -1]
+        model.set_attn_implementation("eager")
+        width = model.config.hidden_size // model.config.num_attention_heads
+        invariant = torch.arange(1, 18).log() / width
+        for layer in model.model.layers:
+            layer.self_attn.scaling = invariant[:, None]
+        torch.testing.assert_close(logits, model(texts()).logits[:, -1], rtol=0, atol=1e-6)
+        model.set_attn_implementation("invariant")
+        cache = transformers.DynamicCache()
+        model(texts()[:, :-1], **{CACHE: cache})
+        decoded = model(texts()[:, -1:], **{CACHE: cache}).logits[:, 0]
+        torch.testing.assert_close(decoded, logits, rtol=0, atol=1e-6)
         model.set_attn_implementation("eager")
         for layer in model.model.layers:
             layer.self_attn.scaling = 0.3

@@ -44,13 +44,17 @@ def test_rows_have_the_same_bits_in_any_batch(filters: dict[str, Any]) -> None:
     assert torch.equal(mixed(tokens, scores.flip(0)).argmax(-1), drawn[0].flip(0))
 
 
-def test_draws_are_those_of_categorical() -> None:
+PER_REQUEST = {"temperature": torch.tensor([0.7, 1.3]), "top_p": torch.tensor([0.5, 0.9])}
+
+
+@pytest.mark.parametrize("filters", [*FILTERS, PER_REQUEST], ids=lambda x: "_".join(x) or "none")
+def test_draws_are_those_of_categorical(filters: dict[str, Any]) -> None:
     scores = torch.randn(2, 50, generator=torch.Generator().manual_seed(1))
-    sampler = Sampler([3, 4], top_p=0.8)
+    sampler = Sampler([3, 4], **filters)
     sampler(torch.zeros(2, 4, dtype=torch.long), scores)
     got = sampler(torch.zeros(2, 5, dtype=torch.long), scores).argmax(-1)
     stream = torch.tensor([3, 4]) * 2**20 + 1
-    wanted = softargmax.categorical_with_logprob(scores, top_p=0.8, seed=0, stream=stream)
+    wanted = softargmax.categorical_with_logprob(scores, seed=0, stream=stream, **filters)
     assert torch.equal(got, wanted.index)
     assert torch.equal(sampler.logprobs[:, 1], wanted.logprob)
 

@@ -35,6 +35,8 @@ REFUSED = {
     "sinks": "a sink per query",
 }
 """Arguments of some models that change the result and that `softargmax.attention` cannot express."""
+WITH_WHOLE_MASKS = ("deepseek_v4", "doge")
+"""Models that compute with their masks: DeepSeek-V4 appends its compressed keys, and Doge chooses keys."""
 
 
 def attend(
@@ -90,7 +92,11 @@ def attend(
 
 
 def refuse(others: dict[str, Any], module: torch.nn.Module) -> None:
-    """Raise ValueError if a model passes an argument of REFUSED."""
+    """Raise ValueError if a model passes an argument of REFUSED, or asks for the probabilities."""
+    if others.get("output_attentions"):
+        raise ValueError(
+            'output_attentions: probabilities are never stored; use attn_implementation="eager" to have them returned'
+        )
     for name, what in REFUSED.items():
         if others.get(name) is not None:
             raise ValueError(
@@ -189,8 +195,7 @@ def mask_of(
         brief = last and (local_size is None or is_window(local_size, config))
     else:
         brief = allow_is_bidirectional_skip and local_size is None
-    # DeepSeek-V4 appends its compressed keys to the mask, which must be whole.
-    if brief and getattr(config, "model_type", None) != "deepseek_v4":
+    if brief and getattr(config, "model_type", None) not in WITH_WHOLE_MASKS:
         padding = padding_of(attention_mask, kv_offset, kv_length)
         if padding is None:
             return None
@@ -250,7 +255,9 @@ def passes_window(config: type) -> bool:
     for classes of a notebook, the answer is no, and the mask says all.
     """
     try:
-        calls = CALL.findall(inspect.getsource(sys.modules[modeling_file(config)]))
+        source = inspect.getsource(sys.modules[modeling_file(config)])
     except (KeyError, OSError, TypeError):
         return False
-    return bool(calls) and all("sliding_window=" in call for call in calls)
+    calls = CALL.findall(source)
+    found_all = 0 < len(calls) == source.count("attention_interface(")
+    return found_all and all("sliding_window=" in call for call in calls)
