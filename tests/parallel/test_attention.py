@@ -13,7 +13,6 @@ from tests.parallel.workers import Workers
 import softargmax
 
 BATCH, HEADS, GROUPS, QUERIES, KEYS, WIDTH = 2, 4, 2, 150, 700, 8
-HEADER = 25
 
 
 def arrays(dtype: str, queries: int = QUERIES, keys: int = KEYS) -> list[torch.Tensor]:
@@ -194,64 +193,6 @@ def by_heads(group: Any, options: dict[str, Any]) -> None:
 def test_heads(workers: Workers, name: str) -> None:
     for world in (1, 2, 3):
         workers.run(world, by_heads, OPTIONS[name])
-
-
-def sent(group: Any) -> tuple[int, int, int]:
-    """Return the bytes that a process sends to others in both passes, and the bytes of its q, k, v and result."""
-    import torch.distributed as dist
-
-    total, original = 0, dist.isend
-
-    def isend(x: torch.Tensor, *more: Any, **options: Any) -> Any:
-        nonlocal total
-        total += x.numel() * x.element_size()
-        return original(x, *more, **options)
-
-    parts = [part(group, x, "even", -2).clone().requires_grad_() for x in arrays("float32", 600, 600)]
-    dist.isend = isend
-    try:
-        found = softargmax.parallel.attention(*parts, group=group, causal=True)
-        forward = total
-        found.sum().backward()
-    finally:
-        dist.isend = original
-    return forward, total - forward, sum(x.numel() * x.element_size() for x in (*parts, found))
-
-
-def of_one_head_sent(group: Any) -> tuple[int, int]:
-    """Return the bytes that a process sends to one other in both passes, without keys that are moved."""
-    import torch.distributed as dist
-
-    total, isend = 0, dist.isend
-
-    def counting(x: torch.Tensor, **options: Any) -> Any:
-        nonlocal total
-        total += x.nbytes
-        return isend(x, **options)
-
-    q, k = torch.zeros(1, 4, 600, 8), torch.zeros(1, 1, 1024, 8)
-    parts = [part(group, x, "even", -2).clone().requires_grad_() for x in (q, k, k)]
-    dist.isend = counting
-    try:
-        found = softargmax.parallel.attention(*parts, group=group)
-        forward = total
-        found.sum().backward()
-    finally:
-        dist.isend = isend
-    return forward, total - forward
-
-
-def test_bytes_of_one_head(workers: Workers) -> None:
-    """The states of all queries, and the sums for their dq. They come back from the last process."""
-    for found in workers.run(2, of_one_head_sent):
-        assert found == (4 * 600 * (16 + 4 * 8), 4 * 600 * 4 * 8)
-
-
-def test_bytes(workers: Workers) -> None:
-    """Four heads of keys: each process sends all but its own heads, and as much in the backward pass."""
-    for world in (1, 2, 4):
-        for forward, backward, own in workers.run(world, sent):
-            assert forward == backward == own * (world - 1) // world
 
 
 def call(group: Any, options: list[dict[str, Any]], shapes: list[tuple[int, ...]]) -> Any:

@@ -1,0 +1,86 @@
+"""What a process sends, recorded from torch's calls, and worlds of thousands of processes of which one exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from bench.exchanges import Step
+
+KINDS = {"all_gather": "to all", "all_reduce": "sum", "isend": "send", "recv": "receive", "irecv": "expect"}
+"""The functions of torch.distributed that the library calls, and the kinds of steps that they are."""
+
+
+@contextmanager
+def replaced(functions: dict[str, Any]) -> Iterator[None]:
+    """Replace functions of torch.distributed inside a block."""
+    original = {name: getattr(dist, name) for name in functions}
+    try:
+        for name, function in functions.items():
+            setattr(dist, name, function)
+        yield
+    finally:
+        for name, function in original.items():
+            setattr(dist, name, function)
+
+
+@contextmanager
+def recorded() -> Iterator[list[Step]]:
+    """The messages that this process sends and receives inside the block, in their order."""
+    found: list[Step] = []
+
+    def recording(name: str) -> Any:
+        function = getattr(dist, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            x = arguments[name == "all_gather"]  # the first argument of all_gather is what it receives
+            found.append(Step(KINDS[name], x.nbytes, options.get("group_dst", options.get("group_src"))))
+            return function(*arguments, **options)
+
+        return call
+
+    with replaced({name: recording(name) for name in KINDS}):
+        yield found
+
+
+@contextmanager
+def fake_world(rank: int, world: int) -> Iterator[Any]:
+    """A group of `world` processes of which only this one exists. All others seem to send what it sends.
+
+    Torch's fake backend leaves the memory of a message to one process as it is. Here zeros arrive: numbers of any bits
+    could be NaN, for which attention takes another way.
+    """
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    def receiving(function: Any) -> Any:
+        def call(x: Any, **options: Any) -> Any:
+            x.zero_()
+            return function(x, **options)
+
+        return call
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    try:
+        with replaced({name: receiving(getattr(dist, name)) for name in ("recv", "irecv")}):
+            yield dist.group.WORLD
+    finally:
+        dist.destroy_process_group()
+
+
+def both_passes(call: Callable[[], Any]) -> tuple[list[Step], list[Step]]:
+    """The messages of a call, and those of the backward pass from its results."""
+    with recorded() as found:
+        results = call()
+        forward = len(found)
+        of_loss = [x.sum() for x in (results if isinstance(results, tuple) else [results]) if x.requires_grad]
+        if of_loss:
+            torch.stack(of_loss).sum().backward()
+    return found[:forward], found[forward:]
+
+
+def messages(steps: Iterable[Step]) -> list[Step]:
+    """The steps that are calls of torch.distributed."""
+    return [step for step in steps if step.is_message]

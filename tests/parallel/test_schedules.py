@@ -1,0 +1,99 @@
+"""What one process of thousands sends, and in which order, is what the formulas of bench/exchanges.py say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from bench import exchanges
+from bench.exchanges import Heads, Member, Step
+from tests.parallel.messages import both_passes, fake_world, messages
+
+from softargmax import parallel
+
+WORLDS = (8, 64, 512, 4096)
+BLOCK, KEYS = 4096, 512
+ROWS, WIDTH = 30, 8
+
+
+@pytest.fixture(params=[(world, rank) for world in WORLDS for rank in (0, world // 3, world - 1)], ids=str)
+def world(request: pytest.FixtureRequest) -> Iterator[tuple[int, int]]:
+    """The number of processes, and the one that exists."""
+    with fake_world(request.param[1], request.param[0]):
+        yield request.param
+
+
+def member(world: tuple[int, int], size: int) -> Member:
+    """The process that exists. All processes have `size` scores per row, or keys."""
+    return Member(world[1], (size,) * world[0])
+
+
+@pytest.mark.parametrize("name", ["softmax", "cross_entropy"])
+def test_rows(world: tuple[int, int], name: str) -> None:
+    of, z = member(world, BLOCK), torch.zeros(3, BLOCK, requires_grad=True)
+    target = [torch.tensor([0, 5, BLOCK])] if name == "cross_entropy" else []
+    forward, backward = both_passes(lambda: getattr(parallel, name)(z, *target))
+    assert forward == messages(exchanges.of_rows(name, of, 3))
+    assert backward == messages(exchanges.of_rows(name, of, 3, backward=True))
+
+
+def test_parts_of_blocks(world: tuple[int, int]) -> None:
+    """Each block is brought to one process, and its results are sent back."""
+    of, z = member(world, 1000), torch.zeros(3, 1000)
+    blocks = exchanges.to_blocks(of)
+    header, *rest = exchanges.of_rows("softmax", blocks, 3)
+    there, and_back = exchanges.moved(of, blocks.sizes, 3 * 4), exchanges.moved(blocks, of.sizes, 3 * 4)
+    found, _ = both_passes(lambda: parallel.softmax(z))
+    assert found == messages([header, *there, *rest, *and_back])
+
+
+@pytest.mark.parametrize("options", [{}, {"reproducible": False}, {"label_smoothing": 0.1}], ids=str)
+def test_a_last_layer(world: tuple[int, int], options: dict[str, Any]) -> None:
+    of, target = member(world, BLOCK), torch.arange(ROWS) * 7
+    h, w = torch.zeros(ROWS, WIDTH, requires_grad=True), torch.zeros(BLOCK, WIDTH, requires_grad=True)
+    expected = exchanges.linear_cross_entropy(
+        of, ROWS, WIDTH, smoothing="label_smoothing" in options, reproducible=options.get("reproducible", True)
+    )
+    forward, backward = both_passes(lambda: parallel.linear_cross_entropy(h, w, target, **options))
+    assert forward == messages(expected)
+    assert not backward
+
+
+@pytest.mark.parametrize("queries", [1, 500])
+def test_split_keys(world: tuple[int, int], queries: int) -> None:
+    of, heads = member(world, KEYS), Heads(keys=2, each=2, queries=queries, width=WIDTH, values=5)
+    q, k, v = torch.zeros(1, 4, queries, WIDTH), torch.zeros(1, 2, KEYS, WIDTH), torch.zeros(1, 2, KEYS, 5)
+    forward, backward = both_passes(lambda: parallel.attention_split_kv(q.requires_grad_(), k, v))
+    assert forward == messages(exchanges.attention_split_kv(of, heads))
+    assert backward == messages(exchanges.attention_split_kv_backward(of, heads))
+
+
+@pytest.mark.parametrize("world", [(8, 0), (8, 2), (8, 7), (64, 21)], indirect=True)
+def test_sequences(world: tuple[int, int]) -> None:
+    """With twice as many processes as heads of keys, each has some of the keys, and all queries."""
+    of, heads = member(world, KEYS), Heads(keys=2, each=2, queries=KEYS * world[0], width=1, values=1)
+    q, k, v = torch.zeros(1, 4, KEYS, 1), torch.zeros(1, 2, KEYS, 1), torch.zeros(1, 2, KEYS, 1)
+    forward, backward = both_passes(lambda: parallel.attention(*(x.requires_grad_() for x in (q, k, v))))
+    assert forward == messages(exchanges.attention(of, heads))
+    assert backward == messages(exchanges.attention(of, heads, backward=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "kept"),
+    [({}, None, None), ({"top_k": 5, "top_p": 0.9}, "top_k", 5), ({"top_p": 0.9}, "top_p", None)],
+    ids=str,
+)
+def test_draws(world: tuple[int, int], options: dict[str, Any], first: str | None, kept: int | None) -> None:
+    of, z = member(world, BLOCK), torch.arange(float(BLOCK)).expand(3, BLOCK)
+    found, _ = both_passes(lambda: parallel.categorical(z, seed=0, num_samples=2, **options))
+    assert found == messages(exchanges.categorical(of, 3, 2, first=first, kept=kept))
+
+
+def test_steps_are_those_of_one_process_without_messages() -> None:
+    """The products of a process do not depend on the number of processes, but for its parts of the rows."""
+    for size in (1, 8):
+        steps = list(exchanges.linear_cross_entropy(member((size, 0), BLOCK), ROWS, WIDTH))
+        assert sum(step.amount for step in steps if step.kind == "compute") == 3 * ROWS * WIDTH * BLOCK
+    assert Step("to all", 25) in steps
