@@ -101,8 +101,8 @@ def wrong_terms(group: Any, options: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("function", "arguments", "kind", "message"),
     [
-        (wrong_class, [10000, 10000], "IndexError", "expected 0 to 9999, or -100 (ignored), got 10000 at (2,)"),
-        (wrong_class, [3, 4], "ValueError", "target: expected the same in all processes, got int64 (6) with checksum"),
+        (wrong_class, [10000, 10000], "IndexError", "index: expected 0 to 9999, or -100 (ignored), got 10000 at (2,)"),
+        (wrong_class, [3, 4], "ValueError", "index: expected the same in all processes, got int64 (6) with checksum"),
         (different_numbers, [2, 3], "ValueError", "index: expected the same in all processes, got (6, 2), (6, 3) in"),
         (wrong_terms, [{}, {"dtype": torch.float64}], "ValueError", "dtype: expected the same in all processes, got"),
         (wrong_terms, [{}, {"dtype": torch.int64}], "ValueError", "dtype: expected the same in all processes, got"),
@@ -116,7 +116,7 @@ def test_one_error_in_all_processes(
     found = workers.errors(2, function, arguments)
     assert len(set(found)) == 1, found
     assert found[0][0] == kind
-    assert message in found[0][1], found
+    assert found[0][1].startswith(message), found
 
 
 def without_classes(group: Any) -> Any:
