@@ -174,6 +174,13 @@ def test_stops_of_the_tour(run, tmp_path, stop, monkeypatch):
     assert "skipped" not in found["stops"][stop]
 
 
+def test_a_process_of_the_tour_that_fails_is_named(capfd):
+    torch_last_layer = import_module("softargmax.cli.tour.torch_last_layer")
+    with pytest.raises(FailedRunError, match=r"^process [01] of 2 ended with exit code 1, before it was trained"):
+        torch_last_layer.trained_by(2, np.full(2000, 7), 5, 1)  # there is no class 7
+    assert "IndexError" in capfd.readouterr().err
+
+
 def test_tour_as_text(run):
     done = run("demo", "--only", "values", "-o", "out[dim]")
     assert "Its pictures are in out[dim]/" in done.out

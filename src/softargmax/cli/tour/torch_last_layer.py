@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import multiprocessing
+import queue
 import tempfile
 import time
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,13 +17,18 @@ import torch
 import torch.distributed as dist
 
 import softargmax as sa
+from softargmax.cli.errors import FailedRunError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from multiprocessing.process import BaseProcess
+
     from torch.distributed import ProcessGroup
 
     from softargmax.cli.words.vocabulary import Ints
 
 WIDTH, ROWS, RATE = 64, 512, 2.0
+PATIENCE = 120  # seconds until a result of a process must be there
 
 
 class Trained(NamedTuple):
@@ -64,6 +71,19 @@ def _serve(rank: int, world: int, store: str, results: Any, arguments: tuple[Int
     dist.destroy_process_group()
 
 
+def _result(results: Any, processes: Sequence[BaseProcess]) -> tuple[int, Trained]:
+    """The next result of any process. Raise FailedRunError if one has ended by an error."""
+    for _ in range(PATIENCE):
+        with suppress(queue.Empty):
+            found: tuple[int, Trained] = results.get(timeout=1)
+            return found
+        for rank, process in enumerate(processes):
+            if process.exitcode:
+                ended = f"ended with exit code {process.exitcode}, before it was trained"
+                raise FailedRunError(f"process {rank} of {len(processes)} {ended}; it has printed its error")
+    raise FailedRunError(f"expected results of {len(processes)} processes, got none for {PATIENCE} s")
+
+
 def trained_by(world: int, text: Ints, classes: int, steps: int) -> Trained:
     """Train in `world` new processes. The digests are those of all rows of W, in their order."""
     context = multiprocessing.get_context("spawn")
@@ -73,7 +93,7 @@ def trained_by(world: int, text: Ints, classes: int, steps: int) -> Trained:
         processes = [context.Process(target=_serve, args=(rank, *each), daemon=True) for rank in range(world)]
         for process in processes:
             process.start()
-        found = [one for _, one in sorted(results.get(timeout=120) for _ in processes)]
+        found = [one for _, one in sorted(_result(results, processes) for _ in processes)]
         for process in processes:
             process.join()
     if any(one.losses != other.losses for one, other in pairwise(found)):
