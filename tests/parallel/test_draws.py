@@ -112,6 +112,12 @@ def test_filters_and_logprob(workers: Workers, options: dict[str, Any]) -> None:
         workers.run(world, with_logprob, options, "float32")
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("name", ["top_k", "top_p", "min_p", "all", "masked, top_p", "without replacement"])
+def test_dtypes_of_filters_and_logprob(workers: Workers, name: str, dtype: str) -> None:
+    workers.run(3, with_logprob, FILTERED[name], dtype)
+
+
 def transposed(group: Any) -> None:
     z, rank = rows("float32").T.contiguous(), group.rank()
     bounds = cuts("ragged", group.size())
