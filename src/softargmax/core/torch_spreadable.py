@@ -39,6 +39,6 @@ def telling(weight: Tensor) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def whole(x: Any) -> Any:
+def full(x: Any) -> Any:
     """x, or all of a DTensor, in every process."""
     return x.full_tensor() if is_dtensor(x) else x

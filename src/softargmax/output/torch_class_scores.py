@@ -29,7 +29,7 @@ def scores(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 @spreadable
-def gathered(table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
+def rows_of_table(table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
     """Return table[index], the rows of a matrix or the numbers of a vector."""
     found: Tensor = operations.gathered.first(Gathered(table, index, sparse))
     return found
@@ -75,5 +75,5 @@ def _by_kernel(h: Tensor) -> bool:
 
 
 # torch.compile must know these functions before a layer is called.
-for _function in (scores, gathered, pair_scores, coin_losses):
+for _function in (scores, rows_of_table, pair_scores, coin_losses):
     compile_function(_function)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.core.torch_modules import one_call
-from softargmax.core.torch_spreadable import telling, whole
+from softargmax.core.torch_spreadable import full, telling
 from softargmax.loss import linear_cross_entropy, linear_selected_log_softmax
 from softargmax.normalize import log_softmax
 from softargmax.output.torch_base import OutputLayer, Targets, float_dtype, of_rows
@@ -86,16 +86,16 @@ class LinearLayer(OutputLayer):
         return found
 
     def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:
-        found: Tensor = whole(linear_selected_log_softmax(h, self.weight, y.classes, bias=self.bias))
+        found: Tensor = full(linear_selected_log_softmax(h, self.weight, y.classes, bias=self.bias))
         return found
 
     def _rows(self, hidden: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         with telling(self.weight):
-            return super()._rows(whole(hidden))
+            return super()._rows(full(hidden))
 
     def _targets(self, target: Tensor, h: Tensor, shape: tuple[int, ...]) -> Targets:
         with telling(self.weight):
-            return super()._targets(whole(target), h, shape)
+            return super()._targets(full(target), h, shape)
 
     def extra_repr(self) -> str:
         return f"{self.dim}, {self.classes}, bias={self.bias is not None}, reduction={self.reduction!r}"
@@ -179,7 +179,7 @@ class FullSoftmax(LinearLayer):
         h, shape, y = self._inputs(hidden, target)
         if self.reduction == "none" or y.wrong is not None:
             return self._reduced(self._losses(h, y), shape, y)
-        loss: Tensor = whole(linear_cross_entropy(h, self.weight, y.classes, bias=self.bias, reduction=self.reduction))
+        loss: Tensor = full(linear_cross_entropy(h, self.weight, y.classes, bias=self.bias, reduction=self.reduction))
         return loss
 
     def _losses(self, h: Tensor, y: Targets) -> Tensor:

@@ -19,7 +19,7 @@ from softargmax.output.adaptive_unigram import Learned
 from softargmax.output.arguments import Pairs
 from softargmax.output.counts import at_least, classes_of
 from softargmax.output.sampler_base import Negatives, Sampler
-from softargmax.output.torch_class_scores import coin_losses, gathered, of_pairs, pair_scores, scores
+from softargmax.output.torch_class_scores import coin_losses, of_pairs, pair_scores, rows_of_table, scores
 from softargmax.output.torch_full import LinearKeywords, LinearLayer
 from softargmax.output.torch_sampler import draw_classes, expected_counts, observe_classes
 
@@ -60,11 +60,11 @@ class CandidateLayer(LinearLayer):
         """Return the target's score (N,) and the candidates' scores (N, n)."""
         if index.ndim == 1:
             both = torch.cat([y.classes, index])
-            w = gathered(self.weight, both, sparse=self.sparse).to(h.dtype)
+            w = rows_of_table(self.weight, both, sparse=self.sparse).to(h.dtype)
             own, s = (h * w[: len(h)]).sum(-1), scores(h, w[len(h) :], None)
             if self.bias is None:
                 return own, s
-            b = gathered(self.bias, both, sparse=self.sparse).to(h.dtype)
+            b = rows_of_table(self.bias, both, sparse=self.sparse).to(h.dtype)
             return own + b[: len(h)], s + b[len(h) :]
         s = pair_scores(h, *of_pairs(self.weight, self.bias, _pairs(y, index), sparse=self.sparse))
         s = s.reshape(len(h), 1 + index.shape[1])

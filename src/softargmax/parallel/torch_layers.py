@@ -188,7 +188,7 @@ def draw_columns(_: Any, log_p: DTensor, seed: int, stream: Tensor) -> Tensor:
     return torch.where(wrong, -1, found)
 
 
-def gathered(_: Any, table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
+def rows_of_table(_: Any, table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
     """table[index], in all processes. Each sends the rows that it has. The gradient of these rows comes back to it."""
     if sparse:
         raise NotImplementedError("sparse: expected False, as gradients of DTensors are dense, got True")
@@ -231,6 +231,6 @@ def of_pairs(
 ) -> tuple[Any, Any]:
     """The vectors of the classes in the pairs, in all processes."""
     nodes, places = torch.unique(pairs.nodes, return_inverse=True)
-    w, b = (None if x is None else gathered(None, x, nodes, sparse=sparse) for x in (weight, bias))
+    w, b = (None if x is None else rows_of_table(None, x, nodes, sparse=sparse) for x in (weight, bias))
     found: tuple[Any, Any] = here(w, b, pairs._replace(nodes=places), sparse=sparse)
     return found

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from softargmax.core.arrays import like, row_shape
 from softargmax.core.check import dtype_of_rows
 from softargmax.core.loss_reduction import equal_row_weights, reduced, row_weights
-from softargmax.core.torch_spreadable import whole
+from softargmax.core.torch_spreadable import full
 from softargmax.loss.results import CrossEntropyTerms
 from softargmax.parallel.torch_attention import attention, attention_split_kv
 from softargmax.parallel.torch_draws import FILTERS, categorical, categorical_with_logprob
@@ -104,11 +104,11 @@ def _reduced(rows: Any, given: Mapping[str, Any]) -> Any:
     to, mean = dtype_of_rows(given["dtype"], torch.empty(0, dtype=dtype)), given["reduction"] == "mean"
     weights = ones = None
     if mean and not torch.is_floating_point(given["target"]):
-        target, weight = whole(given["target"]), whole(given["weight"])
+        target, weight = full(given["target"]), full(given["weight"])
         weights, ones = (row_weights(target, given["ignore_index"], one) for one in (weight, None))
 
     def total(x: Any, counts: Any) -> DTensor:
-        losses = whole(x)
+        losses = full(x)
         counts = equal_row_weights(losses) if counts is None else counts
         found = reduced(losses, counts, torch.float64, kept=0, mean=mean).to(to)
         return DTensor.from_local(found, x.device_mesh, [Replicate()] * x.device_mesh.ndim, run_check=False)
