@@ -126,6 +126,59 @@ def of_dtensors(group: Any, layout: str) -> None:
     same(part.grad, distribute_tensor(h.grad, mesh, [Shard(1)]).to_local())
 
 
+def of_ragged_parts(group: Any, by_name: bool) -> None:
+    """Parts of the sequences with different lengths, of which one may be 0. The embedding gets parts of the text."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    mesh, style = DeviceMesh.from_group(group, "cpu"), VocabularyParallel(input_layouts=Shard(1))
+    one, _ = layers(group)
+    spread = parallelize_module(copy.deepcopy(one), mesh, style)
+    hidden, target = inputs()
+    h = hidden.clone().requires_grad_()
+    expected = one(h, target)
+    expected.backward()
+    cuts = [0, 1, 6, 6, 8]
+    mine = slice(cuts[group.rank()], cuts[group.rank() + 1] if group.rank() + 1 < group.size() else 8)
+    part = hidden[:, mine].clone().requires_grad_()
+    found = spread(hidden=part, target=target) if by_name else spread(part, target)
+    found.backward()
+    same(found, expected)
+    assert part.grad is not None
+    assert h.grad is not None
+    same(part.grad, h.grad[:, mine])
+    same_gradients(spread, one)
+    table, text = nn.Embedding(CLASSES, D), target.clamp(min=0)
+    embed = parallelize_module(copy.deepcopy(table), mesh, style)
+    found = embed(input=text[:, mine]) if by_name else embed(text[:, mine])
+    same(found, table(text))
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_parts_of_sequences_of_any_lengths(workers: Workers, by_name: bool) -> None:
+    for world in (2, 4):
+        workers.run(world, of_ragged_parts, by_name)
+
+
+def of_two_meshes(group: Any) -> None:
+    """A weight of two modules that are spread over different meshes."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    meshes = [DeviceMesh.from_group(group, "cpu", mesh_dim_names=(name,)) for name in "ab"]
+    one, _ = layers(group)
+    modules = [copy.copy(one), copy.copy(one)]
+    for module in modules:
+        module._parameters = dict(one._parameters)
+    spread = [parallelize_module(x, mesh, VocabularyParallel()) for x, mesh in zip(modules, meshes, strict=True)]
+    assert [x.weight.device_mesh.mesh_dim_names for x in spread] == [("a",), ("b",)]
+
+
+def test_a_weight_on_two_meshes(workers: Workers) -> None:
+    workers.run(2, of_two_meshes)
+
+
 @pytest.mark.parametrize("layout", ["r", "1"])
 def test_hidden_vectors_that_are_dtensors(workers: Workers, layout: str) -> None:
     for world in (2, 4):

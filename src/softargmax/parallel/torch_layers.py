@@ -6,6 +6,7 @@ The functions below those of the style are called for DTensors in place of the f
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
@@ -17,9 +18,10 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 from torch.distributed.tensor.parallel import ParallelStyle
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from softargmax.core.arrays import trained
 from softargmax.core.processes import SpreadAxes
 from softargmax.core.signature import public
-from softargmax.core.torch_processes import along, of_all, parts_of_all, spread_text
+from softargmax.core.torch_processes import along, of_all, parts_of_all, spread_text, whole
 from softargmax.output import operations
 from softargmax.parallel.layout import bounds
 from softargmax.parallel.torch_agreement import Facts, agreed, with_checksum
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 _SPREAD = WeakTensorKeyDictionary()
-"""For each parameter that was spread, the parameter in its place. A tied parameter so stays one parameter."""
+"""For each parameter that was spread over a mesh, the one in its place. A tied parameter so stays one parameter."""
 
 
 class VocabularyParallel(ParallelStyle):
@@ -48,7 +50,8 @@ class VocabularyParallel(ParallelStyle):
     ----------
     input_layouts : Placement, optional
         Where the first argument of the module is, if it is no DTensor: `Replicate()`, the default, if all processes
-        have all of it; `Shard(1)` if each has a part of the sequences, as in sequence parallelism.
+        have all of it; `Shard(1)` if each has a part of the sequences, as in sequence parallelism. The parts may have
+        different lengths.
 
     Notes
     -----
@@ -104,28 +107,38 @@ class VocabularyParallel(ParallelStyle):
             if (parameter := getattr(module, name, None)) is not None:
                 module.register_parameter(name, self._spread(parameter, device_mesh))
 
-        def placed(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-            first = [
-                x
-                if isinstance(x, DTensor)
-                else DTensor.from_local(x, device_mesh, [self.input_layouts], run_check=False)
-                for x in arguments[:1]
-            ]
-            return *(x.redistribute(device_mesh, [Replicate()]) for x in first), *arguments[1:]
+        first = next(iter(inspect.signature(module.forward).parameters))
+
+        def placed(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+            if not arguments:
+                return arguments, {**named, first: self._of_all(named[first], device_mesh)}
+            return (self._of_all(arguments[0], device_mesh), *arguments[1:]), named
 
         if isinstance(module, nn.Embedding) or self.input_layouts != Replicate():
-            module.register_forward_pre_hook(placed)
+            module.register_forward_pre_hook(placed, with_kwargs=True)
         if isinstance(module, nn.Embedding):
             module.register_forward_hook(lambda _, __, found: found.full_tensor())
         return module
 
+    def _of_all(self, x: Tensor, mesh: DeviceMesh) -> DTensor:
+        """The first argument of the module, in all processes."""
+        if isinstance(x, DTensor):
+            return x.redistribute(mesh, [Replicate()])
+        if isinstance(self.input_layouts, Shard):
+            group, axis = mesh.get_group(), self.input_layouts.dim
+            rows = (*x.shape[:axis], "*", *x.shape[axis + 1 :])
+            facts = [("function", "VocabularyParallel"), ("input", f"{x.dtype} {rows}, {trained(x)}")]
+            x = whole(x, axis, spread_text(group, agreed(group, Facts(x.shape[axis], facts))))
+        return DTensor.from_local(x, mesh, [Replicate()], run_check=False)
+
     def _spread(self, parameter: nn.Parameter, mesh: DeviceMesh) -> nn.Parameter:
         if isinstance(parameter, DTensor):
             return parameter
-        if parameter not in _SPREAD:
+        of_meshes = _SPREAD.setdefault(parameter, {})
+        if mesh not in of_meshes:
             parts = distribute_tensor(parameter, mesh, [Shard(0)], src_data_rank=self.src_data_rank)
-            _SPREAD[parameter] = nn.Parameter(parts, requires_grad=parameter.requires_grad)
-        return cast("nn.Parameter", _SPREAD[parameter])
+            of_meshes[mesh] = nn.Parameter(parts, requires_grad=parameter.requires_grad)
+        return cast("nn.Parameter", of_meshes[mesh])
 
 
 # --- what layers with DTensors compute --------------------------------------------------------------------------------
