@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -159,6 +161,14 @@ def of_ragged_parts(group: Any, by_name: bool) -> None:
 def test_parts_of_sequences_of_any_lengths(workers: Workers, by_name: bool) -> None:
     for world in (2, 4):
         workers.run(world, of_ragged_parts, by_name)
+
+
+def test_dtensors_are_imported_with_the_style() -> None:
+    """They take as long to import as all the rest."""
+    loaded = "'torch.distributed.tensor' in sys.modules"
+    code = f"import sys; from softargmax import parallel; print({loaded}, parallel.VocabularyParallel, {loaded})"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "False <class 'softargmax.parallel.torch_layers.VocabularyParallel'> True\n"
 
 
 def of_two_meshes(group: Any) -> None:

@@ -16,6 +16,9 @@ tensor([9.0880e-04, 2.4704e-03, 9.9662e-01])
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
 from softargmax.core.extras import require
 
 require("softargmax.parallel needs", "torch", torch="torch")
@@ -29,13 +32,15 @@ from softargmax.parallel.torch_functions import (  # noqa: E402
     logsumexp,
     softmax,
 )
-from softargmax.parallel.torch_layers import VocabularyParallel  # noqa: E402
 from softargmax.parallel.torch_losses import (  # noqa: E402
     cross_entropy,
     cross_entropy_terms,
     linear_cross_entropy,
     selected_log_softmax,
 )
+
+if TYPE_CHECKING:
+    from softargmax.parallel.torch_layers import VocabularyParallel
 
 __all__ = [
     "VocabularyParallel",
@@ -53,3 +58,11 @@ __all__ = [
     "selected_log_softmax",
     "softmax",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name != "VocabularyParallel":
+        raise AttributeError(f"module 'softargmax.parallel' has no attribute {name!r}")
+    # The style imports torch's DTensors, which takes as long as all the rest (0.6 s).
+    value = globals()[name] = importlib.import_module("softargmax.parallel.torch_layers").VocabularyParallel
+    return value

@@ -110,9 +110,9 @@ class VocabularyParallel(ParallelStyle):
         first = next(iter(inspect.signature(module.forward).parameters))
 
         def placed(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-            if not arguments:
-                return arguments, {**named, first: self._of_all(named[first], device_mesh)}
-            return (self._of_all(arguments[0], device_mesh), *arguments[1:]), named
+            if first in named:
+                named = {**named, first: self._of_all(named[first], device_mesh)}
+            return (*(self._of_all(x, device_mesh) for x in arguments[:1]), *arguments[1:]), named
 
         if isinstance(module, nn.Embedding) or self.input_layouts != Replicate():
             module.register_forward_pre_hook(placed, with_kwargs=True)
