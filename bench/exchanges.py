@@ -164,12 +164,13 @@ def linear_cross_entropy(
     """The steps of a loss with the gradients of h and W. `number`: bytes of a number. The backward pass has none."""
     once = _native.rows_at_once(rows, width, sum(of.sizes), _native.PARTS)
     parts = [min(once, rows - start) for start in range(0, rows, once)]
+    blocks = of.most_blocks()
     header, *of_blocks = OF_ROWS["cross_entropy, label smoothing" if smoothing else "cross_entropy"].forward
     yield Step("to all", header.each)
     for count in parts:
         size, product = count * width * number, Step("compute", count * width * of.sizes[of.rank])
         yield product  # the scores
-        yield from (Step("to all", gather.size(count, of.most_blocks())) for gather in of_blocks)
+        yield from (Step("to all", gather.size(count, blocks)) for gather in of_blocks)
         if of.rank:
             yield product  # dW, while the first process computes dh
         if reproducible:

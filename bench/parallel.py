@@ -26,7 +26,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Times = dict[str, float]  # median seconds by what was timed
+    T = TypeVar("T")
 
 RESULT = Path(__file__).parent / "results" / "parallel.json"
 STEP, CHAIN = 1.15, 1.6
@@ -126,31 +127,36 @@ def memory(group: dist.ProcessGroup) -> dict[str, int]:
     return {"scores": 4 * rows * w.shape[0], "beyond": peak - before - sum(x.nbytes for x in gradients)}
 
 
-def serve(rank: int, world: int, store: str, results: Any) -> None:
-    """Measure in one process of a group. Return the times of the first, and the largest memory of all."""
+def times_and_memory(group: dist.ProcessGroup) -> tuple[Times, dict[str, int]]:
+    """Return the times of all processes, and the memory of the one that takes most."""
+    times = steps(group) | sums(group)
+    found: list[Any] = [None] * group.size()
+    dist.all_gather_object(found, memory(group), group=group)
+    return times, max(found, key=lambda one: one["beyond"])
+
+
+def serve(rank: int, world: int, store: str, work: Callable[[dist.ProcessGroup], object], results: Any) -> None:
+    """Work in one process of a group. Return the result of the first."""
     torch.set_num_threads(1)
     sa.set_num_threads(1)
     wait = dt.timedelta(minutes=2)
     dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world, timeout=wait)
-    group = dist.new_group()
-    times = steps(group) | sums(group)
-    found: list[Any] = [None] * world
-    dist.all_gather_object(found, memory(group), group=group)
+    found = work(dist.new_group())
     if rank == 0:
-        results.put((times, max(found, key=lambda one: one["beyond"])))
+        results.put(found)
     dist.destroy_process_group()
 
 
-def measured(world: int) -> tuple[Times, dict[str, int]]:
-    """Return the times of `world` processes, and the memory of the one that takes most."""
+def in_processes(world: int, work: Callable[[dist.ProcessGroup], T]) -> T:
+    """Call `work(group)` in `world` processes of one thread each. Return the result of the first."""
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (world, str(Path(folder) / "store"), results)
+        arguments = (world, str(Path(folder) / "store"), work, results)
         processes = [context.Process(target=serve, args=(rank, *arguments)) for rank in range(world)]
         for process in processes:
             process.start()
-        found: tuple[Times, dict[str, int]] = results.get()
+        found: T = results.get()
         for process in processes:
             process.join()
     return found
@@ -160,7 +166,7 @@ def main() -> int:
     """Measure all numbers of processes, print the ratios, and return the exit code."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     here = machine()  # before the run, so that the load is that of other programs
-    found = {world: measured(world) for world in WORLDS}
+    found = {world: in_processes(world, times_and_memory) for world in WORLDS}
     ratios = {}
     for world, (times, taken) in found.items():
         step, chain = times["spread"] / times["part alone"], times["chain"] / times["all_reduce"]

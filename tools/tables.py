@@ -14,6 +14,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tools import parallel_tables
 from tools.measurements import NOT_YET, PEERS, RESULTS, ROOT, avx2_results, load, loaded, measured_on, table
 from tools.speed_page import extra_memory, speed_page, timings
 
@@ -251,6 +252,9 @@ def pages() -> dict[Path, str]:
         ("installation", "compat", compat),
         ("gpu", "gpu", gpu),
         ("jax", "jax programs", jax_programs),
+        ("parallel", "messages", parallel_tables.messages),
+        ("parallel", "scaling", parallel_tables.scaling),
+        ("parallel", "modelled", parallel_tables.modelled),
     ]
     filled += [(f"tasks/{page}", name, partial(task, name)) for page, names in TASK_PAGES.items() for name in names]
     for page, name, fill in filled:
