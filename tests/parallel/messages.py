@@ -9,6 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from bench.exchanges import Step
+from torch import Tensor
+
+from softargmax import parallel
 
 KINDS = {"all_gather": "to all", "all_reduce": "sum", "isend": "send", "recv": "receive", "irecv": "expect"}
 """The functions of torch.distributed that the library calls, and the kinds of steps that they are."""
@@ -79,6 +82,23 @@ def both_passes(call: Callable[[], Any]) -> tuple[list[Step], list[Step]]:
         if of_loss:
             torch.stack(of_loss).sum().backward()
     return found[:forward], found[forward:]
+
+
+def of_scores(name: str, z: Tensor, target: Tensor, group: Any) -> tuple[list[Step], list[Step]]:
+    """The messages of a function in the table `OF_ROWS`, with the option in its name. z is a part of the rows."""
+    function, _, option = name.partition(", ")
+    z, more, options = z.detach().requires_grad_(), [], {}
+    if option == "probabilities":
+        more = [torch.full_like(z, 1e-4)]
+    elif "cross_entropy" in function or function == "selected_log_softmax":
+        more = [target]
+    elif function == "kl_divergence":
+        more = [torch.zeros_like(z).requires_grad_()]
+    if option == "label smoothing":
+        options["label_smoothing"] = 0.1
+    elif option == "class weights":
+        options["weight"] = torch.ones(z.shape[1])
+    return both_passes(lambda: getattr(parallel, function)(z, *more, group=group, **options))
 
 
 def messages(steps: Iterable[Step]) -> list[Step]:

@@ -10,14 +10,12 @@ import torch
 from bench import exchanges
 from bench.exchanges import OF_ROWS, Heads, Member
 from tests.parallel.cases import cuts, scores
-from tests.parallel.messages import both_passes, messages
+from tests.parallel.messages import both_passes, messages, of_scores
 from tests.parallel.workers import Workers
 
 import softargmax
 
 TARGET = torch.tensor([17, 4096, 8191, 0, 9000, -100])
-OPTIONS: dict[str, dict[str, Any]] = {"label smoothing": {"label_smoothing": 0.1}}
-"""The options in the names of the table."""
 
 
 def sizes_of(bounds: list[int]) -> tuple[int, ...]:
@@ -26,19 +24,7 @@ def sizes_of(bounds: list[int]) -> tuple[int, ...]:
 
 def sent(group: Any, name: str, bounds: list[int]) -> Any:
     """The messages of both passes of a function in the table."""
-    function, _, option = name.partition(", ")
-    mine = slice(*bounds[group.rank() :][:2])
-    z = scores()[:, mine].requires_grad_()
-    options, more = dict(OPTIONS.get(option, {})), []
-    if function == "kl_divergence":
-        more = [torch.zeros_like(z).requires_grad_()]
-    elif "cross_entropy" in function or function == "selected_log_softmax":
-        more = [TARGET]
-    if option == "probabilities":
-        more = [torch.full_like(z, 1 / bounds[-1])]
-    elif option == "class weights":
-        options["weight"] = torch.ones(z.shape[1])
-    return both_passes(lambda: getattr(softargmax.parallel, function)(z, *more, group=group, **options))
+    return of_scores(name, scores()[:, slice(*bounds[group.rank() :][:2])], TARGET, group)
 
 
 @pytest.mark.parametrize("name", OF_ROWS)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from bench import exchanges
 from bench.exchanges import Heads, Member, Step
-from tests.parallel.messages import both_passes, fake_world, messages
+from tests.parallel.messages import both_passes, fake_world, messages, of_scores
 
 from softargmax import parallel
 
@@ -30,13 +30,11 @@ def member(world: tuple[int, int], size: int) -> Member:
     return Member(world[1], (size,) * world[0])
 
 
-@pytest.mark.parametrize("name", ["softmax", "cross_entropy"])
-def test_rows(world: tuple[int, int], name: str) -> None:
-    of, z = member(world, BLOCK), torch.zeros(3, BLOCK, requires_grad=True)
-    target = [torch.tensor([0, 5, BLOCK])] if name == "cross_entropy" else []
-    forward, backward = both_passes(lambda: getattr(parallel, name)(z, *target))
-    assert forward == messages(exchanges.of_rows(name, of, 3))
-    assert backward == messages(exchanges.of_rows(name, of, 3, backward=True))
+@pytest.mark.parametrize("name", exchanges.OF_ROWS)
+def test_functions_of_scores(world: tuple[int, int], name: str) -> None:
+    of = member(world, BLOCK)
+    found = of_scores(name, torch.zeros(3, BLOCK), torch.tensor([0, 5, BLOCK]), None)
+    assert found == tuple(messages(exchanges.of_rows(name, of, 3, backward=k)) for k in (False, True))
 
 
 def test_parts_of_blocks(world: tuple[int, int]) -> None:
