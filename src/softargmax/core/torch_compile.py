@@ -53,7 +53,7 @@ def _compile_room(module: Any) -> None:
     for function in getattr(module, "NODES", ()):
         compile_function(function)
     for function in getattr(module, "CONSTANTS", ()):
-        _when_imported(partial(torch.compiler.assume_constant_result, function))
+        compile_constant(function)
 
 
 def _makes_object(module: types.ModuleType, function: Callable[..., Any]) -> bool:
@@ -62,14 +62,28 @@ def _makes_object(module: types.ModuleType, function: Callable[..., Any]) -> boo
     return isinstance(made, type) and not hasattr(made, "_fields")
 
 
-def compile_function(function: Callable[..., Any]) -> None:
-    """Register a function, so that `torch.compile` puts it in its graph without tracing it."""
+def compile_constant(function: Callable[..., Any]) -> None:
+    """Register a function, so that `torch.compile` calls it once, and stores its result in the graph."""
+    _when_imported(partial(torch.compiler.assume_constant_result, function))
+
+
+def _unchanged(options: dict[str, Any]) -> dict[str, Any]:
+    return options
+
+
+def compile_function(
+    function: Callable[..., Any], change: Callable[[dict[str, Any]], dict[str, Any]] = _unchanged
+) -> None:
+    """Register a function, so that `torch.compile` puts it in its graph without tracing it.
+
+    `change` changes the options to what a graph can store. It is traced.
+    """
 
     def opaque(*args: Any, **options: Any) -> Any:
         return function(*args, **options)
 
     def traced(*args: Any, **options: Any) -> Any:
-        return opaque(*args, **options)
+        return opaque(*args, **change(options))
 
     def register() -> None:
         # Two steps: `allow_in_graph` alone would not stop torch.compile(function) from tracing the function.

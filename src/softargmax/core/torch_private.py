@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside_transforms
 from torch._functorch.utils import enable_single_level_autograd_function, unwrap_dead_wrappers
+from torch._library.effects import EffectType
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
 from softargmax.core import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
 __all__ = [
@@ -28,8 +30,12 @@ __all__ = [
     "below_autograd",
     "enable_single_level_autograd_function",
     "forward_mode",
+    "in_order",
+    "is_batched",
     "know_cuda",
+    "outside_transforms",
     "primal",
+    "recording",
     "tangent_of",
     "transformed",
     "unwrap_dead_wrappers",
@@ -105,6 +111,11 @@ def tangent_of(tensor: Tensor) -> Any:
     return _unpack_dual(tensor).tangent if forward_ad._current_level >= 0 else None
 
 
+def is_batched(tensor: Tensor) -> bool:
+    """True for a batch that an older vmap maps over, as in is_grads_batched. Only the dispatch keys show it."""
+    return "Batched" in str(dispatch_keys(tensor))
+
+
 def forward_mode() -> Any:
     """A context with forward mode switched on. Torch switches it off while a derivative rule runs."""
     return forward_ad._set_fwd_grad_enabled(True)
@@ -132,3 +143,21 @@ def apply_here(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
     """
     found: Callable[..., Any] = super(torch.autograd.Function, rule).apply  # type: ignore[misc]
     return found
+
+
+def in_order(library: Any, operator: str) -> None:
+    """Tell compilers that an operator has an effect: they keep all such operators, and their order."""
+    library._register_effectful_op(operator, EffectType.ORDERED)
+
+
+_RECORDING = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU) | torch._C.DispatchKeySet(
+    torch._C.DispatchKey.ADInplaceOrView
+)
+
+
+@contextmanager
+def recording() -> Iterator[None]:
+    """Record derivatives inside the kernel of an operator, where torch may have switched them off."""
+    include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    with torch._C._ForceDispatchKeyGuard(include, exclude - _RECORDING), torch.enable_grad():
+        yield

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
 from torch.distributed import distributed_c10d
 
+from softargmax.core import _native
 from softargmax.core.processes import SpreadAxes, sizes_of
+from softargmax.core.torch_private import is_batched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -37,9 +40,15 @@ class Processes:
         self.group, self.sizes, self.rank, self.in_order = group, sizes, group.rank(), in_order
         self.first = sum(sizes[: self.rank])
         """The place of this process's first score in a row."""
+        self.starts = False  # the kernel's Shards and Args explain these
+        self.first_row = self.all_queries = self.key_sums = 0
         self._parts: list[tuple[Tensor, Any]] = []
         """Parts of a sum, and the request that completes each."""
         self._sent: list[Any] = []
+
+    def note(self) -> bool:
+        """True if this object notes that a call has found a number that is not finite, so that the call may go on."""
+        return False
 
     def gather(self, mine: bytes, lengths: Sequence[int]) -> bytes:
         """Send bytes to all processes. Return what all have sent, in their order; process p has sent lengths[p]."""
@@ -108,8 +117,24 @@ class Processes:
 _IN_ORDER, _IN_ANY_ORDER = "in order", "in any order"
 
 
+_STANDING_IN: dict[str, Processes] = {}
+
+
+@contextmanager
+def standing_in(processes: Processes) -> Iterator[str]:
+    """A text for which `processes_of` returns this object."""
+    spread = f"{id(processes)}:{_IN_ORDER}:{','.join(map(str, processes.sizes))}"
+    _STANDING_IN[spread] = processes
+    try:
+        yield spread
+    finally:
+        del _STANDING_IN[spread]
+
+
 def processes_of(spread: str) -> Processes:
     """The processes that have the rows. Kernels call this function."""
+    if spread in _STANDING_IN:
+        return _STANDING_IN[spread]
     group, order = spread.rpartition(":")[0].rsplit(":", 1)
     return Processes(group_of(group), sizes_of(spread), in_order=order == _IN_ORDER)
 
@@ -153,10 +178,24 @@ def parts_of_all(group: ProcessGroup, x: Tensor, sizes: Sequence[int]) -> list[T
 
 def of_all(group: ProcessGroup, x: Tensor) -> list[Tensor]:
     """x of every process of a group."""
+    require_numbers(x)
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(group.size())]
     with answering(group):
         dist.all_gather(parts, x.contiguous(), group=group)
     return parts
+
+
+def require_numbers(x: Tensor) -> None:
+    """Raise for a tensor without numbers of its own, which torch cannot send."""
+    if not _native.still() and is_fake(x):
+        raise NotImplementedError(
+            "torch.compile: processes exchange nothing while they compile; only the functions of softargmax.parallel, "
+            "those of DTensors, and FullSoftmax, are operators of a graph"
+        )
+    if is_batched(x):
+        raise NotImplementedError(
+            "is_grads_batched: not supported for rows that are spread over processes; pass one gradient at a time"
+        )
 
 
 def _tensor(data: bytes) -> Tensor:

@@ -7,7 +7,10 @@ import importlib
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import torch
+
 from softargmax.core.arrays import is_dtensor
+from softargmax.core.torch_compile import compile_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,20 +26,29 @@ def spreadable(function: F) -> F:
     It gets the function as its first argument.
     """
 
+    def spread(*arguments: Any, **options: Any) -> Any:
+        return getattr(_layers(), function.__name__)(function, *arguments, **options)
+
     @functools.wraps(function)
     def called(*arguments: Any, **options: Any) -> Any:
-        if any(map(is_dtensor, arguments)):
-            spread = importlib.import_module("softargmax.parallel.torch_layers")
-            return getattr(spread, function.__name__)(function, *arguments, **options)
-        return function(*arguments, **options)
+        return (spread if any(map(is_dtensor, arguments)) else function)(*arguments, **options)
 
+    compile_function(spread)
     return cast("F", called)
 
 
-@spreadable
+def _layers() -> Any:
+    return importlib.import_module("softargmax.parallel.torch_layers")
+
+
 def telling(weight: Tensor) -> AbstractContextManager[None]:
-    """A block whose errors are raised in all processes that have a part of the weight."""
-    return nullcontext()
+    """A block whose errors are raised in all processes that have a part of the weight.
+
+    While one of them compiles, the others may not listen.
+    """
+    if not is_dtensor(weight) or torch.compiler.is_compiling():
+        return nullcontext()
+    return cast("AbstractContextManager[None]", _layers().telling(weight))
 
 
 def full(x: Any) -> Any:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from softargmax.core.arrays import trained
 from softargmax.core.record import ARRAY, AXES
-from softargmax.core.torch_processes import gathered
+from softargmax.core.torch_processes import gathered, group_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,11 +55,11 @@ class Facts(NamedTuple):
     """What must be equal in all processes: names and texts."""
 
 
-def process_group(group: ProcessGroup | DeviceMesh | None) -> ProcessGroup:
-    """The group of an argument: a process group, a device mesh with one dimension, or None for all processes."""
+def process_group(group: ProcessGroup | DeviceMesh | str | None) -> ProcessGroup:
+    """The group of an argument: a process group or its name, a device mesh with one dimension, or None for all."""
     if not dist.is_available() or not dist.is_initialized():
         raise ValueError("group: there is no process group; call torch.distributed.init_process_group first")
-    found: Any = dist.group.WORLD if group is None else group
+    found: Any = dist.group.WORLD if group is None else group_of(group) if isinstance(group, str) else group
     if hasattr(found, "get_group"):
         if found.ndim != 1:
             raise ValueError(f"group: expected a mesh with one dimension, got {found.ndim}; pass one, as mesh['tp']")

@@ -26,6 +26,7 @@ from softargmax.core.torch_processes import along, part, spread_text, whole
 from softargmax.parallel.layout import balanced, bounds, dealt, whole_blocks
 from softargmax.parallel.torch_agreement import Facts, facts_of
 from softargmax.parallel.torch_functions import Group  # noqa: TC001 `takes_options_of` reads the types
+from softargmax.parallel.torch_graphs import in_graphs
 from softargmax.parallel.torch_move import moved, transposed
 from softargmax.parallel.torch_spread import Call
 
@@ -45,6 +46,7 @@ _OF_HEADS = (*_OF_KEYS, *_OF_QUERIES, "sink", "slopes")
 """Arguments of which each process has the part of its heads."""
 
 
+@in_graphs(whole_attention, shaping=())
 @takes_options_of(whole_attention)
 def attention(
     q: Tensor, k: Tensor, v: Tensor, /, *, group: Group = None, axis: int = LENGTHS, **options: Any
@@ -117,6 +119,7 @@ def attention(
     return _of_lengths(group, axis, q, k, v, options)
 
 
+@in_graphs(whole_attention, shaping=())
 @takes_options_of(whole_attention, without=("alpha",))
 def attention_split_kv(q: Tensor, k: Tensor, v: Tensor, /, *, group: Group = None, **options: Any) -> Tensor:
     r"""Return attention to keys and values that are spread over the processes of a group, as in split-KV decoding.

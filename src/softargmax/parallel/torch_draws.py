@@ -26,13 +26,14 @@ from softargmax.core.torch_processes import of_all, parts_of_all, spread_text
 from softargmax.parallel.layout import bounds, dealt
 from softargmax.parallel.torch_agreement import Facts
 from softargmax.parallel.torch_functions import Group  # noqa: TC001 `takes_options_of` reads the types
+from softargmax.parallel.torch_graphs import in_graphs
 from softargmax.parallel.torch_move import transposed
 from softargmax.parallel.torch_spread import Call, require_tensor
 from softargmax.sample import categorical as whole_categorical
 from softargmax.sample import categorical_with_logprob as whole_categorical_with_logprob
 from softargmax.sample import operations
 from softargmax.sample.operations import FilterMask
-from softargmax.sample.results import CategoricalWithLogprob  # noqa: TC001
+from softargmax.sample.results import CategoricalWithLogprob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +42,11 @@ if TYPE_CHECKING:
 
     from softargmax.parallel.layout import Layout
 
+_SHAPING = ("axis", "num_samples")
+"""The options that shape the results."""
 
+
+@in_graphs(whole_categorical, shaping=_SHAPING, differentiable=False)
 @takes_options_of(whole_categorical)
 def categorical(z: Tensor, /, *, group: Group = None, **options: Any) -> Tensor:
     r"""Draw classes from the softmax of rows that are spread over the processes of a group, after filters.
@@ -94,6 +99,7 @@ def categorical(z: Tensor, /, *, group: Group = None, **options: Any) -> Tensor:
     return cast("Tensor", _drawn(whole_categorical, z, group, options))
 
 
+@in_graphs(whole_categorical_with_logprob, shaping=_SHAPING, results=CategoricalWithLogprob, differentiable=False)
 @takes_options_of(whole_categorical_with_logprob)
 def categorical_with_logprob(z: Tensor, /, *, group: Group = None, **options: Any) -> CategoricalWithLogprob:
     r"""Draw as `softargmax.parallel.categorical` does, and also return log-probabilities and the number of classes.

@@ -16,6 +16,7 @@ from softargmax.normalize import kl_divergence as whole_kl_divergence
 from softargmax.normalize import log_softmax as whole_log_softmax
 from softargmax.normalize import logsumexp as whole_logsumexp
 from softargmax.normalize import softmax as whole_softmax
+from softargmax.parallel.torch_graphs import in_graphs
 from softargmax.parallel.torch_spread import spread
 
 Group = ProcessGroup | DeviceMesh | None
@@ -53,6 +54,7 @@ DEFAULTS = {"axis": -1, "temperature": 1.0, "keepdims": False}
 """The defaults of options that are not None. They are those of the functions for whole rows."""
 
 
+@in_graphs(whole_softmax)
 @takes(MapKeywords, DEFAULTS)
 def softmax(z: Tensor, /, **options: Unpack[MapKeywords]) -> Tensor:
     r"""Return this process's part of the softmax of rows that are spread over the processes of a group.
@@ -112,6 +114,7 @@ def softmax(z: Tensor, /, **options: Unpack[MapKeywords]) -> Tensor:
     return spread(whole_softmax, z, **options)
 
 
+@in_graphs(whole_log_softmax)
 @takes(MapKeywords, DEFAULTS)
 def log_softmax(z: Tensor, /, **options: Unpack[MapKeywords]) -> Tensor:
     r"""Return this process's part of the log-softmax of rows that are spread over the processes of a group.
@@ -144,6 +147,7 @@ def log_softmax(z: Tensor, /, **options: Unpack[MapKeywords]) -> Tensor:
     return spread(whole_log_softmax, z, **options)
 
 
+@in_graphs(whole_logsumexp)
 @takes(TypedSumKeywords, DEFAULTS)
 def logsumexp(z: Tensor, /, **options: Unpack[TypedSumKeywords]) -> Tensor:
     r"""Return the logarithm of the sum of exponentials of rows that are spread over the processes of a group.
@@ -182,6 +186,7 @@ def logsumexp(z: Tensor, /, **options: Unpack[TypedSumKeywords]) -> Tensor:
     return spread(whole_logsumexp, z, **options)
 
 
+@in_graphs(whole_entropy)
 @takes(SumKeywords, DEFAULTS)
 def entropy(z: Tensor, /, **options: Unpack[SumKeywords]) -> Tensor:
     r"""Return the entropy, in nats, of the softmax of rows that are spread over the processes of a group.
@@ -216,6 +221,7 @@ def entropy(z: Tensor, /, **options: Unpack[SumKeywords]) -> Tensor:
     return spread(whole_entropy, z, **options)
 
 
+@in_graphs(whole_kl_divergence)
 @takes(SumKeywords, DEFAULTS)
 def kl_divergence(z_p: Tensor, z_q: Tensor, /, **options: Unpack[SumKeywords]) -> Tensor:
     r"""Return the divergence between two softmaxes of rows that are spread over the processes of a group.

@@ -151,7 +151,7 @@ def _group(x: DTensor, axis: int) -> ProcessGroup | None:
 
 
 @contextmanager
-def telling(_: Any, weight: DTensor) -> Iterator[None]:
+def telling(weight: DTensor) -> Iterator[None]:
     """Raise an error of this process in all processes that have a part of the weight."""
     try:
         yield

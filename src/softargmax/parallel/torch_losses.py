@@ -20,9 +20,11 @@ from softargmax.loss import selected_log_softmax as whole_selected_log_softmax
 from softargmax.loss.results import CrossEntropyTerms
 from softargmax.parallel.torch_agreement import Facts
 from softargmax.parallel.torch_functions import Group  # noqa: TC001 `takes_options_of` reads the types
+from softargmax.parallel.torch_graphs import in_graphs
 from softargmax.parallel.torch_spread import Call, spread
 
 
+@in_graphs(whole_cross_entropy)
 @takes_options_of(whole_cross_entropy)
 def cross_entropy(z: Tensor, /, target: Tensor, *, group: Group = None, **options: Any) -> Tensor:
     r"""Return the cross-entropy of scores whose classes are spread over the processes of a group.
@@ -77,6 +79,7 @@ def cross_entropy(z: Tensor, /, target: Tensor, *, group: Group = None, **option
     return spread(whole_cross_entropy, z, target, group=group, **options)
 
 
+@in_graphs(whole_cross_entropy_terms, results=CrossEntropyTerms)
 @takes_options_of(whole_cross_entropy_terms)
 def cross_entropy_terms(z: Tensor, /, target: Tensor, *, group: Group = None, **options: Any) -> CrossEntropyTerms:
     r"""Return the cross-entropy with lse, entropy and z-loss of scores whose classes are spread over processes.
@@ -142,6 +145,7 @@ def _weights_of_rows(call: Call, target: Tensor, weight: Tensor, ignore_index: i
     return row_weights(target, ignore_index, weight, axes)
 
 
+@in_graphs(whole_linear_cross_entropy, together=True)
 @takes_options_of(whole_linear_cross_entropy, without=("bias",))
 def linear_cross_entropy(
     h: Tensor,
@@ -214,6 +218,7 @@ def linear_cross_entropy(
     return cast("Tensor", call.run(whole_linear_cross_entropy, h, w, target, bias=bias, **options))
 
 
+@in_graphs(whole_selected_log_softmax)
 @takes_options_of(whole_selected_log_softmax)
 def selected_log_softmax(z: Tensor, /, index: Tensor, *, group: Group = None, **options: Any) -> Tensor:
     r"""Return log-probabilities of one or several classes of rows that are spread over the processes of a group.

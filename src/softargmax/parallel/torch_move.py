@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from softargmax.core.torch_processes import answering
+from softargmax.core.torch_processes import answering, require_numbers
 from softargmax.parallel.layout import bounds, overlaps
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ def transposed(x: Tensor, part: int, whole: int, group: ProcessGroup, have: Layo
 class _Transposed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, part: int, whole: int, group: ProcessGroup, have: Layout, want: Layout) -> Tensor:
+        require_numbers(x)
         ctx.arguments = whole, part, group, want, have
         shape = list(x.shape)
         shape[part], shape[whole] = sum(have), want[group.rank()]
@@ -64,6 +65,7 @@ class _Transposed(torch.autograd.Function):
 
 
 def _exchanged(x: Tensor, axis: int, group: ProcessGroup, have: Layout, want: Layout) -> Tensor:
+    require_numbers(x)
     rank, shape = group.rank(), list(x.shape)
     shape[axis] = want[rank]
     result = x.new_empty(shape)
@@ -80,14 +82,14 @@ def _exchange(group: ProcessGroup, sent: dict[int, Tensor], places: dict[int, Te
     if rank in sent:
         places.pop(rank).copy_(sent.pop(rank))
     buffers = {
-        of: torch.empty_like(_numbers(place), memory_format=torch.contiguous_format)
+        of: torch.empty_like(as_numbers(place), memory_format=torch.contiguous_format)
         for of, place in places.items()
         if place.numel()
     }
     with answering(group):
         requests = [dist.irecv(buffer, group=group, group_src=of) for of, buffer in buffers.items()]
         requests += [
-            dist.isend(_numbers(part).contiguous(), group=group, group_dst=to)
+            dist.isend(as_numbers(part).contiguous(), group=group, group_dst=to)
             for to, part in sent.items()
             if part.numel()
         ]
@@ -95,9 +97,9 @@ def _exchange(group: ProcessGroup, sent: dict[int, Tensor], places: dict[int, Te
             if request is not None:  # it is None in a process outside of the group
                 request.wait()
     for of, buffer in buffers.items():
-        _numbers(places[of]).copy_(buffer)
+        as_numbers(places[of]).copy_(buffer)
 
 
-def _numbers(x: Tensor) -> Tensor:
+def as_numbers(x: Tensor) -> Tensor:
     """x, with integers in place of booleans: gloo sends no booleans."""
     return x.view(torch.uint8) if x.dtype is torch.bool else x

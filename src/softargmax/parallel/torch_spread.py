@@ -9,6 +9,7 @@ import torch
 from softargmax.core.arrays import is_dtensor
 from softargmax.core.dispatch import requested_name, requesting
 from softargmax.core.processes import spreading
+from softargmax.core.torch_private import outside_transforms, tangent_of, transformed
 from softargmax.core.torch_processes import spread_text
 from softargmax.parallel.layout import whole_blocks
 from softargmax.parallel.torch_agreement import Facts, agreed, facts_of, process_group, spread_axes
@@ -36,8 +37,14 @@ def spread(
 
 def refuse(function: str, arguments: Iterable[Any]) -> None:
     """Raise if the processes cannot compute a call."""
+    arguments = tuple(arguments)
     if any(map(is_dtensor, arguments)):
         raise TypeError(f"expected this process's parts, got DTensors; call softargmax.{function}")
+    if transformed() or any(isinstance(x, torch.Tensor) and tangent_of(x) is not None for x in arguments):
+        raise NotImplementedError(
+            f"{function}: torch.func and forward mode are not supported for rows that are spread over processes; call "
+            "it outside of grad, vmap and jvp: torch.autograd.grad computes gradients, and more axes hold a batch"
+        )
     if requested_name() not in (None, "native"):
         raise RuntimeError(
             f"implementation {requested_name()!r} was requested, but rows that are spread over processes are computed "
@@ -83,7 +90,8 @@ class Call:
                 found = function(*arguments, **options)
         except Exception as error:
             if not self._compared:
-                agreed(self.group, error)
+                with outside_transforms():
+                    agreed(self.group, error)
             if self.function in _OF_INDEX and str(error).startswith("target:"):
                 raise type(error)("index" + str(error).removeprefix("target")) from error
             raise

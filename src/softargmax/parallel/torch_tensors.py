@@ -20,10 +20,18 @@ from softargmax.core.arrays import like, row_shape
 from softargmax.core.check import dtype_of_rows
 from softargmax.core.loss_reduction import equal_row_weights, reduced, row_weights
 from softargmax.core.torch_spreadable import full
+from softargmax.loss import linear_selected_log_softmax as whole_linear_selected_log_softmax
 from softargmax.loss.results import CrossEntropyTerms
 from softargmax.parallel.torch_attention import attention, attention_split_kv
 from softargmax.parallel.torch_draws import FILTERS, categorical, categorical_with_logprob
-from softargmax.parallel.torch_losses import cross_entropy_terms, selected_log_softmax
+from softargmax.parallel.torch_functions import entropy, kl_divergence, log_softmax, logsumexp, softmax
+from softargmax.parallel.torch_graphs import in_graphs
+from softargmax.parallel.torch_losses import (
+    cross_entropy,
+    cross_entropy_terms,
+    linear_cross_entropy,
+    selected_log_softmax,
+)
 from softargmax.parallel.torch_spread import spread
 
 if TYPE_CHECKING:
@@ -46,13 +54,31 @@ _ROWWISE = ("temperature", *FILTERS)
 ARRAYS = ("target", "index", "weight", "where", "stream", *_ROWWISE)
 """Arguments that may be lists or NumPy arrays, and are then replicated."""
 
+
+@in_graphs(whole_linear_selected_log_softmax)
+def linear_selected_log_softmax(*arguments: Any, **options: Any) -> torch.Tensor:
+    """Log-probabilities of classes of a layer, of which each process has a part."""
+    return spread(whole_linear_selected_log_softmax, *arguments, **options)
+
+
 SPREAD: dict[str, Callable[..., Any]] = {
-    "categorical": categorical,
-    "categorical_with_logprob": categorical_with_logprob,
-    "cross_entropy_terms": cross_entropy_terms,
-    "selected_log_softmax": selected_log_softmax,
+    function.__name__: function
+    for function in (
+        softmax,
+        log_softmax,
+        logsumexp,
+        entropy,
+        kl_divergence,
+        cross_entropy,
+        cross_entropy_terms,
+        selected_log_softmax,
+        linear_cross_entropy,
+        linear_selected_log_softmax,
+        categorical,
+        categorical_with_logprob,
+    )
 }
-"""Functions for parts of rows that are more than a call of `spread`."""
+"""Functions for parts of rows."""
 
 
 def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
@@ -80,8 +106,8 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
     if scores.dimension is None:
         found = function(*by_position, **local)
     else:
-        of_parts = SPREAD.get(name) or functools.partial(spread, function)
-        found = of_parts(*by_position, group=scores.mesh.get_group(scores.dimension), **local)
+        local.pop("out", None)
+        found = SPREAD[name](*by_position, group=scores.mesh.get_group(scores.dimension), **local)
     to_tensor = functools.partial(scores.result, like_z=name in LIKE_Z, drawn=name in OF_DRAWS)
     return type(found)(*map(to_tensor, found)) if isinstance(found, tuple) else to_tensor(found)
 
