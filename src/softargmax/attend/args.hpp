@@ -34,6 +34,11 @@ struct Args {
     // numbers among the keys of all processes, and `first_key` is that of the first key here.
     Shards shards;
     std::int64_t first_key = 0;
+    // If `all_queries` is not 0, the queries here are some of that number: row r of a head of keys (`Shared`) is row
+    // `first_row` + r of all. Parts of the keys visit this process one after the other, as if it were their process.
+    std::int64_t first_row = 0, all_queries = 0;
+    bool starts = false;  // no part has visited before
+    bool is_first() const { return starts || shards.is_first(); }
     std::int64_t all_keys() const { return shards ? shards.length() : keys; }
     std::int64_t end_key() const { return first_key + keys; }
     // Paged keys and values (null `table`: no pages). A page has `page` rows, and `table` has `pages` page indices per
@@ -62,6 +67,10 @@ struct GradientArgs : Args {
     Operand dq, dk, dv;
     Operand dbias;  // in the kernel's working type; the kernel adds to it in place; broadcast axes have stride 0
     double* delta = nullptr;  // <seed, out> - to_lse, one per query
+    // With `all_queries`: the sums for dk and dv of the queries before, in the kernel's working type, for each key the
+    // numbers of dk and then those of dv. The kernel adds those of the queries here, and computes no dq. Null: it
+    // computes dq only.
+    char* key_sums = nullptr;
 };
 
 }  // namespace softargmax::attend

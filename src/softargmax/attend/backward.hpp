@@ -332,6 +332,36 @@ template <class T> struct KeySums {
     }
 };
 
+// Sums for dk and dv that are continued from the queries of another process (`GradientArgs::key_sums`).
+template <class T> class KeptSums {
+    const GradientArgs& args_;
+    // Calls f(the numbers of a key there, its sums for dk and dv) for each key of a block.
+    template <class F> void each_key(const Backward<T>& head, std::int64_t begin, const KeySums<T>& sums, F f) const {
+        const std::int64_t each = args_.width + args_.values;
+        T* to = reinterpret_cast<T*>(args_.key_sums) +
+                ((head.head.entry * args_.groups + head.head.group) * args_.keys + begin) * each;
+        for (std::int64_t i = 0; i < std::min(kBackKeys, args_.keys - begin); ++i, to += each)
+            f(to, sums.dk + i * head.width, sums.dv + i * head.values);
+    }
+
+  public:
+    explicit KeptSums(const GradientArgs& args) : args_(args) {}
+    void take(const Backward<T>& head, std::int64_t begin, const KeySums<T>& sums) const {
+        if (!args_.key_sums) return;
+        each_key(head, begin, sums, [&](const T* from, T* dk, T* dv) {
+            std::copy_n(from, args_.width, dk);
+            std::copy_n(from + args_.width, args_.values, dv);
+        });
+    }
+    void put(const Backward<T>& head, std::int64_t begin, const KeySums<T>& sums) const {
+        if (!args_.key_sums) return;
+        each_key(head, begin, sums, [&](T* to, const T* dk, const T* dv) {
+            std::copy_n(dk, args_.width, to);
+            std::copy_n(dv, args_.values, to + args_.width);
+        });
+    }
+};
+
 // What processes pass on if the keys are spread over them: the sums for dq, and the gradients of the slopes.
 template <class T> class PassedSums {
     const GradientArgs& args_;
@@ -354,7 +384,7 @@ template <class T> class PassedSums {
     PassedSums(const GradientArgs& args, std::int64_t queries)
         : args_(args), sums_(memory_.get<T>(args.shards ? queries * args.width : 0)) {}
     void receive(Backward<T>& head, Range some) const {
-        if (!args_.shards || args_.shards.is_first()) return;
+        if (!args_.shards || args_.is_first()) return;
         pass(Shards::Pass::from_previous, head.head.number(some.begin), some.end - some.begin);
         take(head, some);
     }

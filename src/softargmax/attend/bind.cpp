@@ -293,6 +293,12 @@ struct SpreadField {
         Args& args = call.job;
         args.shards = x.shards();
         args.first_key = args.shards.first();
+        const nb::handle python(static_cast<PyObject*>(args.shards.processes));
+        const auto number = [&](const char* of) { return nb::cast<std::int64_t>(python.attr(of)); };
+        args.first_row = number("first_row");
+        args.all_queries = number("all_queries");
+        args.starts = nb::cast<bool>(python.attr("starts"));
+        if constexpr (std::is_same_v<J, GradientArgs>) call.job.key_sums = reinterpret_cast<char*>(number("key_sums"));
         if (args.keys != args.shards.sizes[args.shards.rank])
             throw nb::value_error("spread: expected the number of keys in this process");
     }

@@ -298,11 +298,15 @@ template <class T> SOFTARGMAX_RARE bool run_spread(const Args& args, std::int64_
         };
         // With many units, each thread takes whole units. Then the first process needs no states of single blocks.
         const bool by_unit = end - first >= 2 * args.threads || args.threads == 1,
-                   merges = by_unit && shards.is_first();
+                   visited = args.all_queries > 0 && !args.is_first(),  // the states are here already
+            merges = by_unit && (args.is_first() || visited);
+        const std::int64_t bytes = (end == units ? states + heads * rows * passed.bytes : at(end)) - at(first);
+        if (visited) shards.pass(shards, Shards::Pass::from_previous, Type::boolean, at(first), bytes);
         char* const parts = of_blocks.get<char>(merges ? 0 : count * unit_bytes);
         const auto fold = [&](std::int64_t unit, std::int64_t begin, std::int64_t stop) SOFTARGMAX_RARE {
             const Shared head = head_of(unit);
             Unit<T> part(head, first_row(unit), unit_memory<T>(args));
+            if (merges && visited) passed.take(part, at(unit));
             for (std::int64_t i = begin; i < stop; ++i) {
                 part.fold(its[i].first, block_at(head, its[i].first));
                 if (merges) continue;
@@ -318,15 +322,15 @@ template <class T> SOFTARGMAX_RARE bool run_spread(const Args& args, std::int64_
             parallel_for(args.threads, count, [&](std::int64_t begin, std::int64_t stop) {
                 for (std::int64_t i = begin; i < stop; ++i) fold(static_cast<std::int64_t>(its[i].head), i, i + 1);
             });
-        const std::int64_t bytes = (end == units ? states + heads * rows * passed.bytes : at(end)) - at(first);
-        if (!shards.is_first()) shards.pass(shards, Shards::Pass::from_previous, Type::boolean, at(first), bytes);
+        if (!args.is_first() && !visited)
+            shards.pass(shards, Shards::Pass::from_previous, Type::boolean, at(first), bytes);
         if (!merges)
             parallel_each(args.threads, end - first, [&](std::int64_t i) SOFTARGMAX_RARE {
                 const std::int64_t unit = first + i;
                 const Shared head = head_of(unit);
                 Unit<T> whole(head, first_row(unit), unit_memory<T>(args)),
                     part(head, first_row(unit), scratch(kResult).get<T>(Unit<T>::size(args)));
-                if (!shards.is_first()) passed.take(whole, at(unit));
+                if (!args.is_first()) passed.take(whole, at(unit));
                 for (std::int64_t b = first_block(unit); b < first_block(unit + 1); ++b) {
                     passed.take(part, parts + b * unit_bytes);
                     whole.add(part);
@@ -380,6 +384,11 @@ bool shares_bias(const GradientArgs& args) {
 // slopes, that the process before it passes on, for kPassedBlocks blocks of queries at a time. The sums go the
 // same way back.
 constexpr std::int64_t kPassedBlocks = 8;
+// Sets `any_nonfinite` if a flag of a query or a key is set.
+void flag(GradientArgs& args) {
+    const std::int64_t flags = args.batch.total * (args.heads * args.queries + args.groups * args.keys);
+    args.any_nonfinite = std::any_of(args.nonfinite, args.nonfinite + flags, [](std::uint8_t x) { return x != 0; });
+}
 template <class T> void run_gradient_as(GradientArgs& args) {
     const std::int64_t heads = args.batch.total * args.groups;
     if (shares_bias(args)) args.threads = 1;
@@ -405,7 +414,8 @@ template <class T> void run_gradient_as(GradientArgs& args) {
         const std::int64_t blocks = (args.keys + kBackKeys - 1) / kBackKeys, each = BackKeys<T>::size(args);
         T* const memory = scratch(kOther).get<T>(Backward<T>::size(args) + blocks * each);
         const std::int64_t queries = args.batch.total * args.heads * args.queries;
-        const PassedSums<T> passed(args, queries);
+        const PassedSums<T> passed(args, args.key_sums ? 0 : queries);
+        const KeptSums<T> kept(args);
         for (std::int64_t index = 0; index < heads; ++index) {
             Backward<T> head(args, index, memory);
             const auto keys = [&](std::int64_t b) {
@@ -415,7 +425,7 @@ template <class T> void run_gradient_as(GradientArgs& args) {
             parallel_each(args.threads, head.key_blocks(),
                           [&](std::int64_t b) { keys(b).pack(head.head, args.first_key + b * kBackKeys); });
             const std::int64_t at_once = args.shards ? kPassedBlocks : head.blocks();
-            for (std::int64_t end = head.blocks(); end > 0; end -= at_once) {
+            for (std::int64_t end = args.key_sums ? 0 : head.blocks(); end > 0; end -= at_once) {
                 const std::int64_t first = std::max<std::int64_t>(end - at_once, 0);
                 const Range some{first * kBackQueries, std::min(end * kBackQueries, head.head.rows())};
                 passed.receive(head, some);
@@ -427,13 +437,17 @@ template <class T> void run_gradient_as(GradientArgs& args) {
                 });
                 passed.send(head, some);
             }
+            if (args.all_queries && !args.key_sums) continue;
             parallel_each(args.threads, blocks, [&](std::int64_t b) {
                 const KeySums<T> sums(args);
+                kept.take(head, b * kBackKeys, sums);
                 for (std::int64_t i = 0; i < head.blocks() && b < head.key_blocks(); ++i)
                     head.add_gradients(i, args.first_key + b * kBackKeys, keys(b), false, sums.dk, sums.dv);
+                kept.put(head, b * kBackKeys, sums);
                 head.finish_keys(b * kBackKeys, sums.dk, sums.dv);
             });
         }
+        if (args.key_sums) return flag(args);
         passed.finish();
         for (std::int64_t index = 0; args.shards && index < heads; ++index) {
             Backward<T> head(args, index, memory);
@@ -442,8 +456,7 @@ template <class T> void run_gradient_as(GradientArgs& args) {
             parallel_each(args.threads, head.blocks(), [&](std::int64_t i) { head.finish_queries(i); });
         }
     }
-    const std::int64_t flags = args.batch.total * (args.heads * args.queries + args.groups * args.keys);
-    args.any_nonfinite = std::any_of(args.nonfinite, args.nonfinite + flags, [](std::uint8_t x) { return x != 0; });
+    flag(args);
 }
 
 }  // namespace

@@ -101,8 +101,14 @@ struct Shared {
         read(x, from, 0, count, to);
     }
     std::int64_t number(std::int64_t row) const { return (entry * args.heads + head(row)) * args.queries + query(row); }
+    // The number of the query among all queries, of which those here may be some.
+    std::int64_t query_of_all(std::int64_t row) const {
+        return args.all_queries ? (args.first_row + query(row)) % args.all_queries : query(row);
+    }
     // The last query is at the position of the last key.
-    std::int64_t place(std::int64_t row) const { return query(row) + keys - args.queries; }
+    std::int64_t place(std::int64_t row) const {
+        return query_of_all(row) + keys - (args.all_queries ? args.all_queries : args.queries);
+    }
     Range visible(std::int64_t row) const {
         return {args.left < 0 ? 0 : std::max<std::int64_t>(0, place(row) - args.left),
                 args.right < 0 ? keys : std::min(keys, place(row) + args.right + 1)};
@@ -276,7 +282,7 @@ template <class T> void dropout_factors(const Shared& head, std::int64_t row, st
     const std::int64_t* const words_of_seed = args.seeds + 2 * (head.entry * args.heads + head.head(row));
     const std::uint64_t seed =
         static_cast<std::uint64_t>(words_of_seed[0]) | static_cast<std::uint64_t>(words_of_seed[1]) << 32;
-    const Philox philox(seed, static_cast<std::uint64_t>(head.query(row)), 0);
+    const Philox philox(seed, static_cast<std::uint64_t>(head.query_of_all(row)), 0);
     const std::uint32_t low = static_cast<std::uint32_t>(args.dropout * 0x1p32);
     const T share = static_cast<T>(1 / (1 - args.dropout));
     std::uint32_t words[kChunk];

@@ -9,8 +9,9 @@ process computes the states of its own keys, and passes on what it has merged.
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch import Tensor
 from softargmax.attend import attention as whole_attention
 from softargmax.attend import operations
 from softargmax.core.arrays import trained
-from softargmax.core.check import counts
+from softargmax.core.check import counts, one_of
 from softargmax.core.dispatch import requesting
 from softargmax.core.processes import SpreadAxes
 from softargmax.core.signature import takes_options_of
@@ -28,10 +29,11 @@ from softargmax.parallel.torch_agreement import Facts, facts_of
 from softargmax.parallel.torch_functions import Group  # noqa: TC001 `takes_options_of` reads the types
 from softargmax.parallel.torch_graphs import in_graphs
 from softargmax.parallel.torch_move import moved, transposed
+from softargmax.parallel.torch_parts import in_parts
 from softargmax.parallel.torch_spread import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from torch.distributed import ProcessGroup
 
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 LENGTHS, HEADS = -2, -3
 """The axes that may be spread."""
+WAYS = ("heads", "keys", "parts")
+"""What processes exchange if sequences are spread."""
 _OF_KEYS = ("k", "v")
 _OF_QUERIES = ("q", "scale", "mask", "bias", "alpha")
 """Arguments of which each process has the part of its queries."""
@@ -49,7 +53,15 @@ _OF_HEADS = (*_OF_KEYS, *_OF_QUERIES, "sink", "slopes")
 @in_graphs(whole_attention, shaping=())
 @takes_options_of(whole_attention)
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, /, *, group: Group = None, axis: int = LENGTHS, **options: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    /,
+    *,
+    group: Group = None,
+    axis: int = LENGTHS,
+    by: str | None = None,
+    **options: Any,
 ) -> Tensor:
     r"""Return this process's part of the attention of sequences or heads that are spread over the processes of a group.
 
@@ -114,9 +126,11 @@ def attention(
     >>> dist.destroy_process_group()
     """
     if axis == HEADS:
-        found: Tensor = _OfHeads(group, axis).run(whole_attention, q, k, v, **options)
+        found: Tensor = _OfHeads(group, axis, by).run(whole_attention, q, k, v, **options)
         return found
-    return _of_lengths(group, axis, q, k, v, options)
+    i, keys = _OfKeys(group, axis, by).run(whole_attention, q, k, v)
+    all_keys = (x.new_zeros(()).expand(*x.shape[:-2], sum(keys), x.shape[-1]) for x in (i.k, i.v))
+    return cast("Tensor", _OfQueries(group, axis, by, i.k, i.v, keys).run(whole_attention, i.q, *all_keys, **options))
 
 
 @in_graphs(whole_attention, shaping=())
@@ -208,9 +222,9 @@ class _SplitKeys(Call):
 class _Call(Call):
     """A call of attention, along an axis of which each process has parts."""
 
-    def __init__(self, group: Group, axis: Any) -> None:
-        super().__init__(group, "attention")
-        self.axis = axis
+    def __init__(self, group: Group, axis: Any, by: Any) -> None:
+        super().__init__(group, "attention", by=by)
+        self.axis, self.by = axis, by
 
     def facts(
         self, operation: Any, i: Any, parts: Collection[str], *, without: Collection[str] = ()
@@ -226,6 +240,8 @@ class _OfHeads(_Call):
     """Attention to this process's heads of keys."""
 
     def serve(self, operation: Any, i: Any, *_: Any) -> Any:
+        if self.by is not None:
+            raise ValueError(f"by: expected None with axis=-3, as heads need no others, got {self.by!r}")
         if i.options.dropout:
             raise NotImplementedError("dropout: its noise depends on the numbers of all heads; use axis=-2")
         if i.options.lengths is not None:
@@ -243,34 +259,42 @@ class _OfKeys(_Call):
     def serve(self, operation: Any, i: Any, *_: Any) -> Any:
         if self.axis != LENGTHS:
             raise ValueError(f"axis: expected -2 (sequences) or -3 (heads), got {self.axis!r}")
+        if self.by is not None:
+            one_of(self.by, "by", WAYS)
         return i, self.sizes(self.facts(operation, i, _OF_KEYS, without=("q",))[0])
 
 
 class _OfQueries(_Call):
     """Attention of this process's queries to the keys of all processes, of which this process has k and v."""
 
-    def __init__(self, group: Group, axis: Any, k: Tensor, v: Tensor, keys: Layout) -> None:
-        super().__init__(group, axis)
+    def __init__(self, group: Group, axis: Any, by: Any, k: Tensor, v: Tensor, keys: Layout) -> None:
+        super().__init__(group, axis, by)
         self.k, self.v, self.keys = k, v, keys
 
     def serve(self, operation: Any, i: Any, *_: Any) -> Any:
         _refuse_shared(i)
+        by = self.by or self._chosen(i)
+        if by != "heads" and not i.options.is_softmax:
+            raise NotImplementedError(f"alpha: orders other than 1 have no states; use by='heads', got {by!r}")
+        if by == "parts" and i.options.dropout:
+            raise NotImplementedError("dropout: keys that visit other processes have no noise; use by='heads'")
         facts, found = self.facts(operation, i, _OF_QUERIES, without=_OF_KEYS)
         queries = self.sizes(facts)
         if i.options.lengths is not None:
             counts(i.options.lengths, sum(self.keys), "key_lengths")
         found = found._replace(k=self.k, v=self.v)
         with requesting(None):
-            if self.group.size() >= 2 * math.prod(i.k.shape[:-2]) and i.options.is_softmax:
+            if by == "keys":
                 return _by_keys(self.group, found, queries, self.keys)
-            return _exchanged(self.group, found, queries, self.keys)
+            by_heads = functools.partial(_exchanged, self.group, queries=queries)
+            return (
+                in_parts(self.group, found, queries, self.keys, by_heads)
+                if by == "parts"
+                else by_heads(found, keys=self.keys)
+            )
 
-
-def _of_lengths(group: Group, axis: Any, q: Any, k: Any, v: Any, options: Mapping[str, Any]) -> Tensor:
-    i, keys = _OfKeys(group, axis).run(whole_attention, q, k, v)
-    all_keys = (x.new_zeros(()).expand(*x.shape[:-2], sum(keys), x.shape[-1]) for x in (i.k, i.v))
-    found: Tensor = _OfQueries(group, axis, i.k, i.v, keys).run(whole_attention, i.q, *all_keys, **options)
-    return found
+    def _chosen(self, i: Any) -> str:
+        return "keys" if self.group.size() >= 2 * math.prod(i.k.shape[:-2]) and i.options.is_softmax else "heads"
 
 
 def _refuse_shared(i: Any) -> None:

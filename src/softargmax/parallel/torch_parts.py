@@ -1,0 +1,356 @@
+"""Attention in which the keys and values of each process visit all others, one part after the other.
+
+A process has its queries, its keys and values, one part that visits it, and the next one, which arrives meanwhile. It
+adds the parts to the states of its queries in the order of the keys, as one process does. So the output has the bits of
+one process, and so has the gradient of q.
+
+The gradients of k and v are sums over all queries. So queries visit the processes in the backward pass, in the order of
+one process: all queries of a head, then those of the next head that shares the keys.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from softargmax.attend import operations
+from softargmax.attend.operations import Attention, AttentionVjp
+from softargmax.core.processes import SpreadAxes
+from softargmax.core.torch_processes import Processes, answering, is_anywhere, spread_text, standing_in, total
+from softargmax.parallel.layout import bounds, overlaps, whole_blocks
+from softargmax.parallel.torch_move import as_numbers, moved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch.distributed import ProcessGroup
+
+    from softargmax.parallel.layout import Layout
+
+ROWS = 96
+"""The kernel adds up the gradients of keys over this number of queries at a time."""
+
+
+class _Way(NamedTuple):
+    """How many queries and keys each process has, and what a query sees."""
+
+    group: ProcessGroup
+    queries: Layout
+    keys: Layout
+    left: int | None
+    right: int | None
+    otherwise: Callable[..., Tensor]
+
+    @property
+    def first(self) -> int:
+        """The number of this process's first query."""
+        return bounds(self.queries)[self.group.rank()][0]
+
+    @property
+    def text(self) -> str:
+        """The text that says how queries are spread."""
+        return spread_text(self.group, self.queries)
+
+    def sees(self, process: int, part: int) -> bool:
+        """True if a query of a process may see a key of a part."""
+        (first, last), (begin, end) = bounds(self.queries)[process], bounds(self.keys)[part]
+        ahead = sum(self.keys) - sum(self.queries)  # the last query is at the place of the last key
+        near = -math.inf if self.left is None else first + ahead - self.left
+        far = math.inf if self.right is None else last + ahead + self.right
+        return first < last and begin < end and begin < far and near < end
+
+
+def in_parts(
+    group: ProcessGroup, i: Attention, queries: Layout, keys: Layout, otherwise: Callable[..., Tensor]
+) -> Tensor:
+    """Return the attention of this process's queries.
+
+    `otherwise(i, keys=layout)` computes it in another way: for numbers that are not finite, and for second derivatives.
+    """
+    blocks = whole_blocks(keys, operations.attention.block)
+    k, v = (moved(x, -2, group, keys, blocks) for x in (i.k, i.v))
+    left = None if i.options.lengths is not None else i.options.left  # places count from the end of the keys
+    way = _Way(group, queries, blocks, left, i.options.right, otherwise)
+    slots = operations.attention.torch.flatten(i._replace(k=k, v=v))
+    return cast("Tensor", _InParts.apply(way, *slots))  # type: ignore[no-untyped-call]
+
+
+class _InParts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, way: _Way, *slots: Any) -> Tensor:
+        i = operations.attention.torch.unflatten(*slots)
+        output, lse, flagged = _of_queries(way, i)
+        ctx.flagged = is_anywhere(flagged, way.text)
+        if ctx.flagged:
+            output = way.otherwise(i, keys=way.keys)
+        ctx.way, ctx.others = way, [None if isinstance(x, Tensor) else x for x in slots]
+        ctx.save_for_backward(*(x for x in slots if isinstance(x, Tensor)), output, lse)
+        ctx.places = [place for place, x in enumerate(slots) if isinstance(x, Tensor)]
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *g: Any) -> Any:
+        *tensors, output, lse = ctx.saved_tensors
+        slots, needed = list(ctx.others), ctx.needs_input_grad[1:]
+        for place, x in zip(ctx.places, tensors, strict=True):
+            slots[place] = x
+        found = None
+        if not ctx.flagged and not torch.is_grad_enabled():
+            found = _vjp(ctx.way, slots, needed, g[0], output, lse)
+        return None, *(_derived(ctx.way, slots, needed, g[0]) if found is None else found)
+
+
+def _derived(way: _Way, slots: list[Any], needed: Sequence[bool], g: Tensor) -> list[Tensor | None]:
+    """The gradients of attention that is computed in another way. They can be differentiated again."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        if not again:
+            slots = [x.detach().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x for x in slots]
+        found = way.otherwise(operations.attention.torch.unflatten(*slots), keys=way.keys)
+        wanted = [x for x, one in zip(slots, needed, strict=True) if one]
+        each = iter(torch.autograd.grad(found, wanted, g, create_graph=again, allow_unused=True))
+    return [next(each) if one else None for one in needed]
+
+
+# --- what stands in for the process whose keys visit this one ---------------------------------------------------------
+
+
+class _Visit(Processes):
+    """For the kernel, the process that has the visiting keys. What it passes on to the next one stays here."""
+
+    def __init__(self, way: _Way, first_row: int, key_sums: int = 0) -> None:
+        super().__init__(way.group, way.keys)
+        self.first_row, self.all_queries, self.key_sums = first_row, sum(way.queries), key_sums
+        self.starts, self.flagged = True, False
+        self._passed: deque[bytes] = deque()
+
+    def note(self) -> bool:
+        """Note that a number is not finite. All processes deal with it after the last part."""
+        self.flagged = True
+        return True
+
+    def gather(self, mine: bytes, lengths: Sequence[int]) -> bytes:  # noqa: ARG002
+        """Return what this process sends. No other process takes part."""
+        return mine
+
+    def from_previous(self, part: memoryview) -> None:
+        """Continue with what the part before has passed on."""
+        part.cast("B")[:] = self._passed.popleft()
+
+    def to_next(self, part: memoryview) -> None:
+        """Keep a copy for the next part."""
+        self._passed.append(part.tobytes())
+
+    def all_back(self) -> None:
+        """Do nothing: no other process waits."""
+        self.starts = False
+
+    def of(self, i: Attention, part: int, k: Tensor, v: Tensor, spread: str) -> Attention:
+        """The arguments of attention to the keys of a part."""
+        self.rank = part
+        options = {name: _columns(self, getattr(i.options, name), part) for name in ("mask", "bias")}
+        return i._replace(k=k, v=v, options=i.options._replace(**options, spread=spread))
+
+
+def _columns(processes: Processes, x: Tensor | None, part: int) -> Tensor | None:
+    """The columns of an array that belong to the keys of a part."""
+    return x if x is None or x.shape[-1] == 1 else x[..., slice(*bounds(processes.sizes)[part])]
+
+
+# --- the queries of this process --------------------------------------------------------------------------------------
+
+
+def _of_queries(way: _Way, i: Attention) -> tuple[Tensor, Tensor, bool]:
+    """The output and lse of this process's queries. True if a number is not finite."""
+    visit = _Visit(way, way.first)
+    found: Any = None  # a process visits itself at least
+    with standing_in(visit) as spread:
+        for part, (k, v) in _visiting(way, _visits_of_keys(way), lambda _: [i.k, i.v]):
+            found = operations.attention(visit.of(i, part, k, v, spread))
+    return found.output, found.lse, visit.flagged
+
+
+def _vjp(
+    way: _Way, slots: list[Any], needed: Sequence[bool], g: Tensor, output: Tensor, lse: Tensor
+) -> list[Tensor | None] | None:
+    """The gradients, or None if a number in a process is not finite."""
+    of, i = operations.attention.torch.slots, operations.attention.torch.unflatten(*slots)
+    wanted = {name for name, one in zip(of.names, needed, strict=True) if one}
+    visit = _Visit(way, way.first)
+    found: Any = None
+    of_bias = []
+    with standing_in(visit) as spread:
+        for part, (k, v) in _visiting(way, _visits_of_keys(way), lambda _: [i.k, i.v]):
+            some = visit.of(i, part, k, v, spread)
+            found = operations.attention_vjp(AttentionVjp(g, None, some, output, lse, "bias" in wanted))
+            of_bias.append((part, found.dbias))
+    flagged, gradients = visit.flagged, {name: getattr(found, operations.TO[name]) for name in wanted - {"k", "v"}}
+    if "bias" in wanted:
+        gradients["bias"] = _of_all_keys(visit, i.options.bias, of_bias)
+    for name in wanted & {"sink", "slopes"}:
+        gradients[name] = total(gradients[name], SpreadAxes((), way.text))
+    if any(one for name, one in zip(of.names, needed, strict=True) if name in ("k", "v")):
+        gradients["k"], gradients["v"], also = _of_keys(way, i, g, output, lse)
+        flagged |= also
+    if is_anywhere(flagged, way.text):
+        return None
+    each = zip(of.names, needed, slots, strict=True)
+    return [gradients[name].to(x.dtype) if one else None for name, one, x in each]
+
+
+def _of_all_keys(visit: _Visit, bias: Tensor, found: Sequence[tuple[int, Tensor]]) -> Tensor:
+    """The gradient of a bias, from that of each part of the keys."""
+    whole = torch.zeros_like(bias, dtype=found[0][1].dtype)
+    for part, gradient in found:
+        cast("Tensor", _columns(visit, whole, part)).add_(gradient)
+    return whole
+
+
+# --- the keys of this process: queries visit them ---------------------------------------------------------------------
+
+
+def _of_keys(way: _Way, i: Attention, g: Tensor, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """The gradients of this process's keys and values. True if a number is not finite.
+
+    The heads that share keys are rows of one head, in the order in which one process adds them up.
+    """
+    *batch, heads, length, width = i.q.shape
+    groups, keys = i.k.shape[-3:-1]
+    entries, each, rank = math.prod(batch) * groups, heads // max(groups, 1), way.group.rank()
+
+    def rows(x: Tensor) -> Tensor:
+        return torch.broadcast_to(x, (*batch, heads, length, x.shape[-1])).reshape(entries, each * length, x.shape[-1])
+
+    own = {"q": rows(i.q), "g": rows(g), "output": rows(output), "lse": rows(lse[..., None])}
+    options = {name: x for name in ("scale", "slopes") if isinstance(x := getattr(i.options, name), Tensor)}
+    own |= {name: rows(x) for name, x in options.items()}
+    masks = {name: x for name in ("mask", "bias") if (x := getattr(i.options, name)) is not None}
+    visit = _Visit(way, 0)
+
+    def sent(to: int) -> list[Tensor]:
+        return [*own.values(), *(rows(cast("Tensor", _columns(visit, x, to))) for x in masks.values())]
+
+    k, v = (x.reshape(entries, 1, keys, x.shape[-1]) for x in (i.k, i.v))
+    wide = torch.float64 if i.q.dtype is torch.float64 else torch.float32
+    sums = torch.zeros(entries, keys, width + v.shape[-1], dtype=wide)
+    visit.key_sums, visit.rank = sums.data_ptr(), rank
+    lengths = i.options.lengths
+    if lengths is not None:
+        lengths = torch.broadcast_to(lengths, (*batch, groups, 1, 1)).reshape(entries, 1, 1, 1)
+    shared = i.options._replace(lengths=lengths, sink=None)
+    visits, names = _visits_of_rows(way, each), (*own, *masks)
+    with standing_in(visit) as spread:
+        for number, arrays in _visiting(way, visits, sent):
+            x = dict(zip(names, (one[:, None] for one in arrays), strict=True))
+            visit.first_row = visits[number].first
+            record = Attention(
+                x["q"], k, v, shared._replace(**{name: x[name] for name in (*options, *masks)}, spread=spread)
+            )
+            operations.attention_vjp(AttentionVjp(x["g"], None, record, x["output"], x["lse"][..., 0], False))
+    dk, dv = (one.reshape(*batch, groups, keys, one.shape[-1]) for one in sums.split([width, v.shape[-1]], -1))
+    return dk, dv, visit.flagged
+
+
+# --- visits -----------------------------------------------------------------------------------------------------------
+
+
+class _Piece(NamedTuple):
+    """Some rows of a process's arrays."""
+
+    process: int
+    start: int
+    stop: int
+
+
+class _Rows(NamedTuple):
+    """Rows that visit processes: of which process they are, and the number of the first among all."""
+
+    pieces: list[_Piece]
+    first: int
+    receivers: set[int]
+
+
+def _visits_of_keys(way: _Way) -> list[_Rows]:
+    """Each part of the keys visits its own process, and those whose queries see it."""
+    processes = range(len(way.keys))
+    return [
+        _Rows([_Piece(part, 0, way.keys[part])], 0, {part, *(p for p in processes if way.sees(p, part))})
+        for part in processes
+    ]
+
+
+def _visits_of_rows(way: _Way, each: int) -> list[_Rows]:
+    """The queries of all processes, for the first head of `each` that share keys, then for the next one. They are cut
+    where one process cuts them.
+    """
+    count = len(way.queries)
+    have = way.queries * each
+    want = whole_blocks(have, ROWS)
+    visits = []
+    for number, (first, _) in enumerate(bounds(want)):
+        pieces = []
+        for of, start, stop in overlaps(want, have, number):
+            head, process = divmod(of, count)
+            own = head * way.queries[process] + first - bounds(have)[of][0]
+            pieces.append(_Piece(process, own + start, own + stop))
+        seeing = {p for p in range(count) if any(way.sees(piece.process, p) for piece in pieces)}
+        visits.append(_Rows(pieces, first, seeing))
+    return visits
+
+
+def _visiting(
+    way: _Way, visits: Sequence[_Rows], arrays_for: Callable[[int], list[Tensor]]
+) -> Iterator[tuple[int, list[Tensor]]]:
+    """Yield the number of each visit to this process, and the visiting rows. The next ones arrive meanwhile.
+
+    `arrays_for(process)` returns this process's arrays, with rows along the last axis but one, for another process.
+    """
+    group, rank = way.group, way.group.rank()
+    mine = arrays_for(rank)
+    with answering(group):
+        sent = [
+            dist.isend(
+                as_numbers(x.narrow(-2, piece.start, piece.stop - piece.start)).contiguous(), group=group, group_dst=to
+            )
+            for visit in visits
+            for piece in visit.pieces
+            if piece.process == rank
+            for to in sorted(visit.receivers - {rank})
+            for x in arrays_for(to)
+            if x.numel()
+        ]
+
+    def coming(visit: _Rows) -> tuple[list[Tensor], list[Any]]:
+        count = sum(piece.stop - piece.start for piece in visit.pieces)
+        arrays = [x.new_empty(*x.shape[:-2], count, x.shape[-1]) for x in mine]
+        waiting, place = [], 0
+        for process, start, stop in visit.pieces:
+            for x, to in zip(mine, arrays, strict=True):
+                its = to.narrow(-2, place, stop - start)
+                if process == rank:
+                    its.copy_(x.narrow(-2, start, stop - start))
+                elif its.numel():
+                    buffer = torch.empty_like(as_numbers(its), memory_format=torch.contiguous_format)
+                    waiting.append((its, buffer, dist.irecv(buffer, group=group, group_src=process)))
+            place += stop - start
+        return arrays, waiting
+
+    here = [number for number, visit in enumerate(visits) if rank in visit.receivers and visit.pieces]
+    following = coming(visits[here[0]]) if here else ([], [])
+    for number, after in zip(here, [*here[1:], None], strict=False):
+        arrays, waiting = following
+        with answering(group):
+            for place, buffer, request in waiting:
+                request.wait()
+                as_numbers(place).copy_(buffer)
+            if after is not None:
+                following = coming(visits[after])
+        yield number, arrays
+    with answering(group):
+        for request in sent:
+            request.wait()

@@ -1,0 +1,214 @@
+"""Attention in which keys visit the processes, part by part, has the bits of one process, and so have gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.parallel.cases import same
+from tests.parallel.workers import Workers
+
+import softargmax
+
+BATCH, HEADS, GROUPS, QUERIES, KEYS, WIDTH = 2, 4, 2, 150, 1300, 8
+SHARED = ("sink", "slopes", "key_lengths")
+"""Options that are equal in all processes."""
+
+
+def bounds(kind: str, world: int, count: int) -> list[int]:
+    """The cuts of queries or keys. Ragged cuts are inside the blocks of the kernel: 512 keys, and 96 queries."""
+    if kind == "ragged":
+        return [0, *(min(count // 3 + 7 * rank, count) for rank in range(world - 1)), count]
+    if kind == "empty":  # all but the second process, if there is one, have nothing
+        return [0, *[0] * min(world - 1, 1), *[count] * max(world - 1, 1)]
+    return [count * rank // world for rank in range(world + 1)]
+
+
+def part(group: Any, name: str, x: Any, kind: str) -> Any:
+    if not isinstance(x, torch.Tensor) or name in SHARED:
+        return x.clone() if isinstance(x, torch.Tensor) else x
+    axis = -1 if name == "scale" else -2
+    start, stop = bounds(kind, group.size(), x.shape[axis])[group.rank() :][:2]
+    return x.narrow(axis, start, stop - start).clone()
+
+
+def arrays(dtype: str = "float32", queries: int = QUERIES, keys: int = KEYS) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    shapes = (BATCH, HEADS, queries, WIDTH), (BATCH, GROUPS, keys, WIDTH), (BATCH, GROUPS, keys, WIDTH + 1)
+    return {name: torch.randn(shape).to(getattr(torch, dtype)) for name, shape in zip("qkv", shapes, strict=True)}
+
+
+def compare(group: Any, arguments: dict[str, Any], rounded: tuple[str, ...] = ()) -> None:
+    """Compare attention of parts with that of whole sequences. Gradients of `rounded` agree to rounding only."""
+    torch.manual_seed(1)
+    g = torch.randn(*arguments["q"].shape[:-1], WIDTH + 1).to(arguments["q"].dtype)
+    for kind in ("even", "ragged", "empty"):
+        found = []
+        for parts in (False, True):
+            mine = {
+                name: part(group, name, x, kind) if parts else x.clone() if isinstance(x, torch.Tensor) else x
+                for name, x in arguments.items()
+            }
+            leaves = {name: x for name, x in mine.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+            for x in leaves.values():
+                x.requires_grad_()
+            function, of = softargmax.attention, {}
+            if parts:
+                function, of = softargmax.parallel.attention, {"group": group, "by": "parts"}
+            o = function(*[mine.pop(name) for name in "qkv"], **of, **mine)
+            o.backward(part(group, "q", g, kind) if parts else g)
+            found.append({"q": o, **{f"d{name}": x.grad for name, x in leaves.items()}})
+        for name, x in found[0].items():
+            other = found[1][name]
+            if name.removeprefix("d") in rounded:
+                torch.testing.assert_close(other, x)
+            else:
+                same(other, part(group, name.removeprefix("d"), x, kind))
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"causal": True},
+    "window": {"window": (40, 7)},
+    "causal window": {"causal": True, "window": (300, None), "softcap": 5.0},
+    "scale, sink": {"scale": torch.rand(BATCH, HEADS, QUERIES), "sink": torch.tensor([0.0, 1.0, -1.0, 2.0])},
+    "slopes": {"slopes": torch.tensor([0.5, 0.25, 0.125, 0.0625])},
+    "lengths": {"causal": True, "window": (900, None), "key_lengths": torch.tensor([1300, 611])},
+    "mask": {"mask": torch.rand(BATCH, 1, QUERIES, KEYS) < 0.5},
+    "bias": {"bias": torch.randn(1, HEADS, QUERIES, KEYS)},
+}
+ROUNDED = {"scale, sink": ("sink",), "slopes": ("slopes",)}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options(workers: Workers, name: str) -> None:
+    for world in (1, 2, 3, 4):
+        workers.run(world, compare, arrays() | OPTIONS[name], ROUNDED.get(name, ()))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_dtypes(workers: Workers, dtype: str) -> None:
+    workers.run(3, compare, arrays(dtype) | {"causal": True})
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1300), (1500, 1300), (3, 2), (700, 0), (0, 700)])
+def test_sizes(workers: Workers, queries: int, keys: int) -> None:
+    workers.run(4, compare, arrays(queries=queries, keys=keys) | {"causal": True})
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_numbers_that_are_not_finite(workers: Workers, name: str) -> None:
+    for value in (float("nan"), float("inf")):
+        found = arrays()
+        found[name][1, 0, 70, 1] = value
+        workers.run(3, compare, found | {"causal": True})
+
+
+def second_derivatives(group: Any) -> None:
+    found = []
+    for parts in (False, True):
+        torch.manual_seed(0)
+        leaves = [torch.randn(1, 2, 7, 3, dtype=torch.float64) for _ in range(3)]
+        if parts:
+            leaves = [part(group, "q", x, "ragged") for x in leaves]
+        for x in leaves:
+            x.requires_grad_()
+        function, of = softargmax.attention, {}
+        if parts:
+            function, of = softargmax.parallel.attention, {"group": group, "by": "parts"}
+        o = function(*leaves, causal=True, **of)
+        of_q, of_v = torch.autograd.grad(o.square().sum(), [leaves[0], leaves[2]], create_graph=True)
+        found.append(torch.autograd.grad(of_q.square().sum() + of_v.sin().sum(), leaves))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, part(group, "q", one, "ragged"))
+
+
+def test_second_derivatives(workers: Workers) -> None:
+    workers.run(3, second_derivatives)
+
+
+def sent(group: Any, options: dict[str, Any]) -> tuple[int, int]:
+    """Return the bytes that a process sends to others in the forward and in the backward pass."""
+    import torch.distributed as dist
+
+    total, isend = 0, dist.isend
+
+    def counting(x: torch.Tensor, **options: Any) -> Any:
+        nonlocal total
+        total += x.nbytes
+        return isend(x, **options)
+
+    whole = torch.randn(2, 1, 4, 512 * group.size(), WIDTH)
+    q, k = (part(group, "q", x, "even").requires_grad_() for x in whole)
+    dist.isend = counting
+    try:
+        o = softargmax.parallel.attention(q, k, k, by="parts", group=group, **options)
+        forward = total
+        o.sum().backward()
+    finally:
+        dist.isend = isend
+    return forward, total - forward
+
+
+def test_bytes(workers: Workers) -> None:
+    """A part goes to the processes that see it, and queries go to the processes whose keys they see."""
+    keys, queries = 2 * 4 * 512 * WIDTH * 4, 4 * 512 * (3 * WIDTH * 4 + 8)
+    for world in (1, 2, 4):
+        for rank, found in enumerate(workers.run(world, sent, {})):
+            assert found == ((world - 1) * keys, (world - 1) * (keys + queries)), rank
+        for rank, found in enumerate(workers.run(world, sent, {"causal": True})):
+            later, earlier = world - 1 - rank, rank
+            # Queries are cut at multiples of 96: the rest of a block of queries goes along with the process before.
+            assert found[0] == later * keys
+            assert later * keys + earlier * queries <= found[1] <= later * keys + (earlier + 1) * queries
+
+
+LONG = 8192
+
+
+def peak_of_step(group: Any, by: str) -> float:
+    """The peak memory of a step, in sizes of this process's queries."""
+    from bench.peak import peak_of
+
+    q, k, v = (torch.randn(1, 8, LONG // group.size(), 64).requires_grad_() for _ in range(3))
+    before, peak, _ = peak_of(
+        lambda: softargmax.parallel.attention(q, k, v, causal=True, by=by, group=group).sum().backward()
+    )
+    return (peak - before) / q.nbytes
+
+
+def test_memory() -> None:
+    """Each way in processes of its own. Memory for whole sequences is that of all processes' queries."""
+    peaks = {}
+    for by in ("parts", "keys"):
+        pool = Workers(4)
+        try:
+            peaks[by] = max(pool.run(4, peak_of_step, by))
+        finally:
+            pool.close()
+    assert peaks["parts"] < 0.6 * peaks["keys"], peaks
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"by": "rings"}, "ValueError", "by: expected "),
+        ({"by": "heads", "axis": -3}, "ValueError", "by: expected None with axis=-3, as heads need no others, got 'he"),
+        (
+            {"by": "parts", "alpha": 1.5},
+            "NotImplementedError",
+            "alpha: orders other than 1 have no states; use by='heads'",
+        ),
+        ({"by": "parts", "dropout": 0.5, "seed": 1}, "NotImplementedError", "dropout: keys that visit other processes"),
+    ],
+)
+def test_what_is_refused(workers: Workers, options: dict[str, Any], kind: str, message: str) -> None:
+    for found, text in workers.errors(2, refused, options):
+        assert found == kind
+        assert text.startswith(f"process 0: {message}")
+
+
+def refused(group: Any, options: dict[str, Any]) -> Any:
+    q = torch.zeros(1, 2, 3, 4)
+    return softargmax.parallel.attention(q, q, q, group=group, **options)
