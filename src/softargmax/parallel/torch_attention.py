@@ -4,7 +4,8 @@ A head of keys, with the heads of queries that share it, needs no other head. So
 for whole heads, compute the heads as one process does, and exchange the results back. Derivatives go the same way.
 
 If all processes have the same few queries, or if there are many processes, keys are not exchanged for heads: each
-process computes the states of its own keys, and passes on what it has merged.
+process computes the states of its own keys, and passes on what it has merged. For long sequences, keys visit the
+processes part by part (torch_parts.py).
 """
 
 from __future__ import annotations
@@ -77,6 +78,10 @@ def attention(
     axis : int
         What is spread: -2, the sequences (context parallelism), or -3, the heads. A process that has heads of queries
         has the heads of keys that they use.
+    by : {"heads", "keys", "parts"}, optional
+        What processes exchange with axis=-2. "heads": whole sequences, of some of the heads. "keys": queries; each
+        process has a part of the keys. "parts": keys and values visit the processes, part by part, so that none holds a
+        whole sequence. The default is "heads", or "keys" if there are many processes.
     scale, causal, window, mask, bias, slopes, softcap, sink, alpha, dropout, seed, stream, key_lengths
         As in `softargmax.attention`, for the whole sequences. With axis=-2, `mask` and `bias`, and an array `scale` or
         `alpha`, are those of this process's queries: a mask has all keys along its last axis. All others are equal in
@@ -90,7 +95,7 @@ def attention(
     Raises
     ------
     NotImplementedError
-        If q is on a device, for dropout with axis=-3, whose noise depends on the numbers of all heads, or for the
+        If q is on a device, for dropout with axis=-3 or by="parts", for `alpha` by="keys" or "parts", or for the
         gradient of a scale, alpha or bias that all queries share with axis=-2.
     RuntimeError, TypeError, ValueError
         As in `softargmax.attention` and `softargmax.parallel.softmax`.
@@ -106,15 +111,21 @@ def attention(
     instead, as `attention_split_kv` does. Its queries are sent to all others. Keys of causal attention are moved so
     that all processes have the same work. The bits are the same.
 
+    With by="parts", the parts of keys and values visit the processes in the order of the sequence, and each process
+    adds them to the states (m, l, o) of its queries. The next part arrives meanwhile. So a process has its own parts
+    and two visiting ones in memory. In the backward pass, queries visit the processes, too. A part visits only the
+    processes that see some of it. The bits are the same.
+
     With axis=-3, processes compare their arguments and exchange nothing else.
 
     Gradient: as in `softargmax.attention`. Those of q, k and v have the same bits. With axis=-2, those of sink and
-    slopes are sums over all processes, in every process. With fewer than 2 B G processes, they agree to rounding, and
-    so do those of a bias that heads share.
+    slopes are sums over all processes, in every process. By heads and by parts, they agree to rounding, and so do, by
+    heads, those of a bias that heads share.
 
     References
     ----------
-    Jacobs et al. (2023), DeepSpeed Ulysses. arXiv:2309.14509.
+    Jacobs et al. (2023), DeepSpeed Ulysses. arXiv:2309.14509. Liu, Zaharia & Abbeel (2023), Ring attention with
+    blockwise transformers. arXiv:2310.01889.
 
     Examples
     --------

@@ -170,7 +170,7 @@ def _of_queries(way: _Way, i: Attention) -> tuple[Tensor, Tensor, bool]:
     visit = _Visit(way, way.first)
     found: Any = None  # a process visits itself at least
     with standing_in(visit) as spread:
-        for part, (k, v) in _visiting(way, _visits_of_keys(way), lambda _: [i.k, i.v]):
+        for part, k, v in _keys_visiting(way, i):
             found = operations.attention(visit.of(i, part, k, v, spread))
     return found.output, found.lse, visit.flagged
 
@@ -185,7 +185,7 @@ def _vjp(
     found: Any = None
     of_bias = []
     with standing_in(visit) as spread:
-        for part, (k, v) in _visiting(way, _visits_of_keys(way), lambda _: [i.k, i.v]):
+        for part, k, v in _keys_visiting(way, i):
             some = visit.of(i, part, k, v, spread)
             found = operations.attention_vjp(AttentionVjp(g, None, some, output, lse, "bias" in wanted))
             of_bias.append((part, found.dbias))
@@ -211,6 +211,18 @@ def _of_all_keys(visit: _Visit, bias: Tensor, found: Sequence[tuple[int, Tensor]
     return whole
 
 
+def _keys_visiting(way: _Way, i: Attention) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield the number of each part that visits this process, and its keys and values."""
+    own = [_rows_first(x) for x in (i.k, i.v)]
+    for part, arrays in _visiting(way, _visits_of_keys(way), lambda _: own):
+        k, v = (x.movedim(0, -2) for x in arrays)
+        yield part, k, v
+
+
+def _rows_first(x: Tensor) -> Tensor:
+    return x.movedim(-2, 0).contiguous()
+
+
 # --- the keys of this process: queries visit them ---------------------------------------------------------------------
 
 
@@ -224,7 +236,8 @@ def _of_keys(way: _Way, i: Attention, g: Tensor, output: Tensor, lse: Tensor) ->
     entries, each, rank = math.prod(batch) * groups, heads // max(groups, 1), way.group.rank()
 
     def rows(x: Tensor) -> Tensor:
-        return torch.broadcast_to(x, (*batch, heads, length, x.shape[-1])).reshape(entries, each * length, x.shape[-1])
+        whole = torch.broadcast_to(x, (*batch, heads, length, x.shape[-1]))
+        return _rows_first(whole.reshape(entries, each * length, x.shape[-1]))
 
     own = {"q": rows(i.q), "g": rows(g), "output": rows(output), "lse": rows(lse[..., None])}
     options = {name: x for name in ("scale", "slopes") if isinstance(x := getattr(i.options, name), Tensor)}
@@ -246,7 +259,7 @@ def _of_keys(way: _Way, i: Attention, g: Tensor, output: Tensor, lse: Tensor) ->
     visits, names = _visits_of_rows(way, each), (*own, *masks)
     with standing_in(visit) as spread:
         for number, arrays in _visiting(way, visits, sent):
-            x = dict(zip(names, (one[:, None] for one in arrays), strict=True))
+            x = dict(zip(names, (one.movedim(0, -2)[:, None] for one in arrays), strict=True))
             visit.first_row = visits[number].first
             record = Attention(
                 x["q"], k, v, shared._replace(**{name: x[name] for name in (*options, *masks)}, spread=spread)
@@ -308,46 +321,44 @@ def _visiting(
 ) -> Iterator[tuple[int, list[Tensor]]]:
     """Yield the number of each visit to this process, and the visiting rows. The next ones arrive meanwhile.
 
-    `arrays_for(process)` returns this process's arrays, with rows along the last axis but one, for another process.
+    `arrays_for(process)` returns what this process has for another one. Rows are along the first axis.
     """
     group, rank = way.group, way.group.rank()
     mine = arrays_for(rank)
     with answering(group):
         sent = [
-            dist.isend(
-                as_numbers(x.narrow(-2, piece.start, piece.stop - piece.start)).contiguous(), group=group, group_dst=to
-            )
+            dist.isend(as_numbers(x[piece.start : piece.stop]), group=group, group_dst=to)
             for visit in visits
             for piece in visit.pieces
             if piece.process == rank
             for to in sorted(visit.receivers - {rank})
             for x in arrays_for(to)
-            if x.numel()
+            if x.numel() and piece.start < piece.stop
         ]
 
     def coming(visit: _Rows) -> tuple[list[Tensor], list[Any]]:
-        count = sum(piece.stop - piece.start for piece in visit.pieces)
-        arrays = [x.new_empty(*x.shape[:-2], count, x.shape[-1]) for x in mine]
-        waiting, place = [], 0
+        if [piece.process for piece in visit.pieces] == [rank]:
+            (piece,) = visit.pieces
+            return [x[piece.start : piece.stop] for x in mine], []
+        arrays = [x.new_empty(sum(piece.stop - piece.start for piece in visit.pieces), *x.shape[1:]) for x in mine]
+        requests, place = [], 0
         for process, start, stop in visit.pieces:
             for x, to in zip(mine, arrays, strict=True):
-                its = to.narrow(-2, place, stop - start)
+                its = to[place : place + stop - start]
                 if process == rank:
-                    its.copy_(x.narrow(-2, start, stop - start))
+                    its.copy_(x[start:stop])
                 elif its.numel():
-                    buffer = torch.empty_like(as_numbers(its), memory_format=torch.contiguous_format)
-                    waiting.append((its, buffer, dist.irecv(buffer, group=group, group_src=process)))
+                    requests.append(dist.irecv(as_numbers(its), group=group, group_src=process))
             place += stop - start
-        return arrays, waiting
+        return arrays, requests
 
     here = [number for number, visit in enumerate(visits) if rank in visit.receivers and visit.pieces]
     following = coming(visits[here[0]]) if here else ([], [])
     for number, after in zip(here, [*here[1:], None], strict=False):
-        arrays, waiting = following
+        arrays, requests = following
         with answering(group):
-            for place, buffer, request in waiting:
+            for request in requests:
                 request.wait()
-                as_numbers(place).copy_(buffer)
             if after is not None:
                 following = coming(visits[after])
         yield number, arrays
