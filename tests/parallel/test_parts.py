@@ -119,6 +119,23 @@ def test_threads(workers: Workers, queries: int) -> None:
     workers.run(2, with_threads, arrays(queries=queries, keys=2600) | {"causal": True})
 
 
+def in_slices(group: Any, arguments: dict[str, Any]) -> None:
+    """Parts that are longer than what visits at a time."""
+    from softargmax.parallel import torch_parts
+
+    before = torch_parts.KEYS, torch_parts.QUERIES
+    torch_parts.KEYS, torch_parts.QUERIES = 512, 96
+    try:
+        compare(group, arguments)
+    finally:
+        torch_parts.KEYS, torch_parts.QUERIES = before
+
+
+def test_slices(workers: Workers) -> None:
+    for options in ({"causal": True}, {"bias": torch.randn(1, HEADS, QUERIES, 2600)}):
+        workers.run(2, in_slices, arrays(keys=2600) | options)
+
+
 def second_derivatives(group: Any) -> None:
     found = []
     for parts in (False, True):

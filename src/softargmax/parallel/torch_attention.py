@@ -111,10 +111,10 @@ def attention(
     instead, as `attention_split_kv` does. Its queries are sent to all others. Keys of causal attention are moved so
     that all processes have the same work. The bits are the same.
 
-    With by="parts", the parts of keys and values visit the processes in the order of the sequence, and each process
-    adds them to the states (m, l, o) of its queries. The next part arrives meanwhile. So a process has its own parts
-    and two visiting ones in memory. In the backward pass, queries visit the processes, too. A part visits only the
-    processes that see some of it. The bits are the same.
+    With by="parts", keys and values visit the processes in the order of the sequence, 4096 keys at a time. A process
+    adds them to the states (m, l, o) of its queries, while the next ones arrive. So it has its own parts in memory, and
+    few of others. In the backward pass, queries visit the processes, too. Keys visit only the processes that see them.
+    The bits are the same.
 
     With axis=-3, processes compare their arguments and exchange nothing else.
 

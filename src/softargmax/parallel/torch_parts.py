@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 ROWS = 96
 """The kernel adds up the gradients of keys over this number of queries at a time."""
+KEYS, QUERIES = 8 * operations.attention.block, 32 * ROWS
+"""The number of keys and of queries that visit a process at the same time, for each head."""
 
 
 class _Way(NamedTuple):
@@ -56,9 +58,9 @@ class _Way(NamedTuple):
         """The text that says how queries are spread."""
         return spread_text(self.group, self.queries)
 
-    def sees(self, process: int, part: int) -> bool:
-        """True if a query of a process may see a key of a part."""
-        (first, last), (begin, end) = bounds(self.queries)[process], bounds(self.keys)[part]
+    def sees(self, process: int, keys: tuple[int, int]) -> bool:
+        """True if a query of a process may see one of the keys from the first number to the second."""
+        (first, last), (begin, end) = bounds(self.queries)[process], keys
         ahead = sum(self.keys) - sum(self.queries)  # the last query is at the place of the last key
         near = -math.inf if self.left is None else first + ahead - self.left
         far = math.inf if self.right is None else last + ahead + self.right
@@ -123,9 +125,9 @@ def _derived(way: _Way, slots: list[Any], needed: Sequence[bool], g: Tensor) -> 
 class _Visit(Processes):
     """For the kernel, the process that has the visiting keys. What it passes on to the next one stays here."""
 
-    def __init__(self, way: _Way, first_row: int, key_sums: int = 0) -> None:
-        super().__init__(way.group, way.keys)
-        self.first_row, self.all_queries, self.key_sums = first_row, sum(way.queries), key_sums
+    def __init__(self, way: _Way, keys: Layout, first_row: int) -> None:
+        super().__init__(way.group, keys)
+        self.first_row, self.all_queries = first_row, sum(way.queries)
         self.starts, self.flagged = True, False
         self._passed: deque[bytes] = deque()
 
@@ -153,13 +155,13 @@ class _Visit(Processes):
     def of(self, i: Attention, part: int, k: Tensor, v: Tensor, spread: str) -> Attention:
         """The arguments of attention to the keys of a part."""
         self.rank = part
-        options = {name: _columns(self, getattr(i.options, name), part) for name in ("mask", "bias")}
+        options = {name: _columns(getattr(i.options, name), self.sizes, part) for name in ("mask", "bias")}
         return i._replace(k=k, v=v, options=i.options._replace(**options, spread=spread))
 
 
-def _columns(processes: Processes, x: Tensor | None, part: int) -> Tensor | None:
+def _columns(x: Tensor | None, keys: Layout, part: int) -> Tensor | None:
     """The columns of an array that belong to the keys of a part."""
-    return x if x is None or x.shape[-1] == 1 else x[..., slice(*bounds(processes.sizes)[part])]
+    return x if x is None or x.shape[-1] == 1 else x[..., slice(*bounds(keys)[part])]
 
 
 # --- the queries of this process --------------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ def _columns(processes: Processes, x: Tensor | None, part: int) -> Tensor | None
 
 def _of_queries(way: _Way, i: Attention) -> tuple[Tensor, Tensor, bool]:
     """The output and lse of this process's queries. True if a number is not finite."""
-    visit = _Visit(way, way.first)
+    visit = _Visit(way, _sizes(_slices(way.keys, KEYS)), way.first)
     found: Any = None  # a process visits itself at least
     with standing_in(visit) as spread:
         for part, k, v in _keys_visiting(way, i):
@@ -181,7 +183,7 @@ def _vjp(
     """The gradients, or None if a number in a process is not finite."""
     of, i = operations.attention.torch.slots, operations.attention.torch.unflatten(*slots)
     wanted = {name for name, one in zip(of.names, needed, strict=True) if one}
-    visit = _Visit(way, way.first)
+    visit = _Visit(way, _sizes(_slices(way.keys, KEYS)), way.first)
     found: Any = None
     of_bias = []
     with standing_in(visit) as spread:
@@ -191,7 +193,7 @@ def _vjp(
             of_bias.append((part, found.dbias))
     flagged, gradients = visit.flagged, {name: getattr(found, operations.TO[name]) for name in wanted - {"k", "v"}}
     if "bias" in wanted:
-        gradients["bias"] = _of_all_keys(visit, i.options.bias, of_bias)
+        gradients["bias"] = _of_all_keys(visit.sizes, i.options.bias, of_bias)
     for name in wanted & {"sink", "slopes"}:
         gradients[name] = total(gradients[name], SpreadAxes((), way.text))
     if any(one for name, one in zip(of.names, needed, strict=True) if name in ("k", "v")):
@@ -203,11 +205,11 @@ def _vjp(
     return [gradients[name].to(x.dtype) if one else None for name, one, x in each]
 
 
-def _of_all_keys(visit: _Visit, bias: Tensor, found: Sequence[tuple[int, Tensor]]) -> Tensor:
+def _of_all_keys(keys: Layout, bias: Tensor, found: Sequence[tuple[int, Tensor]]) -> Tensor:
     """The gradient of a bias, from that of each part of the keys."""
     whole = torch.zeros_like(bias, dtype=found[0][1].dtype)
     for part, gradient in found:
-        cast("Tensor", _columns(visit, whole, part)).add_(gradient)
+        cast("Tensor", _columns(whole, keys, part)).add_(gradient)
     return whole
 
 
@@ -243,10 +245,10 @@ def _of_keys(way: _Way, i: Attention, g: Tensor, output: Tensor, lse: Tensor) ->
     options = {name: x for name in ("scale", "slopes") if isinstance(x := getattr(i.options, name), Tensor)}
     own |= {name: rows(x) for name, x in options.items()}
     masks = {name: x for name in ("mask", "bias") if (x := getattr(i.options, name)) is not None}
-    visit = _Visit(way, 0)
+    visit = _Visit(way, way.keys, 0)
 
     def sent(to: int) -> list[Tensor]:
-        return [*own.values(), *(rows(cast("Tensor", _columns(visit, x, to))) for x in masks.values())]
+        return [*own.values(), *(rows(cast("Tensor", _columns(x, way.keys, to))) for x in masks.values())]
 
     k, v = (x.reshape(entries, 1, keys, x.shape[-1]) for x in (i.k, i.v))
     wide = torch.float64 if i.q.dtype is torch.float64 else torch.float32
@@ -288,30 +290,44 @@ class _Rows(NamedTuple):
     receivers: set[int]
 
 
-def _visits_of_keys(way: _Way) -> list[_Rows]:
-    """Each part of the keys visits its own process, and those whose queries see it."""
-    processes = range(len(way.keys))
+def _slices(layout: Layout, most: int) -> list[tuple[int, int, int]]:
+    """The parts of a layout in slices of at most `most`: (process, start, stop). An empty part is one slice."""
     return [
-        _Rows([_Piece(part, 0, way.keys[part])], 0, {part, *(p for p in processes if way.sees(p, part))})
-        for part in processes
+        (process, first, min(first + most, stop))
+        for process, (start, stop) in enumerate(bounds(layout))
+        for first in range(start, max(stop, start + 1), most)
     ]
+
+
+def _sizes(slices: Sequence[tuple[int, int, int]]) -> Layout:
+    return tuple(stop - start for _, start, stop in slices)
+
+
+def _visits_of_keys(way: _Way) -> list[_Rows]:
+    """Keys visit their own process, and those whose queries see them."""
+    visits = []
+    for of, start, stop in _slices(way.keys, KEYS):
+        own = bounds(way.keys)[of][0]
+        seeing = {p for p in range(len(way.keys)) if p == of or way.sees(p, (start, stop))}
+        visits.append(_Rows([_Piece(of, start - own, stop - own)], 0, seeing))
+    return visits
 
 
 def _visits_of_rows(way: _Way, each: int) -> list[_Rows]:
     """The queries of all processes, for the first head of `each` that share keys, then for the next one. They are cut
     where one process cuts them.
     """
-    count = len(way.queries)
     have = way.queries * each
-    want = whole_blocks(have, ROWS)
+    slices = _slices(whole_blocks(have, ROWS), QUERIES)
     visits = []
-    for number, (first, _) in enumerate(bounds(want)):
+    for number, (_, first, _) in enumerate(slices):
         pieces = []
-        for of, start, stop in overlaps(want, have, number):
-            head, process = divmod(of, count)
+        for of, start, stop in overlaps(_sizes(slices), have, number):
+            head, process = divmod(of, len(way.queries))
             own = head * way.queries[process] + first - bounds(have)[of][0]
             pieces.append(_Piece(process, own + start, own + stop))
-        seeing = {p for p in range(count) if any(way.sees(piece.process, p) for piece in pieces)}
+        keys = enumerate(bounds(way.keys))
+        seeing = {p for p, places in keys if any(way.sees(piece.process, places) for piece in pieces)}
         visits.append(_Rows(pieces, first, seeing))
     return visits
 
