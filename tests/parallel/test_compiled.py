@@ -90,19 +90,18 @@ def test_inductor(workers: Workers) -> None:
 
 
 def sizes(group: Any) -> int:
-    """At the second number of rows, the compiler makes it dynamic. Parts of the rows may change, too."""
+    """Return the number of graphs for several numbers of rows, and of columns."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
     torch._dynamo.reset()
-    graphs = 0
+    counter = CompileCounterWithBackend("aot_eager")
 
     def loss(z: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        nonlocal graphs
-        graphs += 1
         return parallel.cross_entropy(z, target, group=group)
 
-    call = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    for rows, columns in ((3, 7), (5, 7), (9, 8), (4, 11)):
+    for rows, columns in ((3, 7), (5, 7), (9, 8), (4, 11), (6, 30)):
         found = []
-        for function in (loss, call):
+        for function in (loss, torch.compile(loss, fullgraph=True, backend=counter)):
             torch.manual_seed(rows)
             z = torch.randn(rows, columns + group.rank()).requires_grad_()
             o = function(z, torch.arange(rows))
@@ -111,11 +110,12 @@ def sizes(group: Any) -> int:
         for one, other in zip(*found, strict=True):
             same(other, one)
     torch._dynamo.reset()
-    return graphs
+    return int(counter.frame_count)
 
 
 def test_sizes_may_change(workers: Workers) -> None:
-    assert all(n <= 4 + 4 for n in workers.run(2, sizes))
+    """At the second number of rows, or of columns, the compiler makes it dynamic."""
+    assert workers.run(2, sizes) == [3, 3]
 
 
 def steps(group: Any) -> None:
@@ -180,6 +180,33 @@ def tensors(group: Any, name: str, placement: int) -> None:
 @pytest.mark.parametrize("name", ["softmax", "cross_entropy"])
 def test_dtensors(workers: Workers, name: str, placement: int) -> None:
     workers.run(4, tensors, name, placement)
+
+
+def attention_of_tensors(group: Any, placement: int) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    torch._dynamo.reset()
+    mesh = init_device_mesh("cpu", (4,))
+    torch.manual_seed(0)
+    arrays = torch.randn(3, 4, 4, 20, 8)
+    f = lambda q, k, v: softargmax.attention(q, k, v, causal=True)  # noqa: E731 dynamo traces a function
+    found = []
+    for call in (f, torch.compile(f, fullgraph=True, backend="aot_eager")):
+        leaves = [distribute_tensor(x, mesh, [Shard(placement)]).requires_grad_() for x in arrays]
+        o = call(*leaves)
+        o.square().sum().backward()
+        found.append([o, *(x.grad for x in leaves)])
+    for one, other in zip(*found, strict=True):
+        assert one.placements == other.placements
+        same(other.full_tensor(), one.full_tensor())
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("placement", [0, 1, 2])
+def test_attention_of_dtensors(workers: Workers, placement: int) -> None:
+    """Processes have parts of the batch, of the heads, or of sequences."""
+    workers.run(4, attention_of_tensors, placement)
 
 
 def step_of_layer(group: Any) -> None:
