@@ -38,7 +38,8 @@ SERVES = {
     "matplotlib": r"(cli|classify)/plot\w*\.py",
     "rich": r"cli/.*\.py",
     "typer": r"cli/.*\.py",
-    **dict.fromkeys(("pyarrow", "skops", "dask"), ""),
+    "dask": r"parallel/dask_\w+\.py",
+    **dict.fromkeys(("pyarrow", "skops"), ""),
 }
 OPTIONAL = (*SERVES, "ml_dtypes", "click")
 

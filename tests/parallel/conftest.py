@@ -1,8 +1,9 @@
-"""One pool of processes for all tests of a test process."""
+"""One pool of processes, and one cluster of Dask, for all tests of a test process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.parallel.workers import Workers
@@ -13,3 +14,15 @@ def workers() -> Iterator[Workers]:
     pool = Workers()
     yield pool
     pool.close()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """A client of two workers of Dask, which are processes."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as workers,
+        Client(workers, set_as_default=False) as client,
+    ):
+        yield client

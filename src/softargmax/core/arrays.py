@@ -161,11 +161,25 @@ class StandInError(TypeError):
         self.argument = argument
 
 
-class SpreadTensorError(TypeError):
-    """An error for a DTensor, whose parts are in several processes.
+class SpreadArrayError(TypeError):
+    """An error for an array whose parts are not in one memory.
 
-    `public` (signature.py) catches this error and lets the room `parallel` handle the call.
+    `public` (signature.py) catches this error and lets the file `served_by` of the room `parallel` handle the call.
     """
+
+    served_by = ""
+
+
+class SpreadTensorError(SpreadArrayError):
+    """An error for a DTensor, whose parts are in several processes."""
+
+    served_by = "torch_tensors"
+
+
+class LazyArrayError(SpreadArrayError):
+    """An error for a Dask array, whose parts are computed later, perhaps on other machines."""
+
+    served_by = "dask_arrays"
 
 
 def is_dtensor(x: Any) -> bool:
@@ -174,10 +188,18 @@ def is_dtensor(x: Any) -> bool:
     return dtensors is not None and isinstance(x, dtensors.DTensor)
 
 
-def _check_is_whole(tensor: Any) -> None:
-    """Raise SpreadTensorError for a DTensor."""
-    if is_dtensor(tensor):
+def is_dask(x: Any) -> bool:
+    """True for a Dask array."""
+    dask = sys.modules.get("dask.array")
+    return dask is not None and isinstance(x, dask.Array)
+
+
+def _check_is_whole(x: Any) -> None:
+    """Raise SpreadArrayError for a DTensor and for a Dask array."""
+    if is_dtensor(x):
         raise SpreadTensorError("expected a tensor that is whole in this process, got a DTensor; pass x.to_local()")
+    if is_dask(x):
+        raise LazyArrayError("expected an array in memory, got a Dask array; pass x.compute()")
 
 
 def _check_is_array(z: Any) -> None:

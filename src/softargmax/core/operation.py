@@ -61,7 +61,7 @@ from softargmax.core.arrays import kind_of, namespace, row_dtype
 from softargmax.core.dispatch import requested
 from softargmax.core.memory import NUMPY, Memory, memory_of
 from softargmax.core.native import BLOCK
-from softargmax.core.processes import SpreadAxes, exchanges, over_processes, refuse_spread
+from softargmax.core.processes import SpreadAxes, exchanges, over_processes, processes_of, refuse_spread
 from softargmax.core.record import (
     AXES,
     OPERATIONS,
@@ -397,7 +397,7 @@ def sum_along(x: Any, axes: tuple[int, ...]) -> Any:
 
 def first_place(axes: tuple[int, ...]) -> int:
     """The place of this process's first score in the row."""
-    return exchanges().processes_of(axes.spread).first if isinstance(axes, SpreadAxes) else 0
+    return int(processes_of(axes.spread).first) if isinstance(axes, SpreadAxes) else 0
 
 
 def slope(beta: Scale) -> Any:

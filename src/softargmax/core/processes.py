@@ -3,6 +3,9 @@
 Each process has whole blocks of every row (`Operation.block` scores), in the order of the processes. A kernel computes
 the results of its own blocks, and gathers those of all processes. Then every process merges them from left to right, as
 one process would. So the results have the same bits for any number of processes.
+
+A call may also compute one part without processes, if it is given what the calls for the other parts have found
+(parallel/parts.py).
 """
 
 from __future__ import annotations
@@ -44,6 +47,25 @@ def whole_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     if not isinstance(axes, SpreadAxes):
         return tuple(shape)
     return tuple(sum(sizes_of(axes.spread)) if k in axes else n for k, n in enumerate(shape))
+
+
+_part: ContextVar[Any] = ContextVar("softargmax part of rows", default=None)
+
+
+@contextmanager
+def computing_part(part: Any) -> Iterator[None]:
+    """Let the kernels inside the block ask `part`, and not the processes of a torch group, for what others have."""
+    token = _part.set(part)
+    try:
+        yield
+    finally:
+        _part.reset(token)
+
+
+def processes_of(spread: str) -> Any:
+    """The processes that have the rows. Kernels call this function."""
+    part = _part.get()
+    return exchanges().processes_of(spread) if part is None else part
 
 
 def exchanges() -> Any:

@@ -8,7 +8,7 @@ import importlib
 import inspect
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
 
-from softargmax.core.arrays import SpreadTensorError, StandInError
+from softargmax.core.arrays import SpreadArrayError, StandInError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -73,8 +73,8 @@ def public(function: F, allowed: AbstractSet[str] | None = None) -> F:
             from torch.overrides import handle_torch_function
 
             return handle_torch_function(called, (error.argument,), *arguments, **options)
-        except SpreadTensorError:
-            call = importlib.import_module("softargmax.parallel.torch_tensors").call
+        except SpreadArrayError as error:
+            call = importlib.import_module(f"softargmax.parallel.{error.served_by}").call
             return call(called, arguments, options)
         except TypeError:
             message = _mismatch(called, arguments, options)

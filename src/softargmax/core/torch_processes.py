@@ -38,6 +38,8 @@ class Processes:
 
     def __init__(self, group: ProcessGroup, sizes: tuple[int, ...], *, in_order: bool = True) -> None:
         self.group, self.sizes, self.rank, self.in_order = group, sizes, group.rank(), in_order
+        self.is_known = False
+        """True if the next `gather` needs nothing of this process, because all has been gathered before."""
         self.first = sum(sizes[: self.rank])
         """The place of this process's first score in a row."""
         self.starts = False  # the kernel's Shards and Args explain these
@@ -132,7 +134,7 @@ def standing_in(processes: Processes) -> Iterator[str]:
 
 
 def processes_of(spread: str) -> Processes:
-    """The processes that have the rows. Kernels call this function."""
+    """The processes that have the rows."""
     if spread in _STANDING_IN:
         return _STANDING_IN[spread]
     group, order = spread.rpartition(":")[0].rsplit(":", 1)

@@ -17,30 +17,21 @@ tensor([9.0880e-04, 2.4704e-03, 9.9662e-01])
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from softargmax.core.extras import require
 
-require("softargmax.parallel needs", "torch", torch="torch")
-
-from softargmax.parallel.torch_attention import attention, attention_split_kv  # noqa: E402 the error above comes first
-from softargmax.parallel.torch_draws import categorical, categorical_with_logprob  # noqa: E402
-from softargmax.parallel.torch_functions import (  # noqa: E402
-    entropy,
-    kl_divergence,
-    log_softmax,
-    logsumexp,
-    softmax,
-)
-from softargmax.parallel.torch_losses import (  # noqa: E402
-    cross_entropy,
-    cross_entropy_terms,
-    linear_cross_entropy,
-    selected_log_softmax,
-)
-
 if TYPE_CHECKING:
+    from softargmax.parallel.torch_attention import attention, attention_split_kv
+    from softargmax.parallel.torch_draws import categorical, categorical_with_logprob
+    from softargmax.parallel.torch_functions import entropy, kl_divergence, log_softmax, logsumexp, softmax
     from softargmax.parallel.torch_layers import VocabularyParallel
+    from softargmax.parallel.torch_losses import (
+        cross_entropy,
+        cross_entropy_terms,
+        linear_cross_entropy,
+        selected_log_softmax,
+    )
 
 __all__ = [
     "VocabularyParallel",
@@ -59,10 +50,21 @@ __all__ = [
     "softmax",
 ]
 
+_FILES = ("torch_attention", "torch_draws", "torch_functions", "torch_losses", "torch_layers")
+"""The last one imports torch's DTensors, which takes as long as all others (0.6 s)."""
 
-def __getattr__(name: str) -> object:
-    if name != "VocabularyParallel":
-        raise AttributeError(f"module 'softargmax.parallel' has no attribute {name!r}")
-    # The style imports torch's DTensors, which takes as long as all the rest (0.6 s).
-    value = globals()[name] = importlib.import_module("softargmax.parallel.torch_layers").VocabularyParallel
-    return value
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use. Calls with Dask arrays load this package, and they need no torch."""
+    if name in __all__:
+        require("softargmax.parallel needs", "torch", torch="torch")
+        for file in _FILES:
+            found = getattr(importlib.import_module(f"softargmax.parallel.{file}"), name, None)
+            if found is not None and found.__module__.endswith(file):
+                globals()[name] = found
+                return found
+    raise AttributeError(f"module 'softargmax.parallel' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -38,7 +38,9 @@ struct Shards {
     std::int64_t count = 0;                // number of processes; 0: the rows are in this process alone
     const std::int64_t* sizes = nullptr;   // scores per row in each process
     std::int64_t rank = 0;                 // of this process
-    void* processes = nullptr;             // the `Processes` of core/torch_processes.py, for `gather` and `pass`
+    void* processes = nullptr;             // of core/processes.py, for the functions below
+    // True if the next `gather` does not read `mine`, because an earlier call has computed it.
+    bool (*is_known)(const Shards&) = nullptr;
     // Sends `mine` to all processes, and writes to `all` what the processes have sent, in their order. A process sends
     // `per_block` bytes for each of its blocks, and `per_process` bytes more. It throws if a process does not answer.
     void (*gather)(const Shards&, const void* mine, std::int64_t per_block, std::int64_t per_process,

@@ -321,10 +321,11 @@ template <class Row, class G, class Frame> class RowsByBlock {
     template <class Lift, class Merge> void fold(Lift lift, Merge merge) {
         using Piece = decltype(lift(std::declval<G&>(), std::int64_t{}, int{}, rows_.front()));
         std::vector<Piece> pieces = several<Piece>(groups_ * blocks_);
-        each_block([&](G& group, std::int64_t block, std::int64_t unit, const Row* rows) {
-            for (int g = 0; g < group.rows(); ++g)
-                pieces[static_cast<std::size_t>(unit * G::kSize + g)] = lift(group, block, g, rows[g]);
-        });
+        if (!frame_.args.shards || !frame_.args.shards.is_known(frame_.args.shards))
+            each_block([&](G& group, std::int64_t block, std::int64_t unit, const Row* rows) {
+                for (int g = 0; g < group.rows(); ++g)
+                    pieces[static_cast<std::size_t>(unit * G::kSize + g)] = lift(group, block, g, rows[g]);
+            });
         if constexpr (G::kSize == 1)
             if (frame_.args.shards) return merge_gathered(pieces, merge);
         merge_pieces(pieces.data(), blocks_, merge);

@@ -1,4 +1,4 @@
-// Rows that are spread over processes: `Shards`, whose exchanges run in Python (core/torch_processes.py).
+// Rows that are spread over processes: `Shards`, whose exchanges run in Python (core/processes.py).
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,6 +19,10 @@ class Processes {
 
     static nb::handle of(const Shards& shards) { return nb::handle(static_cast<PyObject*>(shards.processes)); }
 
+    static bool is_known(const Shards& shards) {
+        const nb::gil_scoped_acquire gil;
+        return nb::cast<bool>(of(shards).attr("is_known"));
+    }
     static void gather(const Shards& shards, const void* mine, std::int64_t per_block, std::int64_t per_process,
                        void* all) {
         const nb::gil_scoped_acquire gil;
@@ -46,7 +50,7 @@ class Processes {
     explicit Processes(nb::handle spread) {
         if (spread.is_none()) return;
         if (!PyUnicode_Check(spread.ptr())) throw nb::type_error("spread: expected text, or None");
-        python_ = nb::module_::import_("softargmax.core.torch_processes").attr("processes_of")(spread);
+        python_ = nb::module_::import_("softargmax.core.processes").attr("processes_of")(spread);
         for (nb::handle size : nb::borrow<nb::tuple>(python_.attr("sizes")))
             sizes_.push_back(nb::cast<std::int64_t>(size));
     }
@@ -54,7 +58,7 @@ class Processes {
     // Valid as long as this object.
     Shards shards() const {
         const auto rank = nb::cast<std::int64_t>(python_.attr("rank"));
-        return {static_cast<std::int64_t>(sizes_.size()), sizes_.data(), rank, python_.ptr(), gather, pass};
+        return {static_cast<std::int64_t>(sizes_.size()), sizes_.data(), rank, python_.ptr(), is_known, gather, pass};
     }
 };
 

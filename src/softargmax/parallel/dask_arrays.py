@@ -1,0 +1,225 @@
+"""Calls of public functions with Dask arrays: a Dask array in gives a Dask array out, and nothing is computed yet.
+
+The chunks of z decide. Chunks along the axis of a row are parts of the rows (parts.py): a cut inside a block of 4096
+scores is moved to the end of the block, and results are cut like z again. Other arrays are cut to fit z. Arguments are
+checked when the graph is made, by a call for one row without scores. It also tells the dtype of the result.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from typing import TYPE_CHECKING, Any
+
+import dask
+import dask.array as da
+import numpy as np
+
+from softargmax.core import check
+from softargmax.core.arrays import axes_of, is_dask
+from softargmax.core.dispatch import requested_name
+from softargmax.core.seeds import seed_of
+from softargmax.parallel import parts
+from softargmax.parallel.dask_chunks import FILTERS, OF_CLASSES, OF_ROWS, ROWWISE, Chunks, lazy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from softargmax.parallel.dask_chunks import Labels
+
+LIKE_Z = ("softmax", "log_softmax", "softmin", "hardmax")
+"""Functions whose result is laid out like z."""
+PER_ROW = (
+    *("logsumexp", "entropy", "renyi_entropy", "kl_divergence", "soft_argmax"),
+    *("cross_entropy", "cross_entropy_terms", "selected_log_softmax"),
+)
+"""Functions whose results have numbers per row."""
+LIKE_Z_OF_WHOLE_ROWS = ("sparsemax", "entmax", "topk_softmax", "logcumsumexp", "filter_scores", "gumbel_softmax")
+PER_ROW_OF_WHOLE_ROWS = ("sparsemax_loss", "entmax_loss")
+"""Functions that need whole rows in one task, as the two above."""
+OF_DRAWS = ("categorical", "categorical_with_logprob")
+OF_LAYERS = ("linear_cross_entropy", "linear_cross_entropy_terms", "linear_selected_log_softmax")
+"""Functions of a layer (h, w, bias), which every task has."""
+NAMES = (*LIKE_Z, *PER_ROW, *LIKE_Z_OF_WHOLE_ROWS, *PER_ROW_OF_WHOLE_ROWS, *OF_DRAWS, *OF_LAYERS)
+_LISTS = ("where", "weights", *ROWWISE, *OF_CLASSES)
+"""Arguments that may be lists."""
+
+
+def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Call a public function some of whose arguments are Dask arrays."""
+    name = function.__name__
+    if name not in NAMES:
+        raise NotImplementedError(f"Dask arrays are supported by {', '.join(NAMES)}; for {name}, pass x.compute()")
+    bound = inspect.signature(function).bind(*arguments, **options)
+    bound.apply_defaults()
+    given = dict(bound.arguments)
+    if given.get("out") is not None:
+        raise TypeError("out: not supported with Dask arrays")
+    if given.get("reduction") in ("mean", "sum"):
+        rows = call(function, arguments, {**options, "reduction": "none", "dtype": np.float64})
+        return _reduced(rows, given)
+    by_position = tuple(key for key, x in bound.signature.parameters.items() if x.kind is not x.KEYWORD_ONLY)
+    arrays = {key: lazy(key, x) for key, x in given.items() if key in (by_position[0], "z_q", "w") or _is_array(key, x)}
+    plain = {key: x for key, x in given.items() if key not in arrays}
+    with dask.config.set({"array.rechunk.method": "tasks"}):  # by default, a cluster would write all chunks to disks
+        return _of_arrays(function, by_position, arrays, plain)
+
+
+def _is_array(name: str, x: Any) -> bool:
+    if name in OF_ROWS:
+        return x is not None
+    return is_dask(x) or (isinstance(x, np.ndarray) and x.ndim > 0) or (name in _LISTS and isinstance(x, list | tuple))
+
+
+def _of_arrays(
+    function: Callable[..., Any], by_position: tuple[str, ...], arrays: dict[str, da.Array], plain: dict[str, Any]
+) -> Any:
+    name, z = function.__name__, arrays[by_position[0]]
+    if name == "kl_divergence":
+        shape = np.broadcast_shapes(*(arrays[key].shape for key in by_position))
+        arrays |= {key: da.broadcast_to(arrays[key], shape) for key in by_position}
+        z = arrays[by_position[0]]
+    if name in OF_LAYERS:
+        cuts, axes = (*z.chunks[:-1], arrays["w"].shape[:1]), (z.ndim - 1,)
+    else:
+        cuts, axes = z.chunks, axes_of(plain["axis"], z.ndim)
+    spreads = _spreads(name, {**plain, **arrays})
+    if spreads and len(axes) > 1:
+        flat, of_one_axis = _with_one_axis(arrays, z, axes), {**plain, "axis": -1, "keepdims": False}
+        found = _of_arrays(function, by_position, flat, {key: of_one_axis[key] for key in plain})
+        return _with_axes(found, name, z, axes, keepdims=plain.get("keepdims", False))
+    chunks = Chunks.of(cuts, axes, spreads=spreads)
+    _add_defaults(name, chunks, arrays, plain)
+    placed = {key: chunks.placed(key, x) for key, x in arrays.items()}
+    along = tuple(chunks.along(labels) for _, labels in placed.values())
+    of_parts = parts.Call(function, plain, by_position, tuple(placed), along, requested_name())
+    found = _result(of_parts, chunks, placed)
+    return found.rechunk(cuts) if _is_like_z(name) else found
+
+
+def _add_defaults(name: str, chunks: Chunks, arrays: dict[str, da.Array], plain: dict[str, Any]) -> None:
+    """Add the arrays that a function makes of the places of scores and rows, of which a task sees some."""
+    if "seed" in plain:
+        plain |= {"seed": seed_of(np.empty(0), plain["seed"], plain["generator"]), "generator": None}
+        if "stream" not in arrays:
+            del plain["stream"]
+            arrays["stream"] = chunks.numbers_of_rows()
+    if name == "soft_argmax" and "values" not in arrays and len(chunks.sizes) > 1:
+        del plain["values"]
+        arrays["values"] = da.arange(sum(chunks.sizes), chunks=(chunks.sizes,), dtype=np.float64)
+
+
+def _with_one_axis(arrays: Mapping[str, da.Array], z: da.Array, axes: tuple[int, ...]) -> dict[str, da.Array]:
+    """The arrays of a call in which the axes of a row are joined into one last axis."""
+    rows = tuple(k for k in range(z.ndim) if k not in axes)
+
+    def flat(name: str, x: da.Array) -> da.Array:
+        if name in OF_CLASSES or x.ndim == 0:
+            return x
+        if name not in ROWWISE:
+            x = da.broadcast_to(x, z.shape)
+        elif x.ndim < z.ndim:
+            return x
+        return x.transpose((*rows, *axes)).reshape((*(x.shape[k] for k in rows), -1))
+
+    return {name: flat(name, x) for name, x in arrays.items()}
+
+
+def _with_axes(found: da.Array, name: str, z: da.Array, axes: tuple[int, ...], *, keepdims: bool) -> da.Array:
+    """A result with the axes that a row has in z."""
+    if not _is_like_z(name):
+        return da.expand_dims(found, axes) if keepdims else found
+    order = (*(k for k in range(z.ndim) if k not in axes), *axes)
+    shaped = found.reshape(tuple(z.shape[k] for k in order))
+    return shaped.transpose(tuple(np.argsort(order))).rechunk(z.chunks)
+
+
+def _is_like_z(name: str) -> bool:
+    return name in (*LIKE_Z, *LIKE_Z_OF_WHOLE_ROWS)
+
+
+def _spreads(name: str, given: Mapping[str, Any]) -> bool:
+    """True if a function can be computed from parts of rows."""
+    plain_draws = name == "categorical" and given["replace"] is True and all(given.get(key) is None for key in FILTERS)
+    return requested_name() != "reference" and (name in (*LIKE_Z, *PER_ROW) or plain_draws)
+
+
+def _result(call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Array, Labels]]) -> Any:
+    """The result of a call with arrays that are cut to fit the scores."""
+    draws = call.options.get("num_samples")
+    examples = [chunks.example(key, *one, draws if isinstance(draws, int) else 1) for key, one in arrays.items()]
+    sizes, pairs, name = chunks.sizes, [x for one in arrays.values() for x in one], call.function.__name__
+    if len(sizes) == 1:
+        return _results(functools.partial(parts.result, call), call, chunks, parts.result(call, *examples), *pairs)
+    exchanges, found = parts.exchanges_of(call, sizes, examples)
+    rank = da.arange(len(sizes), chunks=1), chunks.axes
+    joined: tuple[Any, Any] = None, None
+    for _ in range(max(exchanges, 1)):
+        of_part = functools.partial(parts.sent, call, sizes)
+        sent = _blockwise(of_part, f"{name}-of-parts", chunks.labels, object, *pairs, *rank, *joined)
+        joined = (
+            _blockwise(parts.join, f"{name}-joined", chunks.rows, object, sent, chunks.labels, *joined),
+            chunks.rows,
+        )
+    if _is_like_z(name):
+        of_part = functools.partial(parts.result_of_part, call, sizes)
+        return _results(of_part, call, chunks, found, *pairs, *rank, *joined)
+    return _results(functools.partial(parts.result_of_rows, call, sizes), call, chunks, found, *joined)
+
+
+def _results(task: Callable[..., Any], call: parts.Call, chunks: Chunks, found: Any, *pairs: Any) -> Any:
+    """The arrays of the results of a call, which a task computes. `found` are the results for one row."""
+    name = call.function.__name__
+    if not isinstance(found, tuple):
+        labels, new = _labels_of_result(chunks, found, call)
+        return _blockwise(task, name, labels, found.dtype, *pairs, new_axes=new)
+    all_results = _blockwise(task, f"{name}-results", chunks.rows, object, *pairs)
+    several = []
+    for place, (field, one) in enumerate(zip(type(found)._fields, found, strict=True)):  # type: ignore[attr-defined]
+        labels, new = _labels_of_result(chunks, one, call)
+        pick = operator.itemgetter(place)
+        several.append(_blockwise(pick, f"{name}-{field}", labels, one.dtype, all_results, chunks.rows, new_axes=new))
+    return type(found)(*several)
+
+
+def _labels_of_result(chunks: Chunks, found: Any, call: parts.Call) -> tuple[Labels, dict[int, int]]:
+    """The labels of a result, and the sizes of the axes that scores do not have."""
+    name, ndim, shape = call.function.__name__, len(chunks.cuts), np.shape(found)
+    if _is_like_z(name):
+        return chunks.labels, {}
+    several = name == "selected_log_softmax" and len(shape) == ndim
+    kept = call.options.get("keepdims") or several
+    labels = tuple(ndim + k if k in chunks.axes else k for k in chunks.labels) if kept else chunks.rows
+    new = {label: shape[k] for k, label in enumerate(labels) if label >= ndim}
+    more = {chunks.own(2 + k): n for k, n in enumerate(shape[len(labels) :])}
+    return (*labels, *more), {**new, **more}
+
+
+def _reduced(rows: Any, given: Mapping[str, Any]) -> Any:
+    """The sum or mean of the losses of all rows, which one task adds up in float64, as a call in memory does."""
+    scores = [check.scores(np.empty(0, lazy(key, given[key]).dtype)) for key in ("z", "h", "w", "bias")
+              if given.get(key) is not None]  # fmt: skip
+    dtype = check.dtype_of_rows(given["dtype"], np.empty(0, np.result_type(*scores)))
+    mean, target, weight = given["reduction"] == "mean", lazy("target", given["target"]), given.get("weight")
+    classes = mean and target.dtype.kind != "f"
+    several = rows if isinstance(rows, tuple) else (rows,)
+    found = []
+    for weighted, losses in zip((True, False, False, True), several, strict=False):
+        labels = tuple(range(losses.ndim))
+        pairs = [losses, labels, *((target, labels) if classes else (None, None))]
+        pairs += (
+            (lazy("weight", weight), (losses.ndim,)) if classes and weighted and weight is not None else (None, None)
+        )
+        task = functools.partial(parts.total, dtype, given["ignore_index"], mean)
+        meta = np.empty((), dtype)
+        found.append(da.blockwise(task, (), *pairs, name=None, dtype=dtype, meta=meta, concatenate=True))
+    return type(rows)(*found) if isinstance(rows, tuple) else found[0]
+
+
+def _blockwise(function: Callable[..., Any], name: str, labels: Labels, dtype: Any, *pairs: Any, **more: Any) -> Any:
+    meta = np.empty((0,) * len(labels), dtype)
+    # With concatenate=False, Dask keeps tasks that join parts apart from those that compute them.
+    return da.blockwise(
+        function, labels, *pairs, token=name, dtype=dtype, meta=meta, align_arrays=False, concatenate=False, **more
+    )

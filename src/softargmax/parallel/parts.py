@@ -1,0 +1,176 @@
+"""Calls of public functions for one part of each row, whose exchanges with the other parts are calls of their own.
+
+A kernel of rows that are spread over processes gathers bytes from all parts, such as the states of their blocks, and
+merges them from left to right (core/processes.py). Processes do so at the same time. Without processes, a call for a
+part ends where the kernel gathers bytes for the first time, and returns those of the part (`sent`). `joined` joins the
+bytes of all parts. A second call is given them, and ends where the kernel gathers bytes again, and so on. The last call
+returns the part of the result (`result_of_part`).
+
+Results with one number per row are computed as those of one more part, without scores, from the bytes of all others
+(`result_of_rows`).
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from softargmax.core.dispatch import requesting
+from softargmax.core.loss_reduction import equal_row_weights, reduced, row_weights
+from softargmax.core.processes import SpreadAxes, computing_part, spreading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+
+class Call(NamedTuple):
+    """A call of a public function, without its arrays."""
+
+    function: Callable[..., Any]
+    options: Mapping[str, Any]
+    """The arguments that are not arrays, by name."""
+    by_position: tuple[str, ...]
+    """The names of the arguments that the function takes by position."""
+    names: tuple[str, ...]
+    """The names of the arrays, in the order in which the functions below take them."""
+    along: tuple[int | None, ...]
+    """For each array, which of its axes is the axis of a row, or None."""
+    implementation: str | None
+    """The implementation that was requested by name."""
+
+    def __call__(self, *arrays: Any) -> Any:
+        """Call the function."""
+        given = {**self.options, **dict(zip(self.names, arrays, strict=True))}
+        by_position = [given.pop(name) for name in self.by_position]
+        return self.function(*by_position, **given)
+
+
+class Sent(NamedTuple):
+    """What a part sends to all others in one exchange."""
+
+    found: bytes
+    of_rows: tuple[Any, ...]
+    """The arrays of the part, without scores. Only the first part sends them."""
+
+
+class Joined(NamedTuple):
+    """What all parts have sent."""
+
+    found: tuple[bytes, ...]
+    """The bytes of all parts, for each exchange."""
+    of_rows: tuple[Any, ...]
+
+
+def result(call: Call, *arrays: Any) -> Any:
+    """The result for whole rows."""
+    with requesting(call.implementation):
+        return call(*map(_block, arrays))
+
+
+def sent(call: Call, sizes: tuple[int, ...], *arguments: Any) -> Sent:
+    """What a part sends in an exchange. The arguments are its arrays, its rank, and what all have sent before."""
+    *arrays, rank, joined = arguments
+    part = _Part(sizes, int(rank[0]), () if joined is None else joined.found)
+    blocks = tuple(map(_block, arrays))
+    is_first = part.rank == 0 and joined is None
+    of_rows = tuple(map(_without_scores, blocks, call.along)) if is_first else ()
+    try:
+        _of_part(call, part, blocks)
+    except _ExchangeError as exchange:
+        return Sent(exchange.mine, of_rows)
+    return Sent(b"", of_rows)  # there are no rows
+
+
+def join(parts: Sequence[Sent], before: Joined | None = None) -> Joined:
+    """What all parts have sent in an exchange, and in those before."""
+    found = b"".join(part.found for part in parts)
+    return Joined((found,), parts[0].of_rows) if before is None else before._replace(found=(*before.found, found))
+
+
+def result_of_part(call: Call, sizes: tuple[int, ...], *arguments: Any) -> Any:
+    """A part of a result that is laid out like the scores. The arguments are those of `sent`."""
+    *arrays, rank, joined = arguments
+    return _of_part(call, _Part(sizes, int(rank[0]), joined.found), tuple(map(_block, arrays)))
+
+
+def result_of_rows(call: Call, sizes: tuple[int, ...], joined: Joined) -> Any:
+    """A result with numbers per row."""
+    return _of_part(call, _Part((*sizes, 0), len(sizes), joined.found), joined.of_rows)
+
+
+def exchanges_of(call: Call, sizes: tuple[int, ...], arrays: Sequence[Any]) -> tuple[int, Any]:
+    """The number of exchanges of a call, and its result for one row. The arrays have one row, without scores."""
+    part = _Part((*sizes, 0), len(sizes), None)
+    found = _of_part(call, part, arrays)
+    return part.exchanges, found
+
+
+def total(dtype: Any, ignore_index: int, mean: bool, losses: Any, target: Any, weight: Any) -> Any:
+    """The sum or mean of the losses of all rows. The target is None if all rows count equally."""
+    rows = np.asarray(losses)
+    count = equal_row_weights(rows) if target is None else row_weights(np.asarray(target), ignore_index, weight)
+    return np.asarray(reduced(rows, count, rows.dtype, kept=0, mean=mean), dtype)[()]
+
+
+def _block(x: Any) -> Any:
+    """An array as kernels take it. Those from other machines may not be aligned.
+
+    Dask passes a list of one array if the result does not have all axes of the array.
+    """
+    while isinstance(x, list):
+        (x,) = x
+    return np.require(x, requirements="A") if isinstance(x, np.ndarray) else x
+
+
+def _without_scores(x: Any, axis: int | None) -> Any:
+    return x if axis is None or x.shape[axis] == 1 else np.empty((*x.shape[:axis], 0, *x.shape[axis + 1 :]), x.dtype)
+
+
+class _ExchangeError(Exception):
+    """Ends a call at an exchange whose bytes are not known."""
+
+    def __init__(self, mine: bytes) -> None:
+        super().__init__("an exchange between parts of rows")
+        self.mine = mine
+
+
+class _Part:
+    """One part of each row, and the bytes of all parts in each exchange. They are zeros if `found` is None.
+
+    It takes the place of `Processes` (core/torch_processes.py).
+    """
+
+    def __init__(self, sizes: tuple[int, ...], rank: int, found: Sequence[bytes] | None) -> None:
+        self.sizes, self.rank, self._found = sizes, rank, found
+        self.first, self.exchanges = sum(sizes[:rank]), 0
+
+    @property
+    def is_known(self) -> bool:
+        return self._found is None or self.exchanges < len(self._found)
+
+    def gather(self, mine: bytes, lengths: Sequence[int]) -> bytes:
+        if self._found is None:
+            found = bytes(sum(lengths))
+        elif self.is_known:
+            found = self._found[self.exchanges]
+            found += mine if len(found) < sum(lengths) else b""  # of the part without scores, which is the last one
+        else:
+            raise _ExchangeError(mine)
+        self.exchanges += 1
+        return found
+
+
+def _of_part(call: Call, part: _Part, arrays: Sequence[Any]) -> Any:
+    server = functools.partial(_serve, f":{','.join(map(str, part.sizes))}")
+    with computing_part(part), spreading(server):
+        return call(*arrays)
+
+
+def _serve(spread: str, operation: Any, i: Any, first: bool, _out: Any) -> Any:
+    """Compute an operation whose arguments are a part of the rows."""
+    record = i._replace(axes=SpreadAxes(i.axes, spread))
+    with requesting(None):
+        found = operation.first(record) if first else operation(record)
+    return found if first else found[0] if len(found) == 1 else tuple(found)

@@ -1,0 +1,76 @@
+"""Scores, chunks and options of the tests with Dask arrays, and the comparison with arrays in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import dask
+import dask.array as da
+import numpy as np
+
+import softargmax
+
+COLUMNS = 9001  # two whole blocks of 4096, and a part
+ROWS = 6
+CHUNKS: dict[str, Any] = {
+    "one": (ROWS, COLUMNS),
+    "rows": (2, COLUMNS),
+    "blocks": (ROWS, 4096),
+    "thousands": (ROWS, 1000),
+    "both": (3, 5000),
+    "two blocks": (1, 8192),
+    "first score": (4, (1, COLUMNS - 1)),
+    "ragged": ((1, 5), (4096, 4090, 7, 808)),
+    "empty": (ROWS, (0, 4100, 0, COLUMNS - 4100)),
+    "thirds": (4, 3333),
+}
+RNG = np.random.default_rng(3)
+MASK = RNG.random((ROWS, COLUMNS)) < 0.7
+TEMPERATURES = np.array([1.0, 2.0, 0.5, -1.0, np.inf, 0.0])
+TARGET = np.array([17, 4096, 8191, 0, COLUMNS - 1, -100])
+PROBABILITIES = RNG.dirichlet(np.full(COLUMNS, 0.01), ROWS).astype(np.float32)
+WEIGHT = RNG.random(COLUMNS).astype(np.float32)
+
+
+def scores(dtype: Any = np.float32, spread: float = 10.0) -> Any:
+    """Scores of several rows, of which some have NaN, infinities, or nothing in the support."""
+    z = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)) * spread
+    z[1, COLUMNS // 3] = np.nan
+    z[2] = -np.inf
+    z[3, [0, COLUMNS - 1]] = np.inf
+    z[4, ::2] = -np.inf
+    return z.astype(dtype)
+
+
+def refuses(*_: Any, **__: Any) -> NoReturn:
+    """A scheduler that computes nothing."""
+    raise AssertionError("a Dask array was computed, which nobody asked for")
+
+
+def lazily(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call a function while nothing may be computed."""
+    with dask.config.set(scheduler=refuses):
+        return function(*arguments, **options)
+
+
+def compare(name: str, chunks: Any, *more: Any, z: Any = None, scheduler: Any = "threads", **options: Any) -> None:
+    """Call a function with scores in memory and with a Dask array. Shapes, dtypes and bits must be equal."""
+    z = scores() if z is None else z
+    function = getattr(softargmax, name)
+    expected = function(z, *more, **options)
+    with np.errstate(all="ignore"):
+        found = lazily(function, da.from_array(z, chunks=chunks), *more, **options)
+        pairs = zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
+        for one, other in pairs:
+            assert isinstance(one, da.Array)
+            assert (one.shape, one.dtype, one._meta.dtype) == (np.shape(other), other.dtype, other.dtype)
+            same(one.compute(scheduler=scheduler), other)
+
+
+def same(found: Any, expected: Any) -> None:
+    """Assert that two arrays have the same bits. All NaN are the same."""
+    assert (np.shape(found), found.dtype) == (np.shape(expected), expected.dtype)
+    np.testing.assert_array_equal(found, expected)
+    if expected.dtype.kind == "f":
+        np.testing.assert_array_equal(np.signbit(found) & ~np.isnan(found), np.signbit(expected) & ~np.isnan(expected))

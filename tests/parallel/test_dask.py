@@ -1,0 +1,300 @@
+"""Dask arrays: results have the bits of arrays in memory, for all chunks, and nothing is computed unasked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from tests.parallel.dask_cases import (
+    CHUNKS,
+    COLUMNS,
+    MASK,
+    PROBABILITIES,
+    ROWS,
+    TARGET,
+    TEMPERATURES,
+    WEIGHT,
+    compare,
+    lazily,
+    same,
+    scores,
+)
+
+import softargmax
+
+MAPS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "temperature": {"temperature": 0.7},
+    "cold": {"temperature": 0.0},
+    "base": {"base": 2.0},
+    "masked": {"where": MASK},
+    "row mask": {"where": MASK[:, :1]},
+    "by row": {"temperature": TEMPERATURES},
+    "lazy": {
+        "temperature": da.from_array(TEMPERATURES[:, None], chunks=1),
+        "where": da.from_array(MASK, chunks=(2, 777)),
+    },
+}
+LOSSES: dict[str, dict[str, Any]] = {
+    "mean": {},
+    "none": {"reduction": "none"},
+    "sum": {"reduction": "sum"},
+    "smooth": {"label_smoothing": 0.1},
+    "weight": {"weight": WEIGHT},
+    "smooth, weight": {"label_smoothing": 0.1, "weight": WEIGHT, "reduction": "none"},
+    "z-loss": {"z_loss": 0.01},
+    "soft-cap": {"softcap": 5.0},
+    "dtype": {"dtype": "float64"},
+    "all": {
+        "label_smoothing": 0.2,
+        "weight": WEIGHT,
+        "z_loss": 0.01,
+        "softcap": 7.0,
+        "temperature": 1.5,
+        "where": MASK,
+    },
+}
+every_chunks = pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS.keys())
+
+
+@every_chunks
+@pytest.mark.parametrize("options", MAPS.values(), ids=MAPS.keys())
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+def test_bits(name: str, options: dict[str, Any], chunks: Any) -> None:
+    in_memory = {key: x.compute() if isinstance(x, da.Array) else x for key, x in options.items()}
+    z = scores()
+    found = lazily(getattr(softargmax, name), da.from_array(z, chunks=chunks), **options)
+    same(found.compute(scheduler="threads"), getattr(softargmax, name)(z, **in_memory))
+
+
+@every_chunks
+@pytest.mark.parametrize("options", [MAPS["plain"], MAPS["masked"], MAPS["by row"]], ids=["plain", "masked", "by row"])
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("entropy", ()),
+        ("kl_divergence", (np.roll(scores(spread=3.0), 1, 0),)),
+        ("renyi_entropy", (np.abs(TEMPERATURES),)),
+        ("softmin", ()),
+        ("soft_argmax", ()),
+        ("soft_argmax", (WEIGHT,)),
+    ],
+)
+def test_sums(name: str, more: Any, options: dict[str, Any], chunks: Any) -> None:
+    compare(name, chunks, *more, **options)
+
+
+@every_chunks
+def test_hardmax(chunks: Any) -> None:
+    compare("hardmax", chunks, where=MASK)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int32"])
+@pytest.mark.parametrize("name", ["softmax", "logsumexp", "entropy"])
+def test_dtypes(name: str, dtype: str) -> None:
+    z = scores() if dtype != "int32" else np.arange(ROWS * COLUMNS).reshape(ROWS, COLUMNS) % 31
+    compare(name, CHUNKS["both"], z=z.astype(dtype))
+    compare(name, CHUNKS["rows"], z=z.astype(dtype))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -2, (0, 1), (-1, -3), (1, 2), None], ids=str)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("softmax", {}),
+        ("log_softmax", {"where": np.arange(30).reshape(5, 6)[..., None] % 7 > 0}),
+        ("logsumexp", {"keepdims": True}),
+        ("entropy", {}),
+        ("sparsemax", {}),
+    ],
+)
+def test_axes(name: str, options: dict[str, Any], axis: Any) -> None:
+    z = np.random.default_rng(1).standard_normal((5, 6, 4500))
+    for chunks in ((2, 3, 1000), (5, 6, 4500), (1, 6, 4096), (3, 6, (4499, 1))):
+        compare(name, chunks, z=z, axis=axis, **options)
+
+
+def test_a_single_row() -> None:
+    z = scores()[0]
+    for chunks in (COLUMNS, 4096, 777):
+        for name in ("softmax", "logsumexp", "entropy", "soft_argmax"):
+            compare(name, chunks, z=z)
+        compare("logsumexp", chunks, z=z, keepdims=True)
+        compare("cross_entropy", chunks, 4097, z=z)
+
+
+def test_no_rows_and_no_scores() -> None:
+    for shape in ((0, 5), (0, COLUMNS), (3, 0)):
+        for name in ("softmax", "logsumexp", "entropy"):
+            compare(name, (2, 4096), z=np.zeros(shape, np.float32))
+
+
+@every_chunks
+@pytest.mark.parametrize("options", LOSSES.values(), ids=LOSSES.keys())
+def test_losses(options: dict[str, Any], chunks: Any) -> None:
+    compare("cross_entropy", chunks, TARGET, **options)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("name", ["cross_entropy", "cross_entropy_terms"])
+def test_losses_of_other_dtypes(name: str, dtype: str) -> None:
+    for options in (LOSSES["mean"], LOSSES["all"]):
+        compare(name, CHUNKS["both"], TARGET, z=scores(dtype), **options)
+
+
+@pytest.mark.parametrize("chunks", [CHUNKS["rows"], CHUNKS["both"]], ids=["rows", "both"])
+@pytest.mark.parametrize("options", [LOSSES["mean"], LOSSES["none"], LOSSES["weight"]], ids=["mean", "none", "weight"])
+def test_terms(options: dict[str, Any], chunks: Any) -> None:
+    compare("cross_entropy_terms", chunks, TARGET, **options)
+    compare("cross_entropy", chunks, PROBABILITIES, **options)
+
+
+@pytest.mark.parametrize("chunks", [CHUNKS["rows"], CHUNKS["both"], CHUNKS["thousands"]])
+def test_selected_classes(chunks: Any) -> None:
+    compare("selected_log_softmax", chunks, TARGET, temperature=0.7)
+    compare("selected_log_softmax", chunks, TARGET[:, None] % 99 + np.array([[0, 5000, 8000]]))
+
+
+@pytest.mark.parametrize("chunks", [CHUNKS["rows"], CHUNKS["both"], CHUNKS["thousands"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_samples": 3},
+        {"temperature": 0.7, "where": np.arange(COLUMNS) % 3 > 0},
+        {"top_k": 5},
+        {"top_p": 0.9, "num_samples": 2},
+        {"num_samples": 4, "replace": False},
+        {"stream": np.arange(6) * 7},
+    ],
+    ids=str,
+)
+def test_draws(options: dict[str, Any], chunks: Any) -> None:
+    z = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+    compare("categorical", chunks, z=z, seed=5, **options)
+    compare("categorical_with_logprob", chunks, z=z, seed=5, **options)
+
+
+@pytest.mark.parametrize("chunks", [(6, 50), (2, 20), ((1, 5), (1, 49))])
+def test_whole_rows(chunks: Any) -> None:
+    z = np.random.default_rng(0).standard_normal((6, 50))
+    compare("sparsemax", chunks, z=z)
+    compare("entmax", chunks, z=z, alpha=1.5, where=z > -1.0)
+    compare("entmax", chunks, z=z, alpha=np.linspace(1.0, 2.0, 6))
+    compare("topk_softmax", chunks, 3, z=z)
+    compare("gumbel_softmax", chunks, z=z, seed=1)
+    compare("sparsemax_loss", chunks, np.arange(6), z=z)
+
+
+@pytest.mark.parametrize("name", ["linear_cross_entropy", "linear_cross_entropy_terms"])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_last_layers(name: str, reduction: str) -> None:
+    rng = np.random.default_rng(0)
+    h, w, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((40, 16), (50, 16), (50,)))
+    target = rng.integers(0, 50, 40)
+    for chunks in ((40, 16), (7, 16), (13, 5)):
+        for of_w in (w, da.from_array(w, chunks=(9, 7))):
+            found = lazily(getattr(softargmax, name), da.from_array(h, chunks=chunks), of_w, target, bias=bias,
+                           reduction=reduction, label_smoothing=0.1)  # fmt: skip
+            expected = getattr(softargmax, name)(h, w, target, bias=bias, reduction=reduction, label_smoothing=0.1)
+            pairs = zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
+            for one, other in pairs:
+                same(one.compute(), other)
+
+
+# --- what is refused, and when ---------------------------------------------------------------------------------------
+
+
+def test_unknown_chunks_are_refused() -> None:
+    z = da.from_array(scores(), chunks=(2, 5000))
+    unknown = z[z[:, 0] > 0]
+    with pytest.raises(ValueError, match=r"^z: expected chunks of known sizes, .*; call z\.compute_chunk_sizes\(\)"):
+        softargmax.softmax(unknown)
+    same(
+        softargmax.logsumexp(unknown.compute_chunk_sizes()).compute(),
+        softargmax.logsumexp(scores())[scores()[:, 0] > 0],
+    )
+
+
+def test_arguments_are_checked_before_anything_is_computed() -> None:
+    z = da.zeros((6, 9001), chunks=(3, 4096))
+    wrong: list[tuple[type[Exception], str, Any]] = [
+        (ValueError, "temperature: expected any number except NaN", lambda: softargmax.softmax(z, temperature=np.nan)),
+        (ValueError, "where: expected a shape that fits", lambda: softargmax.softmax(z, where=np.ones((6, 9), bool))),
+        (TypeError, "where: expected dtype bool", lambda: softargmax.softmax(z, where=da.ones((6, 1)))),
+        (TypeError, "softmax\\(\\) has no argument dim", lambda: softargmax.softmax(z, dim=1)),
+        (TypeError, "out: not supported", lambda: softargmax.softmax(z, out=np.zeros((6, 9001)))),
+        (ValueError, "target: expected a shape", lambda: softargmax.cross_entropy(z, np.zeros(5, int))),
+        (ValueError, "reduction: expected one of", lambda: softargmax.cross_entropy(z, [0] * 6, reduction="x")),
+        (NotImplementedError, "Dask arrays are supported by softmax, ", lambda: softargmax.softmax_jacobian(z)),
+        (TypeError, "z: expected a Dask array of NumPy arrays, got one of MaskedArray",
+         lambda: softargmax.softmax(da.ma.masked_equal(z, 1.0))),
+    ]  # fmt: skip
+    for kind, message, function in wrong:
+        with pytest.raises(kind, match=f"^{message}"):
+            lazily(function)
+
+
+def test_a_class_out_of_range_is_found_by_its_task() -> None:
+    loss = lazily(softargmax.cross_entropy, da.zeros((6, 9001), chunks=(3, 4096)), np.full(6, 9001))
+    with pytest.raises(IndexError, match=r"^target: expected 0 to 9000, or -100 \(ignored\), got 9001"):
+        loss.compute()
+
+
+# --- schedulers, memory and graphs -----------------------------------------------------------------------------------
+
+
+def test_processes() -> None:
+    for name in ("softmax", "logsumexp"):
+        compare(name, CHUNKS["both"], scheduler="processes")
+
+
+def test_a_cluster(cluster: Any) -> None:
+    for name in ("softmax", "log_softmax", "logsumexp", "entropy"):
+        for chunks in (CHUNKS["both"], CHUNKS["ragged"]):
+            compare(name, chunks, scheduler=cluster)
+    compare("cross_entropy", CHUNKS["both"], TARGET, scheduler=cluster, **LOSSES["all"])
+
+
+def _misaligned(x: Any) -> Any:
+    memory = np.empty(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
+    memory[...] = x
+    memory.flags.writeable = False
+    return memory
+
+
+def test_chunks_that_are_read_only_and_not_aligned() -> None:
+    z = scores()
+    for chunks in (CHUNKS["both"], CHUNKS["rows"]):
+        x = da.from_array(z, chunks=chunks).map_blocks(_misaligned)
+        same(softargmax.softmax(x).compute(), softargmax.softmax(z))
+
+
+def tasks(x: da.Array) -> int:
+    """The number of tasks that a scheduler gets."""
+    return len(dict(dask.optimize(x)[0].__dask_graph__()))
+
+
+@pytest.mark.parametrize("name", ["softmax", "logsumexp", "entropy"])
+def test_tasks_grow_linearly(name: str) -> None:
+    function = getattr(softargmax, name)
+    for per_row in (1, 4):
+        counts = [tasks(function(da.zeros((4 * n, 4096 * per_row), chunks=(4, 4096)))) for n in (2, 4, 8)]
+        assert counts[2] - counts[1] == 2 * (counts[1] - counts[0])
+    wide = [tasks(function(da.zeros((4, 4096 * n), chunks=(4, 4096)))) for n in (4, 8, 16)]
+    assert wide[2] - wide[1] == 2 * (wide[1] - wide[0])
+
+
+def test_torch_is_not_needed() -> None:
+    code = """
+import sys
+import dask.array as da, softargmax
+print(float(softargmax.softmax(da.zeros((2, 9001), chunks=4096)).sum().compute().round(3)), "torch" in sys.modules)
+"""
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert found == "2.0 False\n"
