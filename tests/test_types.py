@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "softargmax"
 STUB = ast.parse((SOURCE / "__init__.pyi").read_text(encoding="utf-8"))
 PUBLIC = [name for name in softargmax.__all__ if name != "__version__"]
-USERS = ("numpy_user", "torch_user")  # without jax_user, which compiles for 14 s
+USERS = ("numpy_user", "torch_user", "dask_user")  # without jax_user, which compiles for 14 s
 
 Parameters = list[tuple[str, str, object]]
 """The name, kind and default of each parameter."""

@@ -59,7 +59,7 @@ def environments() -> dict[str, Environment]:
     lowest = [f"{name}=={version}" for name, version in claims().items()] + [f"jaxlib=={claims()['jax']}"]
     # Old packages use what newer ones deprecate.
     old = ("-W", "default::DeprecationWarning")
-    others = "sklearn,jax,cli,plot,csv"
+    others = "sklearn,jax,dask,cli,plot,csv"
     return {
         "oldest": Environment("python3.11", "all", "test", lowest, old),
         "newest, 3.11": Environment("python3.11", "all", "test", ["torch==2.13.0"]),

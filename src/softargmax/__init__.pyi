@@ -1,8 +1,8 @@
 """Written by tools/stubs.py from the rooms. Docstrings are in the rooms.
 
 For NumPy arrays, lists and numbers, results are NumPy arrays. For tensors they are tensors. For other arrays of the
-array-API standard (such as those of JAX) they are arrays of the same type. A function that reduces a single row to one
-number returns a NumPy scalar in place of a NumPy array.
+array-API standard (such as those of JAX) and for Dask arrays they are arrays of the same type. A function that reduces
+a single row to one number returns a NumPy scalar in place of a NumPy array.
 """
 
 from collections.abc import Sequence
@@ -104,8 +104,11 @@ __all__ = [
 class _ArrayAPI(Protocol):  # NumPy arrays do not match: their method accepts only some strings as `api_version`
     def __array_namespace__(self, *, api_version: str | None = None) -> Any: ...
 
+class _Dask(Protocol):
+    def compute_chunk_sizes(self) -> Any: ...
+
 A = TypeVar("A")
-_X = TypeVar("_X", bound=_ArrayAPI)
+_X = TypeVar("_X", bound=_ArrayAPI | _Dask)
 
 # Lists with up to four axes. A recursive alias would accept strings, too.
 _Real: TypeAlias = float | np.number[Any] | np.bool_

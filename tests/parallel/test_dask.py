@@ -261,6 +261,18 @@ def test_a_cluster(cluster: Any) -> None:
     compare("cross_entropy", CHUNKS["both"], TARGET, scheduler=cluster, **LOSSES["all"])
 
 
+@pytest.mark.slow
+def test_a_lost_worker_changes_nothing() -> None:
+    from distributed import Client, LocalCluster, wait
+
+    z = scores()
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as workers, Client(workers) as client:
+        p = softargmax.softmax(da.from_array(z, chunks=CHUNKS["both"])).persist()
+        wait(p)
+        client.restart_workers(list(client.has_what())[:1])  # what this worker has is computed again
+        same(p.compute(), softargmax.softmax(z))
+
+
 def _misaligned(x: Any) -> Any:
     memory = np.empty(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
     memory[...] = x

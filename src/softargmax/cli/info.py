@@ -16,7 +16,10 @@ from softargmax.cli import render
 from softargmax.core import dispatch
 from softargmax.core.extras import install
 
-PACKAGES = ("numpy", "array-api-compat", "torch", "jax", "scipy", "scikit-learn", "matplotlib", "typer", "rich")
+PACKAGES = (
+    *("numpy", "array-api-compat", "torch", "jax", "dask", "scipy", "scikit-learn"),
+    *("matplotlib", "typer", "rich"),
+)
 NEEDS = {
     "torch": "torch",
     "torch-cuda": "torch",

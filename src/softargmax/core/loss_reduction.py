@@ -59,6 +59,14 @@ def total_weight(count: Any, dtype: Any, kept: int = 0) -> Any:
     return namespace(total).where(total == 0.0, math.inf, total)
 
 
+def total_of_rows(losses: Any, target: Any, weight: Any, ignore_index: int, *, mean: bool) -> Any:
+    """The sum or mean of all rows' losses, in their dtype, with the class weights. If the target is None, all rows
+    count equally.
+    """
+    count = equal_row_weights(losses) if target is None else row_weights(target, ignore_index, weight)
+    return reduced(losses, count, losses.dtype, kept=0, mean=mean)
+
+
 @np.errstate(all="ignore")
 def reduced(rows: Any, count: Any, dtype: Any, *, kept: int, mean: bool) -> Any:
     """The sum or mean of the rows' losses over all but the `kept` leading dimensions, rounded once."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from softargmax.core import check
 from softargmax.core.arrays import axes_of, is_dask
-from softargmax.core.dispatch import requested_name
+from softargmax.core.dispatch import check_serves, requested_name
 from softargmax.core.seeds import seed_of
 from softargmax.parallel import parts
 from softargmax.parallel.dask_chunks import FILTERS, OF_CLASSES, OF_ROWS, ROWWISE, Chunks, lazy
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from softargmax.parallel.dask_chunks import Labels
 
 LIKE_Z = ("softmax", "log_softmax", "softmin", "hardmax")
-"""Functions whose result is laid out like z."""
+"""Functions whose result is laid out like z: a softmax, or its logarithm."""
 PER_ROW = (
     *("logsumexp", "entropy", "renyi_entropy", "kl_divergence", "soft_argmax"),
     *("cross_entropy", "cross_entropy_terms", "selected_log_softmax"),
@@ -147,6 +147,8 @@ def _spreads(name: str, given: Mapping[str, Any]) -> bool:
 
 def _result(call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Array, Labels]]) -> Any:
     """The result of a call with arrays that are cut to fit the scores."""
+    if call.implementation is not None:
+        check_serves(call.implementation, "numpy")
     draws = call.options.get("num_samples")
     examples = [chunks.example(key, *one, draws if isinstance(draws, int) else 1) for key, one in arrays.items()]
     sizes, pairs, name = chunks.sizes, [x for one in arrays.values() for x in one], call.function.__name__
@@ -163,8 +165,10 @@ def _result(call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Arra
             chunks.rows,
         )
     if _is_like_z(name):
-        of_part = functools.partial(parts.result_of_part, call, sizes)
-        return _results(of_part, call, chunks, found, *pairs, *rank, *joined)
+        states = _blockwise(
+            functools.partial(parts.states, call, sizes), f"{name}-states", chunks.rows, object, *joined
+        )
+        return _results(functools.partial(parts.result_of_part, call), call, chunks, found, *pairs, states, chunks.rows)
     return _results(functools.partial(parts.result_of_rows, call, sizes), call, chunks, found, *joined)
 
 
@@ -198,23 +202,23 @@ def _labels_of_result(chunks: Chunks, found: Any, call: parts.Call) -> tuple[Lab
 
 def _reduced(rows: Any, given: Mapping[str, Any]) -> Any:
     """The sum or mean of the losses of all rows, which one task adds up in float64, as a call in memory does."""
-    scores = [check.scores(np.empty(0, lazy(key, given[key]).dtype)) for key in ("z", "h", "w", "bias")
-              if given.get(key) is not None]  # fmt: skip
-    dtype = check.dtype_of_rows(given["dtype"], np.empty(0, np.result_type(*scores)))
+    scores = [lazy(key, given[key]).dtype for key in ("z", "h", "w", "bias") if given.get(key) is not None]
+    floating = [check.scores(np.empty(0, dtype)).dtype for dtype in scores]
+    dtype = check.dtype_of_rows(given["dtype"], np.empty(0, np.result_type(*floating)))
     mean, target, weight = given["reduction"] == "mean", lazy("target", given["target"]), given.get("weight")
-    classes = mean and target.dtype.kind != "f"
-    several = rows if isinstance(rows, tuple) else (rows,)
-    found = []
-    for weighted, losses in zip((True, False, False, True), several, strict=False):
+    if not mean or target.dtype.kind == "f":
+        target = weight = None
+
+    def total(losses: da.Array, weight: Any) -> Any:
         labels = tuple(range(losses.ndim))
-        pairs = [losses, labels, *((target, labels) if classes else (None, None))]
-        pairs += (
-            (lazy("weight", weight), (losses.ndim,)) if classes and weighted and weight is not None else (None, None)
-        )
+        pairs = [losses, labels, target, None if target is None else labels]
+        pairs += [None, None] if weight is None else [lazy("weight", weight), (losses.ndim,)]
         task = functools.partial(parts.total, dtype, given["ignore_index"], mean)
-        meta = np.empty((), dtype)
-        found.append(da.blockwise(task, (), *pairs, name=None, dtype=dtype, meta=meta, concatenate=True))
-    return type(rows)(*found) if isinstance(rows, tuple) else found[0]
+        return da.blockwise(task, (), *pairs, dtype=dtype, meta=np.empty((), dtype), concatenate=True)
+
+    if isinstance(rows, tuple):
+        return type(rows)(*map(total, rows, (weight, None, None, weight)))
+    return total(rows, weight)
 
 
 def _blockwise(function: Callable[..., Any], name: str, labels: Labels, dtype: Any, *pairs: Any, **more: Any) -> Any:

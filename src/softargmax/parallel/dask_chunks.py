@@ -25,7 +25,7 @@ Labels = tuple[int, ...]
 
 def lazy(name: str, x: Any) -> da.Array:
     """An argument as a Dask array, whose chunks are NumPy arrays of known sizes."""
-    found = x if is_dask(x) else da.asarray(np.asarray(x))
+    found: da.Array = x if is_dask(x) else da.asarray(np.asarray(x))
     kind = type(found._meta)  # noqa: SLF001 Dask has no public name for it
     if kind is not np.ndarray:
         raise TypeError(f"{name}: expected a Dask array of NumPy arrays, got one of {kind.__name__}")
@@ -116,7 +116,7 @@ class Chunks(NamedTuple):
     def numbers_of_rows(self) -> da.Array:
         """The number of each row, in the order of memory."""
         sizes = [self.shape[k] for k in self.rows]
-        found = da.zeros((), dtype=np.int64)
+        found: da.Array = da.zeros((), dtype=np.int64)
         for place, k in enumerate(self.rows):
             along = da.arange(sizes[place], chunks=(self.cuts[k],), dtype=np.int64)
             found = found + (along * math.prod(sizes[place + 1 :]))[(..., *[None] * (len(sizes) - place - 1))]

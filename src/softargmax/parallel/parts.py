@@ -2,23 +2,23 @@
 
 A kernel of rows that are spread over processes gathers bytes from all parts, such as the states of their blocks, and
 merges them from left to right (core/processes.py). Processes do so at the same time. Without processes, a call for a
-part ends where the kernel gathers bytes for the first time, and returns those of the part (`sent`). `joined` joins the
-bytes of all parts. A second call is given them, and ends where the kernel gathers bytes again, and so on. The last call
-returns the part of the result (`result_of_part`).
+part ends where the kernel gathers bytes for the first time, and returns those of the part (`sent`). `join` joins the
+bytes of all parts. A second call is given them, and ends where the kernel gathers bytes again, and so on.
 
-Results with one number per row are computed as those of one more part, without scores, from the bytes of all others
-(`result_of_rows`).
+A last call for one more part, which has no scores, merges the bytes of all parts. It computes results with numbers per
+row (`result_of_rows`), or the states of the rows (`states`), from which each part of a softmax is computed
+(`result_of_part`).
 """
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from softargmax.core import native
 from softargmax.core.dispatch import requesting
-from softargmax.core.loss_reduction import equal_row_weights, reduced, row_weights
+from softargmax.core.loss_reduction import total_of_rows
 from softargmax.core.processes import SpreadAxes, computing_part, spreading
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def result(call: Call, *arrays: Any) -> Any:
 
 
 def sent(call: Call, sizes: tuple[int, ...], *arguments: Any) -> Sent:
-    """What a part sends in an exchange. The arguments are its arrays, its rank, and what all have sent before."""
+    """What a part sends in an exchange. The arguments are its arrays, its rank, and what all parts have sent before."""
     *arrays, rank, joined = arguments
     part = _Part(sizes, int(rank[0]), () if joined is None else joined.found)
     blocks = tuple(map(_block, arrays))
@@ -89,15 +89,35 @@ def join(parts: Sequence[Sent], before: Joined | None = None) -> Joined:
     return Joined((found,), parts[0].of_rows) if before is None else before._replace(found=(*before.found, found))
 
 
-def result_of_part(call: Call, sizes: tuple[int, ...], *arguments: Any) -> Any:
-    """A part of a result that is laid out like the scores. The arguments are those of `sent`."""
-    *arrays, rank, joined = arguments
-    return _of_part(call, _Part(sizes, int(rank[0]), joined.found), tuple(map(_block, arrays)))
-
-
 def result_of_rows(call: Call, sizes: tuple[int, ...], joined: Joined) -> Any:
     """A result with numbers per row."""
     return _of_part(call, _Part((*sizes, 0), len(sizes), joined.found), joined.of_rows)
+
+
+def states(call: Call, sizes: tuple[int, ...], joined: Joined) -> native.State:
+    """The states of the rows, of a call that computes a softmax."""
+    part, found = _Part((*sizes, 0), len(sizes), joined.found), []
+
+    def fold(_operation: Any, i: Any, _first: bool, _out: Any) -> Any:
+        found.append(native.fold(i.z, SpreadAxes(i.axes, part.spread), i.beta, i.where))
+        return i.z
+
+    with computing_part(part), spreading(fold):
+        call(*joined.of_rows)
+    return found[0]
+
+
+def result_of_part(call: Call, *arguments: Any) -> Any:
+    """A part of a softmax, or of its logarithm. The arguments are the part's arrays, and the states of the rows."""
+    *arrays, of_rows = map(_block, arguments)
+    states = tuple(np.require(x, requirements="AW") for x in of_rows)
+
+    def apply(operation: Any, i: Any, _first: bool, _out: Any) -> Any:
+        out = native.fresh(i.z.shape, i.dtype)
+        return native.apply(operation.name, i.z, i.axes, i.beta, i.where, states, out)
+
+    with spreading(apply):
+        return call(*arrays)
 
 
 def exchanges_of(call: Call, sizes: tuple[int, ...], arrays: Sequence[Any]) -> tuple[int, Any]:
@@ -108,10 +128,9 @@ def exchanges_of(call: Call, sizes: tuple[int, ...], arrays: Sequence[Any]) -> t
 
 
 def total(dtype: Any, ignore_index: int, mean: bool, losses: Any, target: Any, weight: Any) -> Any:
-    """The sum or mean of the losses of all rows. The target is None if all rows count equally."""
-    rows = np.asarray(losses)
-    count = equal_row_weights(rows) if target is None else row_weights(np.asarray(target), ignore_index, weight)
-    return np.asarray(reduced(rows, count, rows.dtype, kept=0, mean=mean), dtype)[()]
+    """The sum or mean of the losses of all rows. If the target is None, all rows count equally."""
+    target = None if target is None else np.asarray(target)
+    return np.asarray(total_of_rows(np.asarray(losses), target, weight, ignore_index, mean=mean), dtype)[()]
 
 
 def _block(x: Any) -> Any:
@@ -145,6 +164,7 @@ class _Part:
     def __init__(self, sizes: tuple[int, ...], rank: int, found: Sequence[bytes] | None) -> None:
         self.sizes, self.rank, self._found = sizes, rank, found
         self.first, self.exchanges = sum(sizes[:rank]), 0
+        self.spread = f":{','.join(map(str, sizes))}"
 
     @property
     def is_known(self) -> bool:
@@ -163,14 +183,11 @@ class _Part:
 
 
 def _of_part(call: Call, part: _Part, arrays: Sequence[Any]) -> Any:
-    server = functools.partial(_serve, f":{','.join(map(str, part.sizes))}")
-    with computing_part(part), spreading(server):
+    def serve(operation: Any, i: Any, first: bool, _out: Any) -> Any:
+        record = i._replace(axes=SpreadAxes(i.axes, part.spread))
+        with requesting(None):
+            found = operation.first(record) if first else operation(record)
+        return found if first else found[0] if len(found) == 1 else tuple(found)
+
+    with computing_part(part), spreading(serve):
         return call(*arrays)
-
-
-def _serve(spread: str, operation: Any, i: Any, first: bool, _out: Any) -> Any:
-    """Compute an operation whose arguments are a part of the rows."""
-    record = i._replace(axes=SpreadAxes(i.axes, spread))
-    with requesting(None):
-        found = operation.first(record) if first else operation(record)
-    return found if first else found[0] if len(found) == 1 else tuple(found)

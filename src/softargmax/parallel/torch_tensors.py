@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 from softargmax.core.arrays import like, row_shape
 from softargmax.core.check import dtype_of_rows
-from softargmax.core.loss_reduction import equal_row_weights, reduced, row_weights
+from softargmax.core.loss_reduction import total_of_rows
 from softargmax.core.torch_spreadable import full
 from softargmax.loss import linear_selected_log_softmax as whole_linear_selected_log_softmax
 from softargmax.loss.results import CrossEntropyTerms
@@ -128,20 +128,17 @@ def _reduced(rows: Any, given: Mapping[str, Any]) -> Any:
     scores = [x for x in map(given.get, ("z", "h", "w", "bias")) if x is not None]
     dtype = functools.reduce(torch.promote_types, (x.dtype for x in scores))
     to, mean = dtype_of_rows(given["dtype"], torch.empty(0, dtype=dtype)), given["reduction"] == "mean"
-    weights = ones = None
+    target = weight = None
     if mean and not torch.is_floating_point(given["target"]):
         target, weight = full(given["target"]), full(given["weight"])
-        weights, ones = (row_weights(target, given["ignore_index"], one) for one in (weight, None))
 
-    def total(x: Any, counts: Any) -> DTensor:
-        losses = full(x)
-        counts = equal_row_weights(losses) if counts is None else counts
-        found = reduced(losses, counts, torch.float64, kept=0, mean=mean).to(to)
+    def total(x: Any, weight: Any) -> DTensor:
+        found = total_of_rows(full(x), target, weight, given["ignore_index"], mean=mean).to(to)
         return DTensor.from_local(found, x.device_mesh, [Replicate()] * x.device_mesh.ndim, run_check=False)
 
     if isinstance(rows, CrossEntropyTerms):
-        return CrossEntropyTerms(*map(total, rows, (weights, ones, ones, weights)))
-    return total(rows, weights)
+        return CrossEntropyTerms(*map(total, rows, (weight, None, None, weight)))
+    return total(rows, weight)
 
 
 def _of_sequences(function: Callable[..., Any], q: Any, k: Any, v: Any, **options: Any) -> DTensor:
