@@ -17,7 +17,7 @@ from softargmax.core import _native
 from softargmax.core.arrays import frozen, namespace, readable, recorded
 from softargmax.core.memory import memory_of
 from softargmax.core.operation import Native
-from softargmax.core.processes import exchanges, refuse_spread
+from softargmax.core.processes import exchanges, processes_of, refuse_spread
 from softargmax.core.record import parameters
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def attend(i: Attention, output: Any, lse: Any) -> None:
     if i.options.is_softmax:
         nonfinite = _attend(i, output, lse)
         if nonfinite is not None and i.options.spread is not None:
-            if not exchanges().processes_of(i.options.spread).note():  # all processes have the same flags
+            if not processes_of(i.options.spread).note():  # all processes have the same flags
                 attend(with_all_keys(i), output, lse)
         elif nonfinite is not None:
             _recompute(i, output, lse, nonfinite.reshape(output.shape[:-1]))
@@ -66,7 +66,7 @@ def attend_vjp(i: AttentionVjp, r: tuple[Any, ...]) -> None:
     """Write the gradients of <g, output> + <g_lse, lse> to the arrays of r."""
     found = _softmax_vjp(i, AttentionGradients(*r)) if i.of.options.is_softmax else _entmax_vjp(i)
     if found is None and i.of.options.spread is not None:
-        noted = exchanges().processes_of(i.of.options.spread).note()
+        noted = processes_of(i.of.options.spread).note()
         found = AttentionGradients(*r) if noted else _vjp_with_all_keys(i, AttentionGradients(*r))
     if found is None:
         found = reference.vjp(_frozen(i.of), frozen(i.g), None if i.g_lse is None else frozen(i.g_lse))

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.distributed import distributed_c10d
 
 from softargmax.core import _native
-from softargmax.core.processes import SpreadAxes, sizes_of
+from softargmax.core.processes import SpreadAxes, processes_of, sizes_of
 from softargmax.core.torch_private import is_batched
 
 if TYPE_CHECKING:
@@ -119,24 +119,8 @@ class Processes:
 _IN_ORDER, _IN_ANY_ORDER = "in order", "in any order"
 
 
-_STANDING_IN: dict[str, Processes] = {}
-
-
-@contextmanager
-def standing_in(processes: Processes) -> Iterator[str]:
-    """A text for which `processes_of` returns this object."""
-    spread = f"{id(processes)}:{_IN_ORDER}:{','.join(map(str, processes.sizes))}"
-    _STANDING_IN[spread] = processes
-    try:
-        yield spread
-    finally:
-        del _STANDING_IN[spread]
-
-
-def processes_of(spread: str) -> Processes:
-    """The processes that have the rows."""
-    if spread in _STANDING_IN:
-        return _STANDING_IN[spread]
+def of_group(spread: str) -> Processes:
+    """The processes of a torch group that have the rows."""
     group, order = spread.rpartition(":")[0].rsplit(":", 1)
     return Processes(group_of(group), sizes_of(spread), in_order=order == _IN_ORDER)
 

@@ -19,7 +19,7 @@ import numpy as np
 from softargmax.core import native
 from softargmax.core.dispatch import requesting
 from softargmax.core.loss_reduction import total_of_rows
-from softargmax.core.processes import SpreadAxes, computing_part, spreading
+from softargmax.core.processes import SpreadAxes, spreading, standing_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -96,14 +96,15 @@ def result_of_rows(call: Call, sizes: tuple[int, ...], joined: Joined) -> Any:
 
 def states(call: Call, sizes: tuple[int, ...], joined: Joined) -> native.State:
     """The states of the rows, of a call that computes a softmax."""
-    part, found = _Part((*sizes, 0), len(sizes), joined.found), []
+    found = []
+    with standing_in(_Part((*sizes, 0), len(sizes), joined.found)) as spread:
 
-    def fold(_operation: Any, i: Any, _first: bool, _out: Any) -> Any:
-        found.append(native.fold(i.z, SpreadAxes(i.axes, part.spread), i.beta, i.where))
-        return i.z
+        def fold(_operation: Any, i: Any, _first: bool, _out: Any) -> Any:
+            found.append(native.fold(i.z, SpreadAxes(i.axes, spread), i.beta, i.where))
+            return i.z
 
-    with computing_part(part), spreading(fold):
-        call(*joined.of_rows)
+        with spreading(fold):
+            call(*joined.of_rows)
     return found[0]
 
 
@@ -164,7 +165,6 @@ class _Part:
     def __init__(self, sizes: tuple[int, ...], rank: int, found: Sequence[bytes] | None) -> None:
         self.sizes, self.rank, self._found = sizes, rank, found
         self.first, self.exchanges = sum(sizes[:rank]), 0
-        self.spread = f":{','.join(map(str, sizes))}"
 
     @property
     def is_known(self) -> bool:
@@ -183,11 +183,13 @@ class _Part:
 
 
 def _of_part(call: Call, part: _Part, arrays: Sequence[Any]) -> Any:
-    def serve(operation: Any, i: Any, first: bool, _out: Any) -> Any:
-        record = i._replace(axes=SpreadAxes(i.axes, part.spread))
-        with requesting(None):
-            found = operation.first(record) if first else operation(record)
-        return found if first else found[0] if len(found) == 1 else tuple(found)
+    with standing_in(part) as spread:
 
-    with computing_part(part), spreading(serve):
-        return call(*arrays)
+        def serve(operation: Any, i: Any, first: bool, _out: Any) -> Any:
+            record = i._replace(axes=SpreadAxes(i.axes, spread))
+            with requesting(None):
+                found = operation.first(record) if first else operation(record)
+            return found if first else found[0] if len(found) == 1 else tuple(found)
+
+        with spreading(serve):
+            return call(*arrays)

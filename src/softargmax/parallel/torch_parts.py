@@ -20,8 +20,8 @@ from torch import Tensor
 
 from softargmax.attend import operations
 from softargmax.attend.operations import Attention, AttentionVjp
-from softargmax.core.processes import SpreadAxes
-from softargmax.core.torch_processes import Processes, answering, is_anywhere, spread_text, standing_in, total
+from softargmax.core.processes import SpreadAxes, standing_in
+from softargmax.core.torch_processes import Processes, answering, is_anywhere, spread_text, total
 from softargmax.parallel.layout import bounds, overlaps, whole_blocks
 from softargmax.parallel.torch_move import as_numbers, moved
 
