@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softargmax.classify.base import Training
 from softargmax.classify.objective import Objective
+from softargmax.classify.rows import Training
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5, 2.0])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +12,16 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_feature_names,
+    _check_n_features,
+    _check_sample_weight,
+    check_array,
+    check_is_fitted,
+    validate_data,
+)
 
+from softargmax.classify.rows import Training, is_lazy
 from softargmax.classify.sparse_products import add_product
 from softargmax.core import _native
 from softargmax.normalize import log_softmax, softmax
@@ -20,6 +30,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 Array = NDArray[Any]
+Method = TypeVar("Method", bound=Callable[..., Any])
+KINDS = [np.float64, np.float32]
+"""The dtypes of rows. Other rows are converted to the first one."""
 
 
 class Sparse(Protocol):
@@ -46,16 +59,24 @@ Features: TypeAlias = "ArrayLike | Sparse"
 """The data of a model: a matrix with one row per sample."""
 
 
-class Training(NamedTuple):
-    """Training data: rows, class indices, and sample weights (None if all weights are 1)."""
+def rowwise(method: Method) -> Method:
+    """Let a method of rows return a lazy array if its rows are a Dask array or dataframe: one task per chunk."""
 
-    X: Any
-    target: NDArray[np.int64]
-    weight: NDArray[np.float64] | None
+    @wraps(method)
+    def call(self: Any, X: Any) -> Any:
+        if not is_lazy(X):
+            return method(self, X)
+        check_is_fitted(self)
+        return _dask_rows().by_chunks(getattr(self, method.__name__), X, self)
 
-    def per_class(self, classes: int) -> NDArray[np.float64]:
-        """Return the sum of the sample weights of each class."""
-        return np.bincount(self.target, self.weight, minlength=classes).astype(np.float64)
+    return cast("Method", call)
+
+
+def _dask_rows() -> Any:
+    """Return the module for Dask, which is imported only if an argument is a Dask collection."""
+    from softargmax.classify import dask_rows
+
+    return dask_rows
 
 
 class ScoreClassifier(ClassifierMixin, BaseEstimator):
@@ -79,6 +100,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         raise NotImplementedError
 
     @available_if(lambda self: self._decides)  # type: ignore[untyped-decorator]
+    @rowwise
     def decision_function(self, X: Features) -> Array:
         """Return the scores of rows.
 
@@ -98,6 +120,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         with np.errstate(invalid="ignore"):
             return np.where(np.isneginf(z).all(axis=1), 0.0, z[:, 1] - z[:, 0]).astype(z.dtype, copy=False)
 
+    @rowwise
     def predict_log_proba(self, X: Features) -> Array:
         """Return log probabilities, which stay accurate if a class is almost certain.
 
@@ -113,6 +136,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         """
         return np.asarray(log_softmax(self._scores(self._fitted_rows(X))))
 
+    @rowwise
     def predict_proba(self, X: Features) -> Array:
         """Return probabilities.
 
@@ -129,6 +153,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         """
         return np.asarray(softmax(self._scores(self._fitted_rows(X))))
 
+    @rowwise
     def predict(self, X: Features) -> Array:
         """Return the most probable class of each row. If several classes are equally probable, return the first one.
 
@@ -162,11 +187,33 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         float
             The accuracy, from 0 to 1.
         """
+        if is_lazy(X, y, sample_weight):
+            return float(_dask_rows().accuracy(self, X, y, sample_weight))
         return float(super().score(X, y, sample_weight))
 
     def _training(self, X: Any, y: Any, sample_weight: Any = None) -> Training:
         """Check the arguments of `fit`, set `classes_`, and return the training data."""
+        if is_lazy(X, y, sample_weight):
+            return self._lazy_training(X, y, sample_weight)
         X, y = self._checked(X, y)
+        target = self._set_classes(y)
+        if sample_weight is None:
+            return Training(X, target, None)
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if not weight.sum() > 0:
+            raise ValueError("sample_weight: expected at least one weight above 0, got only zeros")
+        return Training(X, target, weight)
+
+    def _lazy_training(self, X: Any, y: Any, sample_weight: Any) -> Training:
+        """Return the training data in Dask arrays, after a pass over all of them that checks them."""
+        found = _dask_rows().examined(X, y, sample_weight, self._check_chunk)
+        _check_feature_names(self, _dask_rows().without_rows(X), reset=True)
+        _check_n_features(self, found.X, reset=True)
+        self._set_classes(found.labels)
+        return cast("Training", found.training(indices_of, self.classes_))
+
+    def _set_classes(self, y: Array) -> NDArray[np.int64]:
+        """Set `classes_` from labels, and return the index of each label."""
         check_one_kind(y)
         check_classification_targets(y)
         self.classes_, target = np.unique(y, return_inverse=True)
@@ -174,12 +221,11 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(
                 f"y: expected two classes or more for {type(self).__name__}, got one class: {label(self.classes_[0])}"
             )
-        if sample_weight is None:
-            return Training(X, target, None)
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not weight.sum() > 0:
-            raise ValueError("sample_weight: expected at least one weight above 0, got only zeros")
-        return Training(X, target, weight)
+        return np.asarray(target)
+
+    def _check_chunk(self, X: Any) -> Any:
+        """Check a chunk of rows of a Dask array, and return the rows."""
+        return check_array(X, dtype=KINDS, input_name="X", ensure_min_samples=0)
 
     def _fitted_rows(self, X: Any) -> Any:
         """Check that the model is fitted, and return the checked rows."""
@@ -188,9 +234,8 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
 
     def _checked(self, X: Any, *y: Any, **options: Any) -> Any:
         """Return rows, and classes if passed, as checked arrays. Errors name the invalid column of a data frame."""
-        kinds = [np.float64, np.float32]
         try:
-            return validate_data(self, X, *y, accept_sparse=self._accept_sparse, dtype=kinds, order="C", **options)
+            return validate_data(self, X, *y, accept_sparse=self._accept_sparse, dtype=KINDS, order="C", **options)
         except ValueError as error:
             for name in getattr(X, "columns", ()):
                 try:
@@ -268,4 +313,13 @@ def affine(X: Any, w: Array, bias: Array) -> Array:
         add_product(X, w.T, found)
         return found
     _native.product(X, w.T, found, np.ascontiguousarray(bias, kind))
+    return found
+
+
+def transposed_product(a: Any, b: Any) -> Array:
+    """Return a^T b as a dense array, from two dense or two sparse matrices. The bits do not depend on threads."""
+    if sparse.issparse(b):
+        return np.asarray((a.T @ b).todense())
+    found = np.empty((a.shape[1], b.shape[1]), a.dtype)
+    _native.product(a.T, b, found)
     return found

@@ -10,7 +10,8 @@ from sklearn.preprocessing import binarize
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_non_negative
 
-from softargmax.classify.base import Array, ScoreClassifier, log_priors, numbers
+from softargmax.classify.base import Array, ScoreClassifier, log_priors, numbers, transposed_product
+from softargmax.classify.sparse_products import add_product
 from softargmax.core.check import flag
 from softargmax.core.signature import public
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from softargmax.classify.base import Features
+    from softargmax.classify.rows import Block, Sums
 
 
 class _CountingBayes(ScoreClassifier):
@@ -27,6 +29,7 @@ class _CountingBayes(ScoreClassifier):
 
     _accept_sparse: ClassVar[str | bool] = "csr"
     _least_classes: ClassVar[int] = 1
+    _tables: ClassVar[int] = 1
 
     @public
     def __init__(
@@ -59,25 +62,34 @@ class _CountingBayes(ScoreClassifier):
         training = self._training(X, y, sample_weight)
         alpha = self._smoothing(training.X.shape[1])
         classes = len(self.classes_)
-        member = np.zeros((len(training.target), classes))
-        member[np.arange(len(member)), training.target] = 1.0 if training.weight is None else training.weight
         self.class_count_ = training.per_class(classes)
-        self._count(member, self._features(training.X))
+        into = tuple(np.zeros((self._tables, classes, training.X.shape[1])))
+        self.feature_count_, *others = training.usual_blocks().sum(self._add_counts, into)
         shares = self.class_count_ if flag(self.fit_prior, "fit_prior") else np.ones(classes)
         self.class_log_prior_ = log_priors(self.class_prior, shares, "class_prior")
         with np.errstate(divide="ignore", invalid="ignore"):
-            self._learn(alpha)
+            self._learn(alpha, others)
         return self
 
     def _features(self, X: Any) -> Any:
         raise NotImplementedError
 
-    def _count(self, member: Array, x: Any) -> None:
-        """Sum the features of every class. `member` has the weight of each row in the column of the row's class."""
-        self.feature_count_ = np.asarray(safe_sparse_dot(member.T, x), np.float64)
+    def _add_counts(self, into: Sums, block: Block) -> None:
+        """Add the sum of every feature in every class."""
+        self._add_features(into[0], block, _members(block, len(into[0])))
 
-    def _learn(self, alpha: Any) -> None:
-        """Set `feature_log_prob_` from the counts."""
+    def _add_features(self, total: Array, block: Block, members: Array) -> None:
+        """Add the features of every class. `members` has a factor for each row in the column of the row's class."""
+        if block.transposed is None:
+            total += transposed_product(members, np.asarray(self._features(block.x), np.float64))
+        else:
+            add_product(self._features(block.transposed).astype(np.float64), members, total.T)
+
+    def _check_chunk(self, X: Any) -> Any:
+        return self._features(super()._check_chunk(X))
+
+    def _learn(self, alpha: Any, tables: list[Array]) -> None:
+        """Set `feature_log_prob_` from the counts. `tables` are the sums after the first one, `feature_count_`."""
         raise NotImplementedError
 
     def _smoothing(self, features: int) -> Any:
@@ -155,7 +167,7 @@ class MultinomialNaiveBayes(_CountingBayes):
         check_non_negative(X, "MultinomialNaiveBayes (input X)")
         return X
 
-    def _learn(self, alpha: Any) -> None:
+    def _learn(self, alpha: Any, tables: list[Array]) -> None:  # noqa: ARG002 there are no others
         counts = self.feature_count_ + alpha
         self.feature_log_prob_ = _log_ratio(counts, counts.sum(axis=1, keepdims=True))
 
@@ -223,6 +235,8 @@ class BernoulliNaiveBayes(_CountingBayes):
     array([[0.1, 0.9]])
     """
 
+    _tables: ClassVar[int] = 2
+
     @public
     def __init__(
         self,
@@ -243,15 +257,16 @@ class BernoulliNaiveBayes(_CountingBayes):
             raise ValueError("X: expected only 0 and 1 if binarize is None, got other numbers")
         return X
 
-    def _count(self, member: Array, x: Any) -> None:
-        super()._count(member, x)
+    def _add_counts(self, into: Sums, block: Block) -> None:
+        super()._add_counts(into, block)
         # Sums of weights are rounded. Row counts are exact, so they decide whether any row lacks a feature.
-        rows = (member > 0).astype(np.float64)
-        some = rows.sum(axis=0)[:, None] > safe_sparse_dot(rows.T, x)
-        weight = np.maximum(self.class_count_[:, None] - self.feature_count_, np.finfo(np.float64).tiny)
-        self._absent_count = np.where(some, weight, 0.0)
+        lacking, rows = into[1], (_members(block, len(into[0])) > 0).astype(np.float64)
+        lacking += rows.sum(axis=0)[:, None]
+        self._add_features(lacking, block, -rows)
 
-    def _learn(self, alpha: Any) -> None:
+    def _learn(self, alpha: Any, tables: list[Array]) -> None:
+        weight = np.maximum(self.class_count_[:, None] - self.feature_count_, np.finfo(np.float64).tiny)
+        self._absent_count = np.where(tables[0] > 0, weight, 0.0)
         total = self.class_count_[:, None] + 2 * alpha
         self.feature_log_prob_ = _log_ratio(self.feature_count_ + alpha, total)
         self._absent_log_prob = _log_ratio(self._absent_count + alpha, total)
@@ -264,6 +279,13 @@ class BernoulliNaiveBayes(_CountingBayes):
         if never_absent.any():
             z[never_absent.sum(axis=1) > safe_sparse_dot(x, never_absent.T.astype(np.float64))] = -np.inf
         return z
+
+
+def _members(block: Block, classes: int) -> Array:
+    """Return a table of zeros, but the weight of each row in the column of the row's class."""
+    found = np.zeros((len(block.target), classes))
+    found[np.arange(len(found)), block.target] = 1.0 if block.weight is None else block.weight
+    return found
 
 
 def _log_ratio(counts: Array, total: Array) -> Array:

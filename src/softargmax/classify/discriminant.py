@@ -5,17 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.covariance import empirical_covariance, ledoit_wolf, shrunk_covariance
+from sklearn.covariance import ledoit_wolf, shrunk_covariance
+from threadpoolctl import threadpool_limits
 
 from softargmax.classify.base import Array, ScoreClassifier, affine, label, log_priors
-from softargmax.classify.distances import power_of_two, scaled, square_sums
+from softargmax.classify.distances import means as means_of
+from softargmax.classify.distances import power_of_two, scaled, square_sums, variances
+from softargmax.classify.rows import BLOCK, is_lazy
 from softargmax.core.check import between
 from softargmax.core.signature import public
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import ArrayLike
 
     from softargmax.classify.base import Features
+    from softargmax.classify.rows import Block, Training
 
 
 class LinearDiscriminant(ScoreClassifier):
@@ -112,20 +118,17 @@ class LinearDiscriminant(ScoreClassifier):
         counts = training.per_class(classes)
         log_prior = log_priors(self.priors, counts)
         prior = np.exp(log_prior)
-        scale = power_of_two(training.X)
-        x = scaled(training.X, scale)
-        means = _means(x, training.target, classes)
+        scale = power_of_two(training.largest())
+        means = means_of(training, scale, counts)
         centre = prior @ means
         apart = means - centre
         if shrinkage is None:
-            whiten = _whitening((x - means[training.target]) / np.sqrt(rows), tol)
+            whiten = _whitening(training, scale, means, counts, tol)
             coef = apart @ whiten @ whiten.T
             self.rank_ = whiten.shape[1]
         else:
-            own = [x[training.target == k] for k in range(classes)]
-            covariance = np.sum(
-                [p * covariance_of(part, shrinkage, 1 / scale) for p, part in zip(prior, own, strict=True)], axis=0
-            )
+            own = covariances(training, scale, means, counts, shrinkage)
+            covariance = np.sum([p * each for p, each in zip(prior, own, strict=True)], axis=0)
             coef, _, self.rank_, _ = np.linalg.lstsq(covariance, apart.T)
             coef = coef.T
         self._centre, self._coef = centre * scale, coef / scale
@@ -238,22 +241,19 @@ class QuadraticDiscriminant(ScoreClassifier):
             raise ValueError(
                 f"y: expected two rows or more of each class, got one of class {label(self.classes_[counts.argmin()])}"
             )
-        scale = power_of_two(training.X)
-        x = scaled(training.X, scale)
-        means, spreads, self.directions_ = _means(x, training.target, len(counts)), [], []
-        for k, name in enumerate(self.classes_):
-            part = x[training.target == k]
-            variances, directions = _axes(part, means[k], shrinkage, towards, 1 / scale)
-            enough = variances > tol / scale / scale
+        scale = power_of_two(training.largest())
+        means, spreads, self.directions_ = means_of(training, scale, counts), [], []
+        for k, (lengths, directions) in enumerate(_axes(training, scale, means, counts, shrinkage, towards)):
+            enough = lengths > tol / scale / scale
             if not enough.all():
                 instead = "" if shrinkage is None else "shrinkage=None and "
                 raise np.linalg.LinAlgError(
-                    f"X: expected a covariance of rank {x.shape[1]} in class {label(name)}, got rank {enough.sum()} "
-                    f"from {len(part)} rows; use {instead}a reg_param above {tol:g}"
+                    f"X: expected a covariance of rank {len(enough)} in class {label(self.classes_[k])}, got rank "
+                    f"{enough.sum()} from {counts[k]:.0f} rows; use {instead}a reg_param above {tol:g}"
                 )
-            spreads.append(np.sqrt(variances))
+            spreads.append(np.sqrt(lengths))
             self.directions_.append(directions)
-        self._scale, self._means, self._spreads, self._zeros = scale, means, spreads, np.zeros(x.shape[1])
+        self._scale, self._means, self._spreads, self._zeros = scale, means, spreads, np.zeros(means.shape[1])
         with np.errstate(over="ignore", under="ignore"):
             self.means_, self.variances_ = means * scale, [np.square(spread * scale) for spread in spreads]
         return self
@@ -268,43 +268,79 @@ class QuadraticDiscriminant(ScoreClassifier):
         return np.asarray(self._log_prior - np.log(self._spreads).sum(axis=1) - 0.5 * far)
 
 
-def covariance_of(x: Array, shrinkage: str | float, unit: float) -> Array:
-    """Return the shrunk covariance of rows. With "auto", a constant feature gets the standard deviation `unit`."""
+def covariances(training: Training, scale: float, means: Array, counts: Array, shrinkage: str | float) -> list[Array]:
+    """Return the shrunk covariance of the scaled rows of each class.
+
+    With "auto", a constant feature gets the standard deviation that scales to 1.
+    """
     if shrinkage != "auto":
-        return np.asarray(shrunk_covariance(empirical_covariance(x), shrinkage))
+        factors = triangles(training, scale, means)
+        return [np.asarray(shrunk_covariance(r.T @ r / n, shrinkage)) for r, n in zip(factors, counts, strict=True)]
+    if is_lazy(training.X):
+        raise ValueError("shrinkage: expected a number or None for Dask arrays, got 'auto', which needs rows in memory")
+    return [_ledoit_wolf(scaled(training.X[training.target == k], scale), 1 / scale) for k in range(len(counts))]
+
+
+def _ledoit_wolf(x: Array, unit: float) -> Array:
     spread = x.std(axis=0)
     spread[spread == 0] = unit
     return np.asarray(ledoit_wolf((x - x.mean(axis=0)) / spread)[0] * spread[:, None] * spread)
 
 
-def _means(x: Array, target: Array, classes: int) -> Array:
-    return np.stack([x[target == k].mean(axis=0) for k in range(classes)])
+def triangles(training: Training, scale: float, centres: Array, divisor: Array | float = 1.0) -> list[Array]:
+    """Return for each class the triangular factor R of (x - centre) / divisor = Q R, where x has the scaled rows.
+
+    R is the factor of the factors of all blocks, one below the other. So R^T R is not rounded to zero where directions
+    differ much in length, unlike a sum of products. LAPACK's bits depend on its threads, so there is only one.
+    """
+    size = centres.shape[1]
+    # A factor has up to D rows, so longer blocks are a quarter of the work.
+    blocks = training.blocks(max(BLOCK // max(size, 1), 4 * size, 1))
+    with threadpool_limits(1, user_api="blas"):
+        empty = [np.empty((0, size))] * len(centres)
+        return list(blocks.fold(_triangles_of_block, _joined_triangles, empty, scale, centres, divisor))
 
 
-def _whitening(x: Array, tol: float) -> Array:
-    """Return A, shape (D, rank), with A^T x^T x A = I.
+def _triangles_of_block(block: Block, scale: float, centres: Array, divisor: Array | float) -> list[Array]:
+    x = scaled(block.x, scale)
+    with threadpool_limits(1, user_api="blas"):  # in processes of workers, too
+        own = ((x[block.target == k] - centre) / divisor for k, centre in enumerate(centres))
+        return [np.linalg.qr(rows, mode="r") for rows in own]
+
+
+def _joined_triangles(one: list[Array], other: list[Array]) -> list[Array]:
+    with threadpool_limits(1, user_api="blas"):
+        return [np.linalg.qr(np.concatenate(pair), mode="r") for pair in zip(one, other, strict=True)]
+
+
+def _whitening(training: Training, scale: float, means: Array, counts: Array, tol: float) -> Array:
+    """Return A, shape (D, rank), with A^T C A = I, where C is the covariance of scaled rows around the class means.
 
     Directions in which the scaled features have a standard deviation of at most tol are dropped.
     """
-    spread = np.sqrt(np.square(x).sum(axis=0))
+    spread = np.sqrt(counts @ variances(training, scale, counts, means) / counts.sum())
     spread[spread == 0] = 1.0
-    _, s, vt = np.linalg.svd(x / spread, full_matrices=False)
+    r = np.concatenate(triangles(training, scale, means, spread * np.sqrt(counts.sum())))
+    with threadpool_limits(1, user_api="blas"):
+        _, s, vt = np.linalg.svd(r, full_matrices=False)
     kept = s > tol
     return np.asarray((vt[kept] / spread).T / s[kept])
 
 
-def _axes(x: Array, mean: Array, shrinkage: str | float | None, towards: float, unit: float) -> tuple[Array, Array]:
-    """Return the eigenvalues and eigenvectors (columns) of the covariance of a class with rows x.
-
-    x is scaled, and `unit` is the scaled value of 1.
-    """
+def _axes(
+    training: Training, scale: float, means: Array, counts: Array, shrinkage: str | float | None, towards: float
+) -> Iterator[tuple[Array, Array]]:
+    """Yield the eigenvalues and eigenvectors (columns) of the covariance of each class's scaled rows."""
     if shrinkage is not None:
-        variances, directions = np.linalg.eigh(covariance_of(x, shrinkage, unit))
-        return variances, directions
-    _, s, vt = np.linalg.svd(x - mean, full_matrices=len(x) < x.shape[1])  # D directions, even from fewer rows than D
-    variances = np.zeros(x.shape[1])
-    variances[: len(s)] = np.square(s) / len(x)
-    return (1 - towards) * variances + towards * unit * unit, vt.T
+        for covariance in covariances(training, scale, means, counts, shrinkage):
+            yield tuple(np.linalg.eigh(covariance))
+        return
+    size = means.shape[1]
+    for r, n in zip(triangles(training, scale, means), counts, strict=True):
+        _, s, vt = np.linalg.svd(r, full_matrices=len(r) < size)  # D directions, even from fewer rows than D
+        found = np.zeros(size)
+        found[: len(s)] = np.square(s) / n
+        yield (1 - towards) * found + towards / scale / scale, vt.T
 
 
 def _shrinkage_of(shrinkage: Any) -> str | float | None:

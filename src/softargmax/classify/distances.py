@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from softargmax.classify.rows import Block, Sums, Training
+
     Floats = NDArray[np.float64]
 
 FAR = 1e140
@@ -22,9 +24,8 @@ LEAST = 1e-290
 """Lower bound of the variances of scaled features. It keeps FAR / sqrt(variance) finite."""
 
 
-def power_of_two(X: NDArray[Any]) -> float:
-    """Return a power of two near the largest absolute value in X, or 1 if all values are 0."""
-    largest = float(np.abs(X).max(initial=0.0))
+def power_of_two(largest: float) -> float:
+    """Return a power of two near the largest absolute value of the rows, or 1 if all values are 0."""
     return float(2.0 ** np.floor(np.log2(largest))) if largest > 0 else 1.0
 
 
@@ -33,6 +34,28 @@ def scaled(X: NDArray[Any], scale: float) -> Floats:
     with np.errstate(over="ignore"):
         found: Floats = np.clip(X.astype(np.float64) / scale, -FAR, FAR)
     return found
+
+
+def means(training: Training, scale: float, counts: Floats) -> Floats:
+    """Return the weighted mean of the scaled rows of each class, shape (K, D), or 0 for a class without weight."""
+    sums = training.usual_blocks().sum(_add_rows, (np.zeros((len(counts), training.X.shape[1])),), scale)[0]
+    return np.asarray(sums / np.where(counts > 0, counts, 1)[:, None])
+
+
+def variances(training: Training, scale: float, counts: Floats, centres: Floats) -> Floats:
+    """Return the weighted mean squared distance of each class from its centre, for each scaled feature."""
+    into = (np.zeros(centres.shape),)
+    sums = training.usual_blocks().sum(_add_rows, into, scale, centres)[0]
+    return np.asarray(sums / np.where(counts > 0, counts, 1)[:, None])
+
+
+def _add_rows(into: Sums, block: Block, scale: float, centres: Floats | None = None) -> None:
+    """Add the scaled rows of each class, or their squared distances from the class's centre."""
+    x, sums = scaled(block.x, scale), into[0]
+    for k in range(len(sums)):
+        rows = block.target == k
+        found = x[rows] if centres is None else np.square(x[rows] - centres[k])
+        sums[k] += (found if block.weight is None else found * block.weight[rows, None]).sum(axis=0)
 
 
 def square_sums(deviations: Callable[[int, Any], Floats], rows: int, classes: int) -> Floats:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from softargmax.classify.base import Array, ScoreClassifier, log_priors
-from softargmax.classify.distances import LEAST, power_of_two, scaled, square_sums
+from softargmax.classify.distances import LEAST, means, power_of_two, scaled, square_sums, variances
 from softargmax.core.check import between
 from softargmax.core.signature import public
 
@@ -91,19 +91,13 @@ class GaussianNaiveBayes(ScoreClassifier):
         """
         smoothing = between(self.var_smoothing, "var_smoothing", np.inf)
         training = self._training(X, y, sample_weight)
-        classes = len(self.classes_)
-        self.class_count_ = training.per_class(classes)
+        self.class_count_ = training.per_class(len(self.classes_))
         self._log_prior = log_priors(self.priors, self.class_count_)
-        scale = power_of_two(training.X)
-        x = scaled(training.X, scale)
-        mean, var = np.zeros((2, classes, x.shape[1]))
-        for k in range(classes):
-            rows = training.target == k
-            weight = None if training.weight is None else training.weight[rows]
-            if self.class_count_[k] > 0:
-                mean[k] = np.average(x[rows], axis=0, weights=weight)
-                var[k] = np.average((x[rows] - mean[k]) ** 2, axis=0, weights=weight)
-        spread = np.average((x - np.average(x, axis=0, weights=training.weight)) ** 2, axis=0, weights=training.weight)
+        counts, scale = self.class_count_, power_of_two(training.largest())
+        mean = means(training, scale, counts)
+        var = variances(training, scale, counts, mean)
+        share = counts / counts.sum()
+        spread = share @ (var + np.square(mean - share @ mean))  # of all rows: within classes, and between them
         var += smoothing * spread.max()
         self.class_prior_ = np.exp(self._log_prior)
         self._scale, self._mean, self._deviation = scale, mean, np.sqrt(np.maximum(var, LEAST))

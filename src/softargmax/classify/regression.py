@@ -12,7 +12,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from threadpoolctl import threadpool_limits
 
 from softargmax.classify import solvers
-from softargmax.classify.base import Array, ScoreClassifier, Training, affine, both
+from softargmax.classify.base import Array, ScoreClassifier, affine, both, rowwise
 from softargmax.classify.objective import Objective
 from softargmax.core.check import between, flag, integer, one_of, positive
 from softargmax.core.signature import public
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from softargmax.classify.base import Features
+    from softargmax.classify.rows import Training
 
 
 SOLVERS = {"lbfgs": solvers.lbfgs, "newton-cg": solvers.newton}
@@ -161,9 +162,8 @@ class SoftmaxRegression(ScoreClassifier):
         if steps < 1:
             raise ValueError(f"max_iter: expected 1 or more, got {steps}")
         solver = one_of(self.solver, "solver", tuple(SOLVERS))
-        training = self._weighed(self._training(X, y, sample_weight), y)
-        total = len(training.target) if training.weight is None else float(training.weight.sum())
-        strength /= total
+        training = self._weighed(self._training(X, y, sample_weight))
+        strength /= float(training.per_class(len(self.classes_)).sum())
         options: dict[str, Any] = {"alpha": alpha, "intercept": flag(self.fit_intercept, "fit_intercept")}
         objective = Objective(training, len(self.classes_), l2=(1 - ratio) * strength, **options)
         start = np.zeros(objective.shape)
@@ -192,6 +192,7 @@ class SoftmaxRegression(ScoreClassifier):
         self.n_iter_, self.objective_ = np.array([found.steps], np.int32), found.value
         return self
 
+    @rowwise
     def predict_proba(self, X: Features) -> Array:
         """Return probabilities. If alpha is above 1, some probabilities may be exactly 0.
 
@@ -209,6 +210,7 @@ class SoftmaxRegression(ScoreClassifier):
             return super().predict_proba(X)
         return np.asarray(entmax(self._scores(self._fitted_rows(X)), self.alpha))
 
+    @rowwise
     def predict_log_proba(self, X: Features) -> Array:
         """Return log probabilities. They are -inf where a probability is exactly 0.
 
@@ -231,19 +233,17 @@ class SoftmaxRegression(ScoreClassifier):
         z = affine(X, self.coef_, self.intercept_)
         return both(z) if len(self.classes_) == 2 else z
 
-    def _weighed(self, training: Training, y: Any) -> Training:
+    def _weighed(self, training: Training) -> Training:
         """Return the training data, with the weight of each row times the weight of its class."""
         if self.class_weight is None:
             return training
-        own = np.ones(len(training.target)) if training.weight is None else training.weight
-        y = np.asarray(y).reshape(-1)
-        each = compute_class_weight(self.class_weight, classes=self.classes_, y=y, sample_weight=own)
-        weight = own * each[training.target]
-        if not ((weight >= 0).all() and 0 < weight.sum() < np.inf):
+        counts = training.per_class(len(self.classes_))
+        each = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_, sample_weight=counts)
+        if not ((each[counts > 0] >= 0).all() and 0 < counts @ each < np.inf):
             raise ValueError(
                 f"class_weight: expected finite numbers of 0 or above, and some above 0, got {self.class_weight}"
             )
-        return training._replace(weight=weight)
+        return training.weighed(each)
 
     def _centred(self, table: Array, *, penalised: bool) -> Array:
         """Subtract the mean over classes from W and b. This leaves the loss unchanged and minimises |W|_2.

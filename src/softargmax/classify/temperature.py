@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -22,7 +23,8 @@ from sklearn.utils.validation import (
 
 from softargmax.classify.base import Array, ScoreClassifier, both, check_one_kind, indices_of, label
 from softargmax.classify.regression import SoftmaxRegression
-from softargmax.classify.temperature_newton import fit_temperature
+from softargmax.classify.rows import Training, is_lazy
+from softargmax.classify.temperature_newton import temperature_of
 from softargmax.core.check import one_of
 from softargmax.core.signature import public
 from softargmax.loss import cross_entropy, cross_entropy_and_gradient
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from softargmax.classify.base import Estimator, Features, Splitter
+    from softargmax.classify.rows import Block, Sums
 
 
 METHODS = ("temperature", "vector")
@@ -130,6 +133,8 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
         self
         """
         method = one_of(self.method, "method", METHODS)
+        if is_lazy(X, y, sample_weight):
+            return self._fit_lazy(X, y, sample_weight, method)
         X, target = indexable(X, y)
         target = _check_y(target, estimator=self)
         if not len(target):
@@ -145,12 +150,34 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
         else:
             z = self._unseen_scores(estimator, X, target, weight)
             self.estimator_ = clone(estimator).fit(X, target, **_fit_options(estimator, weight))
+        self._take_names()
+        self._calibrate(Training(z, indices_of(target, self.classes_), weight), method)
+        return self
+
+    def _fit_lazy(self, X: Any, y: Any, sample_weight: Any, method: str) -> Self:
+        """Fit the temperature to Dask arrays or dataframes."""
+        if not isinstance(self.estimator, FrozenEstimator):
+            raise TypeError(
+                "estimator: expected a FrozenEstimator for Dask arrays, because cross-validation needs rows in memory, "
+                f"got {self.estimator!r}"
+            )
+        from softargmax.classify import dask_rows
+
+        self.estimator_ = self.estimator
+        z = dask_rows.by_chunks(partial(_scores_of, self.estimator), X, self.estimator, lengths=True)
+        found = dask_rows.examined(z, y, sample_weight)
+        check_one_kind(found.labels)
+        check_classification_targets(found.labels)
+        self._take_names()
+        self._calibrate(found.training(indices_of, self.classes_), method)
+        return self
+
+    def _take_names(self) -> None:
+        """Take the classes and the names of features from the classifier."""
         self.classes_ = self.estimator_.classes_
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
-        self._calibrate(z, indices_of(target, self.classes_), weight, method)
-        return self
 
     def _unseen_scores(self, estimator: Any, X: Any, y: Array, weight: Array | None) -> Array:
         """Return cross-validated scores: each row is scored by a classifier that was fitted to other rows."""
@@ -171,21 +198,23 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
         found = cross_val_predict(clone(estimator), X, y, cv=cv, method=_response(estimator), params=options)
         return _as_scores(found, _response(estimator))
 
-    def _calibrate(self, z: Array, target: Array, weight: Array | None, method: str) -> None:
-        classes = z.shape[1]
+    def _calibrate(self, training: Training, method: str) -> None:
+        """Fit the temperature, and the vectors, to scores."""
+        classes = training.X.shape[1]
         if classes != len(self.classes_):
             raise ValueError(f"estimator: expected scores of {len(self.classes_)} classes, got {classes} per row")
-        temperature = float(fit_temperature(z, target, weight=weight))
+        temperature = temperature_of(training)
         if not np.isfinite(temperature):
             raise ValueError(
                 "estimator: expected finite scores and a row with a weight above 0, got NaN scores or no such row"
             )
-        if _loss(z / temperature, target, weight) > _loss(z, target, weight):  # possible only by rounding
+        losses = training.usual_blocks().sum(_add_losses, (np.zeros(2),), np.array([1.0, temperature]))[0]
+        if losses[1] > losses[0]:  # possible only by rounding
             temperature = 1.0
         self.temperature_ = temperature
         self.weight_, self.bias_ = np.full(classes, 1.0 / temperature), np.zeros(classes)
         if method == "vector":
-            self.weight_, self.bias_ = _fit_vector(z, target, weight, temperature)
+            self.weight_, self.bias_ = _fit_vector(training, temperature)
 
     def _fitted_rows(self, X: Any) -> Any:
         check_is_fitted(self)
@@ -235,8 +264,11 @@ def _as_scores(found: Any, response: str) -> Array:
     return z if z.ndim == 2 and z.shape[1] > 1 else both(z)
 
 
-def _loss(z: Array, target: Array, weight: Array | None) -> float:
-    return float(np.average(cross_entropy(z, target, reduction="none"), weights=weight))
+def _add_losses(into: Sums, block: Block, temperatures: Array) -> None:
+    """Add the loss of the scores at each temperature."""
+    for i, temperature in enumerate(temperatures):
+        rows = cross_entropy(block.x / temperature, block.target, reduction="none")
+        into[0][i] += (rows if block.weight is None else rows * block.weight).sum()
 
 
 def _weighed(z: Array, w: Array, b: Array) -> Array:
@@ -245,20 +277,29 @@ def _weighed(z: Array, w: Array, b: Array) -> Array:
         return np.where(np.isneginf(z), z, z * w + b)
 
 
-def _fit_vector(z: Array, target: Array, weight: Array | None, temperature: float) -> tuple[Array, Array]:
+def _fit_vector(training: Training, temperature: float) -> tuple[Array, Array]:
     """Return the w and b that minimise the log-loss of w z + b. The search starts at w = 1 / temperature and b = 0."""
-    counts = np.ones(len(z)) if weight is None else weight
-    counts = counts[:, None] / counts.sum()
-    z = z / temperature  # so that w is near 1 for scores of any scale
-    finite = np.where(np.isneginf(z), 0.0, z)
+    blocks, classes = training.usual_blocks(), training.X.shape[1]
+    total = training.per_class(classes).sum()
 
     def value_and_gradient(x: Array) -> tuple[float, Array]:
-        w, b = x.reshape(2, -1)
-        rows, dz = cross_entropy_and_gradient(_weighed(z, w, b), target, reduction="none")
-        dz *= counts
-        return float(rows @ counts[:, 0]), np.concatenate([(dz * finite).sum(axis=0), dz.sum(axis=0)])
+        into = np.zeros(()), np.zeros((2, classes))
+        value, gradient = blocks.sum(_add_vector_loss, into, x.reshape(2, -1), temperature)
+        return float(value / total), gradient.reshape(-1) / total
 
-    start = np.concatenate([np.ones(z.shape[1]), np.zeros(z.shape[1])])
+    start = np.concatenate([np.ones(classes), np.zeros(classes)])
     options = {"maxiter": 10_000, "maxfun": 100_000, "gtol": 1e-9, "ftol": 0.0, "maxcor": 20}
     w, b = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", options=options).x.reshape(2, -1)
     return w / temperature, b
+
+
+def _add_vector_loss(into: Sums, block: Block, vectors: Array, temperature: float) -> None:
+    """Add the losses of w z / T + b and their gradient. With the division by T, w is near 1 for scores of any scale."""
+    value, gradient = into
+    z = block.x / temperature
+    rows, dz = cross_entropy_and_gradient(_weighed(z, *vectors), block.target, reduction="none")
+    if block.weight is not None:
+        rows, dz = rows * block.weight, dz * block.weight[:, None]
+    value += rows.sum()
+    gradient[0] += (dz * np.where(np.isneginf(z), 0.0, z)).sum(axis=0)
+    gradient[1] += dz.sum(axis=0)

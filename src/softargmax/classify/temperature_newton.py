@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -10,6 +12,11 @@ from softargmax.core import check
 from softargmax.core.arrays import device_of, is_torch, namespace, row_dtype
 from softargmax.core.targets import IGNORE, target_of
 from softargmax.normalize import softmax
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from softargmax.classify.rows import Block, Sums, Training
 
 STEPS = 60
 """Maximum number of steps. If every step is a bisection, this many resolve log beta to the last digit."""
@@ -67,6 +74,56 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     >>> float(fit_temperature(z, [0, 0, 1, 1]))  # confident in four rows, right in three: p = 3/4
     3.640...
     """
+    rows = _checked(z, target, weight)
+    xp, size = namespace(rows.z), rows.size()
+    size = xp.where(size > 0.0, size, 1.0)
+    return xp.where(rows.total() > 0.0, size * xp.exp(-_log_beta(partial(rows.slopes, size), size)), xp.nan)
+
+
+def temperature_of(training: Training) -> float:
+    """Return the temperature of scores by sums over blocks of rows, which may be in the chunks of a Dask array."""
+    blocks = training.usual_blocks()
+    size = np.asarray(blocks.fold(_size_of_block, max, 0.0) or 1.0)
+    if not blocks.sum(_add_total, (np.zeros(()),))[0] > 0.0:
+        return math.nan
+
+    def slopes(found: Any) -> Any:
+        return blocks.sum(_add_slopes, (np.zeros(()), np.zeros(())), size, found)
+
+    return float(size * np.exp(-_log_beta(slopes, size)))
+
+
+class _Rows(NamedTuple):
+    """Scores, their differences z - z_y from the target's score, and weights, shape (n, 1)."""
+
+    z: Any
+    margins: Any
+    w: Any
+
+    def size(self) -> Any:
+        """Return the largest finite abs(z - z_y), or 0."""
+        xp = namespace(self.z)
+        if not self.z.shape[0] * self.z.shape[1]:
+            return xp.sum(self.z)
+        return xp.max(xp.where(xp.isfinite(self.margins), xp.abs(self.margins), 0.0))
+
+    def total(self) -> Any:
+        """Return the sum of the weights, or NaN if a score is NaN."""
+        xp = namespace(self.z)
+        nan = xp.isnan(self.margins) & ~xp.isinf(self.z)
+        return xp.sum(self.w) + xp.sum(xp.where(nan, self.margins, 0.0))
+
+    def slopes(self, size: Any, log_beta: Any) -> tuple[Any, Any]:
+        """Return the first and the second derivative of the loss with respect to beta, the factor of z / size."""
+        xp = namespace(self.z)
+        p = softmax(self.z, temperature=size * xp.exp(-log_beta))
+        margins = self.margins / size
+        differences = xp.where((p > 0.0) & xp.isfinite(margins), margins, 0.0)
+        mean = xp.sum(p * differences, axis=-1, keepdims=True)
+        return xp.sum(self.w * mean), xp.sum(self.w * p * xp.square(differences - mean))
+
+
+def _checked(z: Any, target: Any, weight: Any) -> _Rows:
     z = check.scores(z)
     if z.ndim != 2:
         raise ValueError(f"z: expected shape (n, K), got {tuple(z.shape)}")
@@ -85,27 +142,40 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     own = target == xp.arange(z.shape[1], device=device_of(z))
     margins = z - xp.sum(xp.where(own, z, 0.0), axis=-1, keepdims=True)
     margins = xp.where(counted, margins, 0.0)
-    size = xp.max(xp.where(xp.isfinite(margins), xp.abs(margins), 0.0)) if z.shape[0] * z.shape[1] else xp.sum(z)
-    size = xp.where(size > 0.0, size, 1.0)
-    total = xp.sum(w) + xp.sum(xp.where(xp.isnan(margins) & ~xp.isinf(z), margins, 0.0))
-    return xp.where(total > 0.0, size * xp.exp(-_log_beta(z, margins / size, w, size)), xp.nan)
+    return _Rows(z, margins, w)
 
 
-def _log_beta(z: Any, margins: Any, w: Any, size: Any) -> Any:
-    """Return log beta by Newton's method for beta.
+def _of_block(block: Block) -> _Rows:
+    return _checked(block.x, block.target, block.weight)
+
+
+def _size_of_block(block: Block) -> float:
+    return float(_of_block(block).size())
+
+
+def _add_total(into: Sums, block: Block) -> None:
+    total = into[0]
+    total += _of_block(block).total()
+
+
+def _add_slopes(into: Sums, block: Block, size: Any, log_beta: Any) -> None:
+    slope, curvature = into
+    found = _of_block(block).slopes(size, log_beta)
+    slope += found[0]
+    curvature += found[1]
+
+
+def _log_beta(slopes: Callable[[Any], tuple[Any, Any]], size: Any) -> Any:
+    """Return log beta by Newton's method for beta, the factor of z / size.
 
     The root stays in an interval of log beta, which shrinks with every step. A Newton step that would end outside this
-    interval is replaced by a step to its middle. `size` is the largest abs(z - z_y). `margins` are (z - z_y) / size,
-    and beta is the factor of z / size.
+    interval is replaced by a step to its middle. `slopes` returns the derivatives at a log beta.
     """
-    xp = namespace(z)
+    xp = namespace(size)
     zero = xp.zeros_like(size)
     found, low, high = zero, zero + LEAST, zero + MOST
     for _ in range(STEPS):
-        p = softmax(z, temperature=size * xp.exp(-found))
-        differences = xp.where((p > 0.0) & xp.isfinite(margins), margins, 0.0)
-        mean = xp.sum(p * differences, axis=-1, keepdims=True)
-        slope, curvature = xp.sum(w * mean), xp.sum(w * p * xp.square(differences - mean))
+        slope, curvature = slopes(found)
         low, high = xp.where(slope < 0.0, found, low), xp.where(slope < 0.0, high, found)
         beta = xp.exp(found) - slope / xp.where(curvature > 0.0, curvature, 1.0)
         step = xp.log(xp.where(beta > 0.0, beta, 1.0))

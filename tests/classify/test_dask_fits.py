@@ -1,0 +1,269 @@
+"""Fits on Dask arrays: bits for any chunks and workers, objectives equal to those in memory, and errors of chunks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.frozen import FrozenEstimator
+from tests.classify import problems
+
+from softargmax.classify import (
+    BernoulliNaiveBayes,
+    GaussianNaiveBayes,
+    LinearDiscriminant,
+    MultinomialNaiveBayes,
+    QuadraticDiscriminant,
+    SoftmaxRegression,
+    TemperatureScaling,
+)
+
+N, FEATURES, CLASSES = 1000, 7, 4
+X, Y = problems.synthetic(N, FEATURES, CLASSES, dtype=np.float64)
+X = np.abs(X) * np.array([1e-3, 1, 1, 7, 1, 1e4, 1])  # the counting models need numbers above 0
+NAMES = np.array(["ant", "bee", "cicada", "dragonfly"])[Y]
+WEIGHT = np.random.default_rng(1).uniform(0.0, 2.0, N)
+CHUNKS = {"one": (N, FEATURES), "even": (250, FEATURES), "ragged": ((1, 0, 333, 600, 66), (3, 4)), "small": (47, 5)}
+ESTIMATORS = {
+    "regression": SoftmaxRegression(tol=1e-9, max_iter=9),
+    "newton": SoftmaxRegression(solver="newton-cg", C=3.0, class_weight="balanced", max_iter=2),
+    "l1": SoftmaxRegression(l1_ratio=0.5, C=0.1, max_iter=5, class_weight={"ant": 2.0}),
+    "entmax": SoftmaxRegression(alpha=1.5, fit_intercept=False, max_iter=5),
+    "gaussian": GaussianNaiveBayes(),
+    "multinomial": MultinomialNaiveBayes(alpha=0.5),
+    "bernoulli": BernoulliNaiveBayes(binarize=1.0),
+    "linear": LinearDiscriminant(),
+    "shrunk linear": LinearDiscriminant(shrinkage=0.2),
+    "quadratic": QuadraticDiscriminant(tol=0.0),
+    "shrunk quadratic": QuadraticDiscriminant(shrinkage=0.2),
+    "temperature": TemperatureScaling(FrozenEstimator(GaussianNaiveBayes(var_smoothing=0.1).fit(X[::3], NAMES[::3]))),
+    "vector": TemperatureScaling(FrozenEstimator(LinearDiscriminant().fit(X[::9], NAMES[::9])), method="vector"),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut even small problems into many blocks."""
+    for module in ("discriminant", "objective", "rows"):
+        monkeypatch.setattr(f"softargmax.classify.{module}.BLOCK", 700)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as workers,
+        Client(workers, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def learned(model: Any) -> dict[str, Any]:
+    """Return what a model has learned, private attributes included."""
+    return {name: value for name, value in vars(model).items() if name not in model.get_params()}
+
+
+def same(one: Any, other: Any) -> None:
+    """Assert that two models have learned the same, to the last bit."""
+    one, other = learned(one), learned(other)
+    assert one.keys() == other.keys()
+    for name in one:
+        if name != "estimator_":
+            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+
+
+def arrays(chunks: Any, *, weight: bool = True) -> list[Any]:
+    """Return the problem as Dask arrays, with other chunks for labels than for rows."""
+    rows = [da.from_array(X, chunks=chunks), da.from_array(NAMES, chunks=130)]
+    return [*rows, da.from_array(WEIGHT, chunks=211)] if weight else rows
+
+
+def fitted(name: str, *data: Any) -> Any:
+    data = data[: 2 if "linear" in name or "quadratic" in name else 3]  # discriminants have no weights
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return clone(ESTIMATORS[name]).fit(*data)
+
+
+# --- bits ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS)
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_any_chunks_have_the_bits_of_arrays_in_memory(name: str, chunks: Any) -> None:
+    with dask.config.set(scheduler="threads"):
+        same(fitted(name, *arrays(chunks)), fitted(name, X, NAMES, WEIGHT))
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_without_weights(name: str) -> None:
+    with dask.config.set(scheduler="synchronous"):
+        same(fitted(name, *arrays((300, 7), weight=False)), fitted(name, X, NAMES))
+
+
+def test_rows_in_float32_and_two_classes() -> None:
+    x, y = X.astype(np.float32), Y % 2
+    model = SoftmaxRegression(tol=1e-5).fit(da.from_array(x, chunks=(170, 7)), y)
+    assert model.coef_.dtype == np.float32
+    same(model, SoftmaxRegression(tol=1e-5).fit(x, y))
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_workers_in_other_processes(name: str, cluster: Any) -> None:
+    with cluster.as_current():
+        found = fitted(name, *[array.persist() for array in arrays(CHUNKS["ragged"])])
+    same(found, fitted(name, X, NAMES, WEIGHT))
+
+
+def test_the_scheduler_of_processes() -> None:
+    with dask.config.set(scheduler="processes", num_workers=2):
+        found = fitted("regression", *arrays((400, 7)))
+    same(found, fitted("regression", X, NAMES, WEIGHT))
+
+
+@pytest.mark.slow
+def test_a_lost_worker_changes_nothing(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from softargmax.classify.objective import Objective
+
+    evaluate, seen = Objective.value_and_gradient, []
+
+    def lose(self: Any, table: Any) -> Any:
+        seen.append(1)
+        if len(seen) == 4:
+            cluster.restart_workers(list(cluster.has_what())[:1])
+        return evaluate(self, table)
+
+    expected = fitted("regression", X, NAMES, WEIGHT)
+    monkeypatch.setattr(Objective, "value_and_gradient", lose)
+    with cluster.as_current():
+        found = fitted("regression", *[array.persist() for array in arrays((90, 7))])
+    assert len(seen) > 4
+    same(found, expected)
+
+
+# --- dataframes, predictions ------------------------------------------------------------------------------------------
+
+
+def frames() -> tuple[Any, Any]:
+    frame = pd.DataFrame(X, columns=[f"x{i}" for i in range(FEATURES)])
+    frame["class"] = NAMES
+    return frame, dd.from_pandas(frame, npartitions=3)
+
+
+def test_dataframes() -> None:
+    frame, lazy = frames()
+    columns = [name for name in frame if name != "class"]
+    model = fitted("regression", lazy[columns], lazy["class"])
+    expected = fitted("regression", frame[columns], frame["class"])
+    assert list(model.classes_) == list(expected.classes_)
+    np.testing.assert_array_equal(model.feature_names_in_, columns)
+    np.testing.assert_array_equal(model.coef_, expected.coef_)
+    p = model.predict_proba(lazy[columns])
+    assert isinstance(p, da.Array)
+    np.testing.assert_array_equal(p.compute(), expected.predict_proba(frame[columns]))
+    assert model.score(lazy[columns], lazy["class"]) == expected.score(frame[columns], frame["class"])
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(lazy[columns].rename(columns={"x0": "other"}))
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_proba", "predict_log_proba", "decision_function"])
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_predictions_are_lazy(name: str, method: str) -> None:
+    model = fitted(name, X, NAMES)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("computed")
+
+    predict = getattr(model, method, None)
+    if predict is None:
+        pytest.skip(f"{name} has no {method}")
+    for x in (X, X.astype(np.float32)):
+        with dask.config.set(scheduler=refuse):
+            lazy = predict(da.from_array(x, chunks=CHUNKS["ragged"]))
+        expected = predict(x)
+        assert (lazy.shape, lazy.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_array_equal(lazy.compute(scheduler="threads"), expected)
+
+
+def test_score() -> None:
+    model = fitted("regression", X, NAMES)
+    x, y, weight = arrays(CHUNKS["small"])
+    assert model.score(x, y) == model.score(X, NAMES)
+    assert model.score(x, NAMES, weight) == pytest.approx(model.score(X, NAMES, WEIGHT), rel=1e-14)
+    assert model.score(x, y, weight) == model.score(x.rechunk((500, 7)), y, WEIGHT)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def test_errors_name_the_chunk() -> None:
+    x, y, weight = arrays((100, 7))
+    bad = X.copy()
+    bad[317, 2] = np.nan
+    bad = da.from_array(bad, chunks=(100, 4))
+    with pytest.raises(ValueError, match=r"^X: chunk 3 \(rows 300 to 399\): Input X contains NaN"):
+        SoftmaxRegression().fit(bad, y)
+    with pytest.raises(ValueError, match=r"^X: chunk 3 \(rows 300 to 399\): Input X contains NaN"):
+        fitted("regression", X, NAMES).predict(bad).compute()
+    labels = Y.astype(float)
+    labels[999] = np.nan
+    with pytest.raises(ValueError, match=r"^y: chunk 9 \(rows 900 to 999\): Input y contains NaN"):
+        SoftmaxRegression().fit(x, da.from_array(labels, chunks=100))
+    with pytest.raises(ValueError, match=r"^sample_weight: chunk 0 \(rows 0 to 210\): Negative"):
+        SoftmaxRegression().fit(x, y, -weight)
+    with pytest.raises(ValueError, match="sample_weight: expected at least one weight above 0"):
+        SoftmaxRegression().fit(x, y, 0 * weight)
+
+
+def test_errors_of_models_name_the_chunk() -> None:
+    x, y, _ = arrays((100, 7))
+    with pytest.raises(ValueError, match=r"^X: chunk 0 \(rows 0 to 99\): Negative values in data"):
+        MultinomialNaiveBayes().fit(x - 1, y)
+    with pytest.raises(ValueError, match=r"^X: chunk 0 \(rows 0 to 99\): X: expected only 0 and 1"):
+        BernoulliNaiveBayes(binarize=None).fit(x, y)
+    with pytest.raises(ValueError, match=r"^y: chunk 2 \(rows 200 to 299\): label: expected one of"):
+        clone(ESTIMATORS["vector"]).fit(x, da.from_array(np.where(np.arange(N) == 250, "wasp", NAMES), chunks=100))
+    with pytest.raises(ValueError, match="shrinkage: expected a number or None for Dask arrays, got 'auto'"):
+        LinearDiscriminant(shrinkage="auto").fit(x, y)
+    with pytest.raises(TypeError, match="estimator: expected a FrozenEstimator for Dask arrays"):
+        TemperatureScaling(GaussianNaiveBayes()).fit(x, y)
+
+
+def test_errors_of_arguments() -> None:
+    x, y, _ = arrays((100, 7))
+    with pytest.raises(ValueError, match="X, y: expected the same number of rows, got 1000 and 999"):
+        SoftmaxRegression().fit(x, y[1:])
+    with pytest.raises(ValueError, match=r"X: expected chunks of known sizes.*X\.compute_chunk_sizes\(\)"):
+        SoftmaxRegression().fit(x[x[:, 0] > 0], y)
+    with pytest.raises(ValueError, match=r"y: expected chunks of known sizes.*y\.compute_chunk_sizes\(\)"):
+        SoftmaxRegression().fit(x, y[y != "ant"])
+    with pytest.raises(ValueError, match=r"y: expected shape \(n,\), got \(1000, 7\)"):
+        SoftmaxRegression().fit(x, x)
+    with pytest.raises(TypeError, match="X: expected a Dask array or dataframe, got a Delayed"):
+        SoftmaxRegression().fit(dask.delayed(X), y)
+    with pytest.raises(ValueError, match="two classes or more for SoftmaxRegression, got one class: 0"):
+        SoftmaxRegression().fit(x, da.zeros(N, dtype=int))
+    with pytest.raises(TypeError, match="y: expected classes of one type"):
+        SoftmaxRegression().fit(x, da.from_array(np.array(["a"] * 500 + [1] * 500, object), chunks=500))
+    with pytest.raises(ValueError, match="expecting 7 features"):
+        fitted("regression", X, NAMES).predict(x[:, 1:])
+
+
+def test_dask_is_imported_only_for_its_arrays() -> None:
+    program = (
+        "import sys, softargmax.classify as c; c.GaussianNaiveBayes().fit([[0.0], [1.0]], [0, 1]).score([[0.0]], [0]);"
+        "sys.exit('dask' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
