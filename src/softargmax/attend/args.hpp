@@ -37,6 +37,10 @@ struct Args {
     // If `all_queries` is not 0, the queries here are some of that number: row r of a head of keys (`Shared`) is row
     // `first_row` + r of all. Parts of the keys visit this process one after the other, as if it were their process.
     std::int64_t first_row = 0, all_queries = 0;
+    std::int64_t query_of_all(std::int64_t query) const {
+        return all_queries ? (first_row + query) % all_queries : query;
+    }
+    std::int64_t length() const { return all_queries ? all_queries : queries; }
     bool starts = false;  // no part has visited before
     bool is_first() const { return starts || shards.is_first(); }
     std::int64_t all_keys() const { return shards ? shards.length() : keys; }

@@ -101,14 +101,9 @@ struct Shared {
         read(x, from, 0, count, to);
     }
     std::int64_t number(std::int64_t row) const { return (entry * args.heads + head(row)) * args.queries + query(row); }
-    // The number of the query among all queries, of which those here may be some.
-    std::int64_t query_of_all(std::int64_t row) const {
-        return args.all_queries ? (args.first_row + query(row)) % args.all_queries : query(row);
-    }
+    std::int64_t query_of_all(std::int64_t row) const { return args.query_of_all(query(row)); }
     // The last query is at the position of the last key.
-    std::int64_t place(std::int64_t row) const {
-        return query_of_all(row) + keys - (args.all_queries ? args.all_queries : args.queries);
-    }
+    std::int64_t place(std::int64_t row) const { return query_of_all(row) + keys - args.length(); }
     Range visible(std::int64_t row) const {
         return {args.left < 0 ? 0 : std::max<std::int64_t>(0, place(row) - args.left),
                 args.right < 0 ? keys : std::min(keys, place(row) + args.right + 1)};

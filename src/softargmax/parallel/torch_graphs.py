@@ -168,7 +168,7 @@ class _Recorded(torch.autograd.Function):
 def _over_processes(call: str, arrays: list[Tensor], trained: list[bool]) -> tuple[list[Tensor], list[Tensor]]:
     """Make a call. Return its results, and the gradients of the trained arrays if the kernel computes them as well."""
     results, leaves = _made(call, arrays, trained)
-    gradients = []
+    gradients: Sequence[Tensor] = []
     if _together(call, results, arrays, trained):
         gradients = _gradients(results, leaves, [torch.ones_like(results[0])])
     own = _owned([*results, *gradients], arrays)

@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from softargmax.attend import operations
-from softargmax.attend.operations import Attention, AttentionVjp
 from softargmax.core.processes import SpreadAxes, standing_in
 from softargmax.core.torch_processes import Processes, answering, is_anywhere, spread_text, total
 from softargmax.parallel.layout import bounds, overlaps, whole_blocks
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from softargmax.parallel.layout import Layout
 
+_VJP = operations.attention_vjp.arguments
 ROWS = 96
 """The kernel adds up the gradients of keys over this number of queries at a time."""
 KEYS, QUERIES = 8 * operations.attention.block, 32 * ROWS
@@ -67,9 +67,7 @@ class _Way(NamedTuple):
         return first < last and begin < end and begin < far and near < end
 
 
-def in_parts(
-    group: ProcessGroup, i: Attention, queries: Layout, keys: Layout, otherwise: Callable[..., Tensor]
-) -> Tensor:
+def in_parts(group: ProcessGroup, i: Any, queries: Layout, keys: Layout, otherwise: Callable[..., Tensor]) -> Tensor:
     """Return the attention of this process's queries.
 
     `otherwise(i, keys=layout)` computes it in another way: for numbers that are not finite, and for second derivatives.
@@ -152,7 +150,7 @@ class _Visit(Processes):
         """Do nothing: no other process waits."""
         self.starts = False
 
-    def of(self, i: Attention, part: int, k: Tensor, v: Tensor, spread: str) -> Attention:
+    def of(self, i: Any, part: int, k: Tensor, v: Tensor, spread: str) -> Any:
         """The arguments of attention to the keys of a part."""
         self.rank = part
         options = {name: _columns(getattr(i.options, name), self.sizes, part) for name in ("mask", "bias")}
@@ -167,7 +165,7 @@ def _columns(x: Tensor | None, keys: Layout, part: int) -> Tensor | None:
 # --- the queries of this process --------------------------------------------------------------------------------------
 
 
-def _of_queries(way: _Way, i: Attention) -> tuple[Tensor, Tensor, bool]:
+def _of_queries(way: _Way, i: Any) -> tuple[Tensor, Tensor, bool]:
     """The output and lse of this process's queries. True if a number is not finite."""
     visit = _Visit(way, _sizes(_slices(way.keys, KEYS)), way.first)
     found: Any = None  # a process visits itself at least
@@ -189,7 +187,7 @@ def _vjp(
     with standing_in(visit) as spread:
         for part, k, v in _keys_visiting(way, i):
             some = visit.of(i, part, k, v, spread)
-            found = operations.attention_vjp(AttentionVjp(g, None, some, output, lse, "bias" in wanted))
+            found = operations.attention_vjp(_VJP(g, None, some, output, lse, "bias" in wanted))
             of_bias.append((part, found.dbias))
     flagged, gradients = visit.flagged, {name: getattr(found, operations.TO[name]) for name in wanted - {"k", "v"}}
     if "bias" in wanted:
@@ -213,7 +211,7 @@ def _of_all_keys(keys: Layout, bias: Tensor, found: Sequence[tuple[int, Tensor]]
     return whole
 
 
-def _keys_visiting(way: _Way, i: Attention) -> Iterator[tuple[int, Tensor, Tensor]]:
+def _keys_visiting(way: _Way, i: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Yield the number of each part that visits this process, and its keys and values."""
     own = [_rows_first(x) for x in (i.k, i.v)]
     for part, arrays in _visiting(way, _visits_of_keys(way), lambda _: own):
@@ -228,7 +226,7 @@ def _rows_first(x: Tensor) -> Tensor:
 # --- the keys of this process: queries visit them ---------------------------------------------------------------------
 
 
-def _of_keys(way: _Way, i: Attention, g: Tensor, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, bool]:
+def _of_keys(way: _Way, i: Any, g: Tensor, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, bool]:
     """The gradients of this process's keys and values. True if a number is not finite.
 
     The heads that share keys are rows of one head, in the order in which one process adds them up.
@@ -263,11 +261,10 @@ def _of_keys(way: _Way, i: Attention, g: Tensor, output: Tensor, lse: Tensor) ->
         for number, arrays in _visiting(way, visits, sent):
             x = dict(zip(names, (one.movedim(0, -2)[:, None] for one in arrays), strict=True))
             visit.first_row = visits[number].first
-            record = Attention(
-                x["q"], k, v, shared._replace(**{name: x[name] for name in (*options, *masks)}, spread=spread)
-            )
-            operations.attention_vjp(AttentionVjp(x["g"], None, record, x["output"], x["lse"][..., 0], False))
-    dk, dv = (one.reshape(*batch, groups, keys, one.shape[-1]) for one in sums.split([width, v.shape[-1]], -1))
+            mine = shared._replace(**{name: x[name] for name in (*options, *masks)}, spread=spread)
+            record = i._replace(q=x["q"], k=k, v=v, options=mine)
+            operations.attention_vjp(_VJP(x["g"], None, record, x["output"], x["lse"][..., 0], False))
+    dk, dv = (one.reshape(*batch, groups, keys, one.shape[-1]) for one in torch.split(sums, [width, v.shape[-1]], -1))
     return dk, dv, visit.flagged
 
 
@@ -380,4 +377,5 @@ def _visiting(
         yield number, arrays
     with answering(group):
         for request in sent:
-            request.wait()
+            if request is not None:  # it is None in a process outside of the group
+                request.wait()
