@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -121,6 +122,7 @@ def main() -> int:
     shared = {world: network._replace(speed=network.speed * min(1, here["cores"] / world)) for world in WORLDS}
     record = {
         "machine": here,
+        "load after": os.getloadavg()[0],  # above 4: other programs ran beside the processes
         "isa": isa(),
         "network": network._asdict(),
         "slow network": slow._asdict(),
