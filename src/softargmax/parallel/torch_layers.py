@@ -29,12 +29,12 @@ from softargmax.parallel.torch_draws import categorical
 from softargmax.parallel.torch_tensors import Scores, contiguous, of_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, MutableMapping
 
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
-_SPREAD = WeakTensorKeyDictionary()
+_SPREAD: MutableMapping[nn.Parameter, dict[DeviceMesh, nn.Parameter]] = WeakTensorKeyDictionary()
 """For each parameter that was spread over a mesh, the one in its place. A tied parameter so stays one parameter."""
 
 
@@ -138,7 +138,7 @@ class VocabularyParallel(ParallelStyle):
         if mesh not in of_meshes:
             parts = distribute_tensor(parameter, mesh, [Shard(0)], src_data_rank=self.src_data_rank)
             of_meshes[mesh] = nn.Parameter(parts, requires_grad=parameter.requires_grad)
-        return cast("nn.Parameter", of_meshes[mesh])
+        return of_meshes[mesh]
 
 
 # --- what layers with DTensors compute --------------------------------------------------------------------------------
