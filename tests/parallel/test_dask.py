@@ -246,6 +246,21 @@ def test_a_class_out_of_range_is_found_by_its_task() -> None:
         loss.compute()
 
 
+def test_tasks_use_the_implementation_that_was_requested() -> None:
+    z = scores()
+    x = da.from_array(z, chunks=CHUNKS["both"])
+    with softargmax.using("reference"):
+        expected = [softargmax.softmax(z), softargmax.entropy(z)]
+        found = [softargmax.softmax(x), softargmax.entropy(x)]
+        counts = [tasks(softargmax.entropy(x))]
+    counts += [tasks(softargmax.entropy(x))]
+    assert counts[0] < counts[1]  # a definition needs whole rows
+    for one, other in zip(found, expected, strict=True):
+        same(one.compute(scheduler="threads"), other)
+    with softargmax.using("triton"), pytest.raises(RuntimeError, match="does not support numpy arrays"):
+        softargmax.softmax(x)
+
+
 # --- schedulers, memory and graphs -----------------------------------------------------------------------------------
 
 
