@@ -111,7 +111,7 @@ def states(call: Call, sizes: tuple[int, ...], joined: Joined) -> native.State:
 def result_of_part(call: Call, *arguments: Any) -> Any:
     """A part of a softmax, or of its logarithm. The arguments are the part's arrays, and the states of the rows."""
     *arrays, of_rows = map(_block, arguments)
-    states = tuple(np.require(x, requirements="AW") for x in of_rows)
+    states = tuple(np.require(x, requirements=["A", "W"]) for x in of_rows)
 
     def apply(operation: Any, i: Any, _first: bool, _out: Any) -> Any:
         out = native.fresh(i.z.shape, i.dtype)
