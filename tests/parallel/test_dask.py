@@ -281,7 +281,7 @@ def test_a_lost_worker_changes_nothing() -> None:
     from distributed import Client, LocalCluster, wait
 
     z = scores()
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as workers, Client(workers) as client:
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as workers, Client(workers) as client:
         p = softargmax.softmax(da.from_array(z, chunks=CHUNKS["both"])).persist()
         wait(p)
         client.restart_workers(list(client.has_what())[:1])  # what this worker has is computed again
