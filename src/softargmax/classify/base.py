@@ -191,26 +191,35 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
             return float(_dask_rows().accuracy(self, X, y, sample_weight))
         return float(super().score(X, y, sample_weight))
 
-    def _training(self, X: Any, y: Any, sample_weight: Any = None) -> Training:
-        """Check the arguments of `fit`, set `classes_`, and return the training data."""
+    def _batch(self, X: Any, y: Any, classes: Any, sample_weight: Any, *, first: bool) -> Training:
+        """Check the arguments of `partial_fit`, set `classes_` in the first call, and return the training data."""
+        if first and classes is None:
+            raise ValueError("classes: expected all classes in the first call of partial_fit, got None")
+        found = self.classes_ if classes is None else np.unique(np.asarray(classes))
+        if not first and not np.array_equal(found, self.classes_):
+            raise ValueError(f"classes: expected those of the first call, {self.classes_}, got {found}")
+        self.classes_ = found
+        return self._training(X, y, sample_weight, known=True, reset=first)
+
+    def _training(
+        self, X: Any, y: Any, sample_weight: Any = None, *, known: bool = False, reset: bool = True
+    ) -> Training:
+        """Check the arguments of `fit`, set `classes_` unless they are known, and return the training data."""
         if is_lazy(X, y, sample_weight):
-            return self._lazy_training(X, y, sample_weight)
-        X, y = self._checked(X, y)
-        target = self._set_classes(y)
+            found = _dask_rows().examined(X, y, sample_weight, self._check_chunk)
+            _check_feature_names(self, _dask_rows().without_rows(X), reset=reset)
+            _check_n_features(self, found.X, reset=reset)
+            if not known:
+                self._set_classes(found.labels)
+            return cast("Training", found.training(indices_of, self.classes_))
+        X, y = self._checked(X, y, reset=reset)
+        target = indices_of(y, self.classes_) if known else self._set_classes(y)
         if sample_weight is None:
             return Training(X, target, None)
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weight.sum() > 0:
             raise ValueError("sample_weight: expected at least one weight above 0, got only zeros")
         return Training(X, target, weight)
-
-    def _lazy_training(self, X: Any, y: Any, sample_weight: Any) -> Training:
-        """Return the training data in Dask arrays, after a pass over all of them that checks them."""
-        found = _dask_rows().examined(X, y, sample_weight, self._check_chunk)
-        _check_feature_names(self, _dask_rows().without_rows(X), reset=True)
-        _check_n_features(self, found.X, reset=True)
-        self._set_classes(found.labels)
-        return cast("Training", found.training(indices_of, self.classes_))
 
     def _set_classes(self, y: Array) -> NDArray[np.int64]:
         """Set `classes_` from labels, and return the index of each label."""

@@ -6,6 +6,7 @@ parts are added in the order of the rows, so a sum has the bits of the sum over 
 
 from __future__ import annotations
 
+import warnings
 from functools import partial, reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -169,12 +170,12 @@ def by_chunks(method: Callable[[Any], Any], X: Any, estimator: Any, *, lengths: 
     A dataframe's chunks have unknown lengths, unless `lengths` asks for a pass over the data that counts their rows.
     """
     columns = None
-    if hasattr(X, "columns"):
+    if _is_frame(X):
         _check_feature_names(estimator, without_rows(X), reset=False)
         columns = list(X.columns)
     X = array_of(X, "X", 2, lengths=lengths)
     example = method(_rows(np.zeros((1, X.shape[1]), np.float32 if X.dtype == np.float32 else np.float64), columns))
-    task = partial(_of_chunk, partial(_of_rows, method, columns), "X", X.chunks[0])
+    task = partial(_of_chunk, partial(_of_rows, method, columns, example[:0]), "X", X.chunks[0])
     if example.ndim == 1:
         return X.map_blocks(task, drop_axis=1, meta=example[:0])
     return X.map_blocks(task, chunks=(X.chunks[0], example.shape[1:]), meta=example[:0])
@@ -193,8 +194,10 @@ def array_of(value: Any, name: str, dimensions: int, rows: Any = "auto", *, leng
 
     `rows` are the chunks of an array in memory. With `lengths`, all chunks have known lengths.
     """
-    if hasattr(value, "to_dask_array"):
-        value = value.to_dask_array(lengths=lengths or None)
+    if _is_frame(value):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Dask currently has limited support for converting pandas", UserWarning)
+            value = value.to_dask_array(lengths=lengths or None)
         kind = value.dtype if isinstance(value.dtype, np.dtype) else np.dtype(object)
         value = value.map_blocks(np.asarray, meta=np.empty((0,) * value.ndim, kind))  # not pandas' arrays of strings
     elif is_lazy(value) and not isinstance(value, da.Array):
@@ -221,17 +224,26 @@ def _beside(X: Any, value: Any, name: str) -> Any:
 
 
 def _each_chunk(array: Any, name: str, check: Callable[[Any], Any]) -> list[Any]:
-    """Return the results of a check of every chunk of rows, as tasks."""
+    """Return the results of a check of every chunk of rows that has rows, as tasks."""
     chunks = array.to_delayed().ravel()
-    return [delayed(_named)(check, chunk, place(name, array.chunks[0], i)) for i, chunk in enumerate(chunks)]
+    return [
+        delayed(_named)(check, chunk, place(name, array.chunks[0], i))
+        for i, (chunk, rows) in enumerate(zip(chunks, array.chunks[0], strict=True))
+        if rows
+    ]
 
 
 def _of_chunk(function: Any, name: str, lengths: Any, chunk: Any, block_id: Any = None) -> Any:
     return _named(function, chunk, place(name, lengths, block_id[0]))
 
 
-def _of_rows(method: Any, columns: Any, x: Any) -> Any:
-    return method(_rows(_dense(x), columns))
+def _of_rows(method: Any, columns: Any, empty: Any, x: Any) -> Any:
+    return method(_rows(_dense(x), columns)) if len(x) else empty
+
+
+def _is_frame(X: Any) -> bool:
+    """True for a Dask dataframe or series."""
+    return hasattr(type(X), "to_dask_array")
 
 
 def _rows(x: Any, columns: Any) -> Any:
@@ -245,7 +257,7 @@ def _rows(x: Any, columns: Any) -> Any:
 
 def without_rows(X: Any) -> Any:
     """Return a data frame with the columns of a Dask dataframe. Return anything else unchanged."""
-    return _rows(np.empty((0, len(X.columns))), list(X.columns)) if hasattr(X, "columns") else X
+    return _rows(np.empty((0, len(X.columns))), list(X.columns)) if _is_frame(X) else X
 
 
 def place(name: str, lengths: Any, chunk: int) -> str:

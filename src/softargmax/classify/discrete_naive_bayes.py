@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from softargmax.classify.base import Features
-    from softargmax.classify.rows import Block, Sums
+    from softargmax.classify.rows import Block, Sums, Training
 
 
 class _CountingBayes(ScoreClassifier):
@@ -59,16 +59,44 @@ class _CountingBayes(ScoreClassifier):
         -------
         self
         """
-        training = self._training(X, y, sample_weight)
-        alpha = self._smoothing(training.X.shape[1])
-        classes = len(self.classes_)
-        self.class_count_ = training.per_class(classes)
-        into = tuple(np.zeros((self._tables, classes, training.X.shape[1])))
-        self.feature_count_, *others = training.usual_blocks().sum(self._add_counts, into)
+        return self._update(self._training(X, y, sample_weight), first=True)
+
+    def partial_fit(
+        self, X: Features, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
+        """Add rows to the counts.
+
+        Parameters
+        ----------
+        X : array_like or sparse matrix
+            Rows, shape (n, D).
+        y : array_like
+            The class of each row, shape (n,).
+        classes : array_like, optional
+            All classes, shape (K,). Required in the first call only.
+        sample_weight : array_like, optional
+            The weight of each row, shape (n,).
+
+        Returns
+        -------
+        self
+        """
+        first = not hasattr(self, "class_count_")
+        return self._update(self._batch(X, y, classes, sample_weight, first=first), first=first)
+
+    def _update(self, training: Training, *, first: bool) -> Self:
+        """Add training data to the counts, and set what depends on the counts."""
+        alpha, classes = self._smoothing(training.X.shape[1]), len(self.classes_)
+        if first:
+            self.class_count_ = np.zeros(classes)
+            self._sums = tuple(np.zeros((self._tables, classes, training.X.shape[1])))
+        self.class_count_ = self.class_count_ + training.per_class(classes)
+        self._sums = training.usual_blocks().sum(self._add_counts, tuple(map(np.copy, self._sums)))
+        self.feature_count_ = self._sums[0]
         shares = self.class_count_ if flag(self.fit_prior, "fit_prior") else np.ones(classes)
         self.class_log_prior_ = log_priors(self.class_prior, shares, "class_prior")
         with np.errstate(divide="ignore", invalid="ignore"):
-            self._learn(alpha, others)
+            self._learn(alpha)
         return self
 
     def _features(self, X: Any) -> Any:
@@ -88,8 +116,8 @@ class _CountingBayes(ScoreClassifier):
     def _check_chunk(self, X: Any) -> Any:
         return self._features(super()._check_chunk(X))
 
-    def _learn(self, alpha: Any, tables: list[Array]) -> None:
-        """Set `feature_log_prob_` from the counts. `tables` are the sums after the first one, `feature_count_`."""
+    def _learn(self, alpha: Any) -> None:
+        """Set `feature_log_prob_` from the counts."""
         raise NotImplementedError
 
     def _smoothing(self, features: int) -> Any:
@@ -167,7 +195,7 @@ class MultinomialNaiveBayes(_CountingBayes):
         check_non_negative(X, "MultinomialNaiveBayes (input X)")
         return X
 
-    def _learn(self, alpha: Any, tables: list[Array]) -> None:  # noqa: ARG002 there are no others
+    def _learn(self, alpha: Any) -> None:
         counts = self.feature_count_ + alpha
         self.feature_log_prob_ = _log_ratio(counts, counts.sum(axis=1, keepdims=True))
 
@@ -264,9 +292,9 @@ class BernoulliNaiveBayes(_CountingBayes):
         lacking += rows.sum(axis=0)[:, None]
         self._add_features(lacking, block, -rows)
 
-    def _learn(self, alpha: Any, tables: list[Array]) -> None:
+    def _learn(self, alpha: Any) -> None:
         weight = np.maximum(self.class_count_[:, None] - self.feature_count_, np.finfo(np.float64).tiny)
-        self._absent_count = np.where(tables[0] > 0, weight, 0.0)
+        self._absent_count = np.where(self._sums[1] > 0, weight, 0.0)
         total = self.class_count_[:, None] + 2 * alpha
         self.feature_log_prob_ = _log_ratio(self.feature_count_ + alpha, total)
         self._absent_log_prob = _log_ratio(self._absent_count + alpha, total)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from softargmax.classify.base import Features
+    from softargmax.classify.rows import Training
 
 
 class GaussianNaiveBayes(ScoreClassifier):
@@ -89,20 +90,53 @@ class GaussianNaiveBayes(ScoreClassifier):
         -------
         self
         """
-        smoothing = between(self.var_smoothing, "var_smoothing", np.inf)
-        training = self._training(X, y, sample_weight)
-        self.class_count_ = training.per_class(len(self.classes_))
-        self._log_prior = log_priors(self.priors, self.class_count_)
-        counts, scale = self.class_count_, power_of_two(training.largest())
+        return self._update(self._training(X, y, sample_weight), first=True)
+
+    def partial_fit(
+        self, X: Features, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
+        """Add rows to the means and variances.
+
+        Parameters
+        ----------
+        X : array_like
+            Rows, shape (n, D).
+        y : array_like
+            The class of each row, shape (n,).
+        classes : array_like, optional
+            All classes, shape (K,). Required in the first call only.
+        sample_weight : array_like, optional
+            The weight of each row, shape (n,).
+
+        Returns
+        -------
+        self
+        """
+        first = not hasattr(self, "class_count_")
+        return self._update(self._batch(X, y, classes, sample_weight, first=first), first=first)
+
+    def _update(self, training: Training, *, first: bool) -> Self:
+        """Join the means and variances of training data with those of earlier data, and set what depends on them."""
+        smoothing, scale = between(self.var_smoothing, "var_smoothing", np.inf), power_of_two(training.largest())
+        counts = training.per_class(len(self.classes_))
+        if not first:
+            scale = max(scale, self._scale)
         mean = means(training, scale, counts)
         var = variances(training, scale, counts, mean)
-        share = counts / counts.sum()
-        spread = share @ (var + np.square(mean - share @ mean))  # of all rows: within classes, and between them
-        var += smoothing * spread.max()
-        self.class_prior_ = np.exp(self._log_prior)
-        self._scale, self._mean, self._deviation = scale, mean, np.sqrt(np.maximum(var, LEAST))
+        if not first:
+            total, ratio = counts + self.class_count_, self._scale / scale
+            share, apart = (counts / np.where(total > 0, total, 1))[:, None], mean - self._mean * ratio
+            mean = self._mean * ratio + share * apart
+            var = (1 - share) * (self._var * ratio * ratio + share * np.square(apart)) + share * var
+            counts = total
+        self.class_count_, self._scale, self._mean, self._var = counts, scale, mean, var
+        self._log_prior = log_priors(self.priors, counts)
+        self.class_prior_, of_class = np.exp(self._log_prior), counts / counts.sum()
+        spread = of_class @ (var + np.square(mean - of_class @ mean))  # of all rows: within classes, and between them
+        smooth = var + smoothing * spread.max()
+        self._deviation = np.sqrt(np.maximum(smooth, LEAST))
         with np.errstate(over="ignore", under="ignore"):
-            self.theta_, self.var_ = mean * scale, var * scale * scale
+            self.theta_, self.var_ = mean * scale, smooth * scale * scale
         return self
 
     def _scores(self, X: Any) -> Array:

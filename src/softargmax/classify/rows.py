@@ -121,7 +121,7 @@ class Training(NamedTuple):
     def per_class(self, classes: int) -> NDArray[np.float64]:
         """Return the sum of the sample weights of each class."""
         labels = self._replace(X=self.target[:, None])
-        return labels.usual_blocks().sum(_add_counts, (np.zeros(classes),))[0]
+        return np.asarray(labels.usual_blocks().sum(_add_counts, (np.zeros(classes),))[0])
 
 
 def _add_counts(into: Sums, block: Block) -> None:
