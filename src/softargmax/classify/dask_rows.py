@@ -16,7 +16,7 @@ import dask.array as da
 import numpy as np
 from dask.delayed import delayed
 from sklearn.utils import assert_all_finite
-from sklearn.utils.validation import _check_feature_names, _check_sample_weight
+from sklearn.utils.validation import _check_feature_names, check_non_negative
 
 from softargmax.classify.rows import Blocks, Training, is_lazy
 
@@ -282,4 +282,6 @@ def _labels(y: Any) -> Any:
 
 
 def _largest_weight(weight: Any) -> float:
-    return float(_check_sample_weight(weight, weight, dtype=np.float64, ensure_non_negative=True).max(initial=0.0))
+    assert_all_finite(weight, input_name="sample_weight")
+    check_non_negative(weight, "sample_weight")
+    return float(weight.max())

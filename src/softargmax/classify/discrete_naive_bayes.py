@@ -10,7 +10,7 @@ from sklearn.preprocessing import binarize
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_non_negative
 
-from softargmax.classify.base import Array, ScoreClassifier, log_priors, numbers, transposed_product
+from softargmax.classify.base import Array, ScoreClassifier, affine, log_priors, numbers, transposed_product
 from softargmax.classify.sparse_products import add_product
 from softargmax.core.check import flag
 from softargmax.core.signature import public
@@ -324,7 +324,7 @@ def _log_ratio(counts: Array, total: Array) -> Array:
 def _weighed(X: Any, logs: Array) -> Array:
     """Return the sum of x_j logs_kj over the features j, shape (n, K), where 0 times -inf is 0."""
     never = np.isneginf(logs)
-    z = np.asarray(safe_sparse_dot(X, np.where(never, 0.0, logs).T), np.float64)
+    z = affine(X.astype(np.float64), np.where(never, 0.0, logs), np.zeros(len(logs)))
     if never.any():
         z[safe_sparse_dot(X, never.T.astype(np.float64)) > 0] = -np.inf
     return z
