@@ -59,10 +59,21 @@ def test_logits_and_gradients_are_those_of_eager_attention(family: str, side: st
             assert float((p.grad - q.grad).abs().max()) < 2e-6 * largest, name
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
+# With padding on the right, a window may have no token. Then eager attention averages all keys.
+WITHOUT_WINDOW = [family for family, config in FAMILIES.items() if "sliding_window" not in config]
+
+
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-@pytest.mark.parametrize("family", [*DECODERS, *TRANSLATORS])
-def test_greedy_tokens_are_those_of_eager_attention(family: str, cache: str, side: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "side"),
+    [
+        (family, side)
+        for family in (*DECODERS, *TRANSLATORS)
+        for side in ("left", "right")
+        if side == "left" or family in WITHOUT_WINDOW
+    ],
+)
+def test_greedy_tokens_are_those_of_eager_attention(family: str, side: str, cache: str) -> None:
     ours, theirs = pair(family)
     given = inputs_of(family, side)
     given.pop("position_ids", None)

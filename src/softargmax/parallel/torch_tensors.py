@@ -106,7 +106,7 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
     if scores.dimension is None:
         found = function(*by_position, **local)
     else:
-        local.pop("out", None)
+        local = {key: x for key, x in local.items() if x is not None}  # for logsumexp, weights are refused
         found = SPREAD[name](*by_position, group=scores.mesh.get_group(scores.dimension), **local)
     to_tensor = functools.partial(scores.result, like_z=name in LIKE_Z, drawn=name in OF_DRAWS)
     return type(found)(*map(to_tensor, found)) if isinstance(found, tuple) else to_tensor(found)
