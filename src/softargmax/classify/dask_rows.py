@@ -11,9 +11,9 @@ from functools import partial, reduce
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import dask
 import dask.array as da
 import numpy as np
+from dask.base import compute
 from dask.delayed import delayed
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import _check_feature_names, check_non_negative
@@ -44,7 +44,7 @@ class DaskTraining(Training):
 
     def sample(self, step: int) -> Training:
         """Return every row whose index is a multiple of `step`, in memory."""
-        x, target, weight = dask.compute(*super().sample(step))
+        x, target, weight = compute(*super().sample(step))
         return Training(_dense(x), target, weight)
 
     def factors(self, each: Any) -> Any:
@@ -127,7 +127,7 @@ def _cut(array: Any, size: int, rows: int) -> list[Any]:
 
 def _dense(x: Any) -> Any:
     """Return rows as the kernels need them. Chunks from another process may be misaligned."""
-    return np.require(x, requirements="CA")
+    return np.require(x, requirements=["C", "A"])
 
 
 class Examined(NamedTuple):
@@ -158,7 +158,7 @@ def examined(X: Any, y: Any, weight: Any, check_rows: Callable[[Any], Any] | Non
     if weight is not None:
         looks.append(_each_chunk(weight, "sample_weight", _largest_weight))
         weight = weight.astype(np.float64)
-    _, labels, *largest = dask.compute(*looks)
+    _, labels, *largest = compute(*looks)
     if largest and not max(largest[0]) > 0:
         raise ValueError("sample_weight: expected at least one weight above 0, got only zeros")
     return Examined(X.astype(kind), y, weight, np.tile(np.concatenate(labels), REPEATS))

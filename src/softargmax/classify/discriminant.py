@@ -305,12 +305,12 @@ def _triangles_of_block(block: Block, scale: float, centres: Array, divisor: Arr
     x = scaled(block.x, scale)
     with threadpool_limits(1, user_api="blas"):  # in processes of workers, too
         own = ((x[block.target == k] - centre) / divisor for k, centre in enumerate(centres))
-        return [np.linalg.qr(rows, mode="r") for rows in own]
+        return [np.asarray(np.linalg.qr(rows, mode="r")) for rows in own]
 
 
 def _joined_triangles(one: list[Array], other: list[Array]) -> list[Array]:
     with threadpool_limits(1, user_api="blas"):
-        return [np.linalg.qr(np.concatenate(pair), mode="r") for pair in zip(one, other, strict=True)]
+        return [np.asarray(np.linalg.qr(np.concatenate(pair), mode="r")) for pair in zip(one, other, strict=True)]
 
 
 def _whitening(training: Training, scale: float, means: Array, counts: Array, tol: float) -> Array:
@@ -333,7 +333,8 @@ def _axes(
     """Yield the eigenvalues and eigenvectors (columns) of the covariance of each class's scaled rows."""
     if shrinkage is not None:
         for covariance in covariances(training, scale, means, counts, shrinkage):
-            yield tuple(np.linalg.eigh(covariance))
+            values, vectors = np.linalg.eigh(covariance)
+            yield values, vectors
         return
     size = means.shape[1]
     for r, n in zip(triangles(training, scale, means), counts, strict=True):

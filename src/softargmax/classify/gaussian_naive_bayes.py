@@ -68,6 +68,10 @@ class GaussianNaiveBayes(ScoreClassifier):
     """
 
     _least_classes: ClassVar[int] = 1
+    class_count_: Array
+    _scale: float
+    _mean: Array
+    _var: Array
 
     @public
     def __init__(self, *, priors: ArrayLike | None = None, var_smoothing: float = 1e-9) -> None:

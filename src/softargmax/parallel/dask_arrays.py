@@ -80,6 +80,7 @@ def _of_arrays(
         shape = np.broadcast_shapes(*(arrays[key].shape for key in by_position))
         arrays |= {key: da.broadcast_to(arrays[key], shape) for key in by_position}
         z = arrays[by_position[0]]
+    axes: tuple[int, ...]
     if name in OF_LAYERS:
         cuts, axes = (*z.chunks[:-1], arrays["w"].shape[:1]), (z.ndim - 1,)
     else:
@@ -110,11 +111,11 @@ def _add_defaults(name: str, chunks: Chunks, arrays: dict[str, da.Array], plain:
         arrays["values"] = da.arange(sum(chunks.sizes), chunks=(chunks.sizes,), dtype=np.float64)
 
 
-def _with_one_axis(arrays: Mapping[str, da.Array], z: da.Array, axes: tuple[int, ...]) -> dict[str, da.Array]:
+def _with_one_axis(arrays: Mapping[str, Any], z: Any, axes: tuple[int, ...]) -> dict[str, Any]:
     """The arrays of a call in which the axes of a row are joined into one last axis."""
     rows = tuple(k for k in range(z.ndim) if k not in axes)
 
-    def flat(name: str, x: da.Array) -> da.Array:
+    def flat(name: str, x: Any) -> Any:
         if name in OF_CLASSES or x.ndim == 0:
             return x
         if name not in ROWWISE:
@@ -126,7 +127,7 @@ def _with_one_axis(arrays: Mapping[str, da.Array], z: da.Array, axes: tuple[int,
     return {name: flat(name, x) for name, x in arrays.items()}
 
 
-def _with_axes(found: da.Array, name: str, z: da.Array, axes: tuple[int, ...], *, keepdims: bool) -> da.Array:
+def _with_axes(found: Any, name: str, z: Any, axes: tuple[int, ...], *, keepdims: bool) -> Any:
     """A result with the axes that a row has in z."""
     if not _is_like_z(name):
         return da.expand_dims(found, axes) if keepdims else found
@@ -205,7 +206,8 @@ def _reduced(rows: Any, given: Mapping[str, Any]) -> Any:
     scores = [lazy(key, given[key]).dtype for key in ("z", "h", "w", "bias") if given.get(key) is not None]
     floating = [check.scores(np.empty(0, dtype)).dtype for dtype in scores]
     dtype = check.dtype_of_rows(given["dtype"], np.empty(0, np.result_type(*floating)))
-    mean, target, weight = given["reduction"] == "mean", lazy("target", given["target"]), given.get("weight")
+    mean, weight = given["reduction"] == "mean", given.get("weight")
+    target: Any = lazy("target", given["target"])
     if not mean or target.dtype.kind == "f":
         target = weight = None
 
