@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import assert_type
+from typing import assert_type, cast
 
 import dask.array as da
+from dask.array.core import Array
 
 import softargmax as sa
 
-z: da.Array = da.ones((2, 3))
-positive: da.Array = z > 0.0
 
-assert_type(sa.softmax(z), da.Array)
-assert_type(sa.softmax(z, temperature=[1.0, 2.0], where=positive, dtype="float32"), da.Array)
-assert_type(sa.logsumexp(z), da.Array)
-assert_type(sa.cross_entropy(z, [0, 1]), da.Array)
-assert_type(sa.cross_entropy_terms(z, [0, 1]).entropy, da.Array)
-assert_type(sa.categorical(z, seed=0), da.Array)
+def program(z: Array, positive: Array) -> None:
+    assert_type(sa.softmax(z), Array)
+    assert_type(sa.softmax(z, temperature=[1.0, 2.0], where=positive, dtype="float32"), Array)
+    assert_type(sa.logsumexp(z), Array)
+    assert_type(sa.cross_entropy(z, [0, 1]), Array)
+    assert_type(sa.cross_entropy_terms(z, [0, 1]).entropy, Array)
+    assert_type(sa.categorical(z, seed=0), Array)
+
+
+program(cast("Array", da.ones((2, 3))), cast("Array", da.ones((2, 3), dtype=bool)))
