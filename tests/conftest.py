@@ -26,6 +26,7 @@ settings.load_profile("house")
 # folder needs a framework.
 NEEDS = {"classify": "sklearn", "cli": "typer", "parallel": "torch"}
 collect_ignore_glob = [f"{folder}/*" for folder, framework in NEEDS.items() if not find_spec(framework)]
+collect_ignore_glob += [] if find_spec("dask") else ["*/*dask*"]
 collect_ignore_glob += ["types/*"]  # programs for type checkers, one with deliberate errors
 
 SANITIZED = [Path(__file__).parent / room for room in ("core", "native", "normalize", "loss", "sparse", "structure")]
