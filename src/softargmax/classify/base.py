@@ -21,9 +21,10 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from softargmax.classify.rows import Training, is_lazy
+from softargmax.classify.rows import Training
 from softargmax.classify.sparse_products import add_product
 from softargmax.core import _native
+from softargmax.core.arrays import is_lazy
 from softargmax.normalize import log_softmax, softmax
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         float
             The accuracy, from 0 to 1.
         """
-        if is_lazy(X, y, sample_weight):
+        if any(map(is_lazy, (X, y, sample_weight))):
             return float(_dask_rows().accuracy(self, X, y, sample_weight))
         return float(super().score(X, y, sample_weight))
 
@@ -205,7 +206,7 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         self, X: Any, y: Any, sample_weight: Any = None, *, known: bool = False, reset: bool = True
     ) -> Training:
         """Check the arguments of `fit`, set `classes_` unless they are known, and return the training data."""
-        if is_lazy(X, y, sample_weight):
+        if any(map(is_lazy, (X, y, sample_weight))):
             found = _dask_rows().examined(X, y, sample_weight, self._check_chunk)
             _check_feature_names(self, _dask_rows().without_rows(X), reset=reset)
             _check_n_features(self, found.X, reset=reset)

@@ -18,7 +18,8 @@ from dask.delayed import delayed
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import _check_feature_names, check_non_negative
 
-from softargmax.classify.rows import Blocks, Training, is_lazy
+from softargmax.classify.rows import Blocks, Training
+from softargmax.core.arrays import is_lazy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,9 +39,9 @@ class DaskTraining(Training):
 
     __slots__ = ()
 
-    def blocks(self, rows: int) -> DaskBlocks:
-        """Cut the data into blocks of this many rows."""
-        return DaskBlocks(self, rows)
+    def blocks(self, rows: int, prepare: Callable[[Block], Any] | None = None) -> DaskBlocks:
+        """Cut the data into blocks of this many rows. See `Training.blocks`."""
+        return DaskBlocks(self, rows, prepare)
 
     def sample(self, step: int) -> Training:
         """Return every row whose index is a multiple of `step`, in memory."""
@@ -55,11 +56,12 @@ class DaskTraining(Training):
 class DaskBlocks:
     """The blocks of rows in Dask arrays.
 
-    The data are cut into pieces of whole blocks, of about the size of the chunks. Each piece is one task.
+    The data are cut into pieces of whole blocks, of about the size of the chunks. Each piece is one task. A task also
+    prepares its blocks.
     """
 
-    def __init__(self, training: DaskTraining, rows: int) -> None:
-        self._training, self._rows = training, rows
+    def __init__(self, training: DaskTraining, rows: int, prepare: Callable[[Block], Any] | None) -> None:
+        self._training, self._rows, self._prepare = training, rows, prepare
         self._pieces: dict[int, list[Any]] = {}
 
     def sum(self, add: Callable[..., None], into: Sums, *arguments: Any) -> Sums:
@@ -82,7 +84,7 @@ class DaskBlocks:
         """
         sent = [delayed(argument, traverse=False) for argument in (part, *arguments)]  # once, not once per piece
         found, pieces = delayed(start, traverse=False), self._cut(most)
-        results = [delayed(_parts)(self._rows, *piece, *sent) for piece in pieces]
+        results = [delayed(_parts)(self._rows, self._prepare, *piece, *sent) for piece in pieces]
         for first in range(0, len(results), JOINED):
             found = delayed(_joined)(join, found, results[first : first + JOINED])
         return found.compute()
@@ -97,9 +99,9 @@ class DaskBlocks:
         return self._pieces[number]
 
 
-def _parts(rows: int, x: Any, target: Any, weight: Any, part: Any, *arguments: Any) -> list[Any]:
+def _parts(rows: int, prepare: Any, x: Any, target: Any, weight: Any, part: Any, *arguments: Any) -> list[Any]:
     """Return the results of the blocks of a piece."""
-    return list(Blocks(Training(_dense(x), target, weight), rows).each(part, *arguments))
+    return list(Blocks(Training(_dense(x), target, weight), rows, prepare).each(part, *arguments))
 
 
 def _joined(join: Any, start: Any, results: list[list[Any]]) -> Any:

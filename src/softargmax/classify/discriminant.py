@@ -11,7 +11,8 @@ from threadpoolctl import threadpool_limits
 from softargmax.classify.base import Array, ScoreClassifier, affine, label, log_priors
 from softargmax.classify.distances import means as means_of
 from softargmax.classify.distances import power_of_two, scaled, square_sums, variances
-from softargmax.classify.rows import BLOCK, is_lazy
+from softargmax.classify.rows import BLOCK
+from softargmax.core.arrays import is_lazy
 from softargmax.core.check import between
 from softargmax.core.signature import public
 
@@ -296,14 +297,13 @@ def triangles(training: Training, scale: float, centres: Array, divisor: Array |
     size = centres.shape[1]
     # A factor has up to D rows, so longer blocks are a quarter of the work.
     blocks = training.blocks(max(BLOCK // max(size, 1), 4 * size, 1))
-    with threadpool_limits(1, user_api="blas"):
-        empty = [np.empty((0, size))] * len(centres)
-        return list(blocks.fold(_triangles_of_block, _joined_triangles, empty, scale, centres, divisor))
+    empty = [np.empty((0, size))] * len(centres)
+    return list(blocks.fold(_triangles_of_block, _joined_triangles, empty, scale, centres, divisor))
 
 
 def _triangles_of_block(block: Block, scale: float, centres: Array, divisor: Array | float) -> list[Array]:
     x = scaled(block.x, scale)
-    with threadpool_limits(1, user_api="blas"):  # in processes of workers, too
+    with threadpool_limits(1, user_api="blas"):  # here, because the block may be in another process
         own = ((x[block.target == k] - centre) / divisor for k, centre in enumerate(centres))
         return [np.asarray(np.linalg.qr(rows, mode="r")) for rows in own]
 

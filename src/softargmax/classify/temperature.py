@@ -23,8 +23,9 @@ from sklearn.utils.validation import (
 
 from softargmax.classify.base import Array, ScoreClassifier, both, check_one_kind, indices_of, label
 from softargmax.classify.regression import SoftmaxRegression
-from softargmax.classify.rows import Training, is_lazy
+from softargmax.classify.rows import Training
 from softargmax.classify.temperature_newton import temperature_of
+from softargmax.core.arrays import is_lazy
 from softargmax.core.check import one_of
 from softargmax.core.signature import public
 from softargmax.loss import cross_entropy, cross_entropy_and_gradient
@@ -133,7 +134,7 @@ class TemperatureScaling(MetaEstimatorMixin, ScoreClassifier):
         self
         """
         method = one_of(self.method, "method", METHODS)
-        if is_lazy(X, y, sample_weight):
+        if any(map(is_lazy, (X, y, sample_weight))):
             return self._fit_lazy(X, y, sample_weight, method)
         X, target = indexable(X, y)
         target = _check_y(target, estimator=self)

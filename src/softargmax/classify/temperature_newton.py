@@ -77,15 +77,17 @@ def fit_temperature(z: Any, target: Any, *, weight: Any = None) -> Any:
     rows = _checked(z, target, weight)
     xp, size = namespace(rows.z), rows.size()
     size = xp.where(size > 0.0, size, 1.0)
-    return xp.where(rows.total() > 0.0, size * xp.exp(-_log_beta(partial(rows.slopes, size), size)), xp.nan)
+    log_beta = _log_beta(partial(rows.scaled(size).slopes, size), size)
+    return xp.where(rows.total() > 0.0, size * xp.exp(-log_beta), xp.nan)
 
 
 def temperature_of(training: Training) -> float:
     """Return the temperature of scores by sums over blocks of rows, which may be in the chunks of a Dask array."""
-    blocks = training.usual_blocks()
-    size = np.asarray(blocks.fold(_size_of_block, max, 0.0) or 1.0)
+    blocks = training.usual_blocks(_of_block)
+    size = np.asarray(blocks.fold(_Rows.size, max, 0.0) or 1.0)
     if not blocks.sum(_add_total, (np.zeros(()),))[0] > 0.0:
         return math.nan
+    blocks = training.usual_blocks(partial(_scaled, size))
 
     def slopes(found: Any) -> Any:
         return blocks.sum(_add_slopes, (np.zeros(()), np.zeros(())), size, found)
@@ -113,14 +115,20 @@ class _Rows(NamedTuple):
         nan = xp.isnan(self.margins) & ~xp.isinf(self.z)
         return xp.sum(self.w) + xp.sum(xp.where(nan, self.margins, 0.0))
 
+    def scaled(self, size: Any) -> _Rows:
+        """Divide the differences by a size. Those that are not finite become 0: their p is 0, or the result is NaN."""
+        xp = namespace(self.z)
+        return self._replace(margins=xp.where(xp.isfinite(self.margins), self.margins / size, 0.0))
+
     def slopes(self, size: Any, log_beta: Any) -> tuple[Any, Any]:
-        """Return the first and the second derivative of the loss with respect to beta, the factor of z / size."""
+        """Return the first and the second derivative of the loss with respect to beta, the factor of z / size.
+
+        The differences are those that `scaled` has divided by the size.
+        """
         xp = namespace(self.z)
         p = softmax(self.z, temperature=size * xp.exp(-log_beta))
-        margins = self.margins / size
-        differences = xp.where((p > 0.0) & xp.isfinite(margins), margins, 0.0)
-        mean = xp.sum(p * differences, axis=-1, keepdims=True)
-        return xp.sum(self.w * mean), xp.sum(self.w * p * xp.square(differences - mean))
+        mean = xp.sum(p * self.margins, axis=-1, keepdims=True)
+        return xp.sum(self.w * mean), xp.sum(self.w * p * xp.square(self.margins - mean))
 
 
 def _checked(z: Any, target: Any, weight: Any) -> _Rows:
@@ -149,18 +157,18 @@ def _of_block(block: Block) -> _Rows:
     return _checked(block.x, block.target, block.weight)
 
 
-def _size_of_block(block: Block) -> float:
-    return float(_of_block(block).size())
+def _scaled(size: Any, block: Block) -> _Rows:
+    return _of_block(block).scaled(size)
 
 
-def _add_total(into: Sums, block: Block) -> None:
+def _add_total(into: Sums, rows: _Rows) -> None:
     total = into[0]
-    total += _of_block(block).total()
+    total += rows.total()
 
 
-def _add_slopes(into: Sums, block: Block, size: Any, log_beta: Any) -> None:
+def _add_slopes(into: Sums, rows: _Rows, size: Any, log_beta: Any) -> None:
     slope, curvature = into
-    found = _of_block(block).slopes(size, log_beta)
+    found = rows.slopes(size, log_beta)
     slope += found[0]
     curvature += found[1]
 

@@ -208,10 +208,15 @@ def _check_is_array(z: Any) -> None:
         raise StandInError(z)
 
 
+def is_lazy(x: Any) -> bool:
+    """True for a collection of Dask, and for an object that holds one. Converting it would start its computation."""
+    graph = getattr(x, "__dask_graph__", None)
+    return callable(graph) and graph() is not None
+
+
 def refuse_lazy(z: Any, name: str) -> None:
-    """Refuse a lazy array, such as a Dask array: converting it would start its computation."""
-    graph = getattr(z, "__dask_graph__", None)
-    if callable(graph) and graph() is not None:
+    """Refuse a lazy array, such as a Dask array."""
+    if is_lazy(z):
         raise TypeError(
             f"{name}: expected an array in memory, got a lazy {type(z).__name__}; pass its blocks one by one, "
             f"or {name}.compute()"
