@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,16 +192,6 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
             return float(_dask_rows().accuracy(self, X, y, sample_weight))
         return float(super().score(X, y, sample_weight))
 
-    def _batch(self, X: Any, y: Any, classes: Any, sample_weight: Any, *, first: bool) -> Training:
-        """Check the arguments of `partial_fit`, set `classes_` in the first call, and return the training data."""
-        if first and classes is None:
-            raise ValueError("classes: expected all classes in the first call of partial_fit, got None")
-        found = self.classes_ if classes is None else np.unique(np.asarray(classes))
-        if not first and not np.array_equal(found, self.classes_):
-            raise ValueError(f"classes: expected those of the first call, {self.classes_}, got {found}")
-        self.classes_ = found
-        return self._training(X, y, sample_weight, known=True, reset=first)
-
     def _training(
         self, X: Any, y: Any, sample_weight: Any = None, *, known: bool = False, reset: bool = True
     ) -> Training:
@@ -258,6 +248,68 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = bool(self._accept_sparse)
         return tags
+
+
+class NaiveBayes(ScoreClassifier):
+    """Base class of the naive Bayes models, which add up what the rows of each class have."""
+
+    _least_classes: ClassVar[int] = 1
+    class_count_: Array
+
+    def fit(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Estimate the distribution of each feature in each class.
+
+        Parameters
+        ----------
+        X : array_like
+            Rows, shape (n, D). Models of counts also take a sparse matrix.
+        y : array_like
+            The class of each row, shape (n,).
+        sample_weight : array_like, optional
+            The weight of each row, shape (n,).
+
+        Returns
+        -------
+        self
+        """
+        return self._update(self._training(X, y, sample_weight), first=True)
+
+    def partial_fit(
+        self, X: Features, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
+    ) -> Self:
+        """Add rows to those of earlier calls.
+
+        Parameters
+        ----------
+        X : array_like
+            Rows, shape (n, D). Models of counts also take a sparse matrix.
+        y : array_like
+            The class of each row, shape (n,).
+        classes : array_like, optional
+            All classes, shape (K,). Required in the first call only.
+        sample_weight : array_like, optional
+            The weight of each row, shape (n,).
+
+        Returns
+        -------
+        self
+        """
+        first = not hasattr(self, "class_count_")
+        return self._update(self._batch(X, y, classes, sample_weight, first=first), first=first)
+
+    def _update(self, training: Training, *, first: bool) -> Self:
+        """Add training data to what the model has counted, and set what depends on it."""
+        raise NotImplementedError
+
+    def _batch(self, X: Any, y: Any, classes: Any, sample_weight: Any, *, first: bool) -> Training:
+        """Check the arguments of `partial_fit`, set `classes_` in the first call, and return the training data."""
+        if first and classes is None:
+            raise ValueError("classes: expected all classes in the first call of partial_fit, got None")
+        found = self.classes_ if classes is None else np.unique(np.asarray(classes))
+        if not first and not np.array_equal(found, self.classes_):
+            raise ValueError(f"classes: expected those of the first call, {self.classes_}, got {found}")
+        self.classes_ = found
+        return self._training(X, y, sample_weight, known=True, reset=first)
 
 
 def numbers(value: Any, name: str) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from sklearn.preprocessing import binarize
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_non_negative
 
-from softargmax.classify.base import Array, ScoreClassifier, affine, log_priors, numbers, transposed_product
+from softargmax.classify.base import Array, NaiveBayes, affine, log_priors, numbers, transposed_product
 from softargmax.classify.sparse_products import add_product
 from softargmax.core.check import flag
 from softargmax.core.signature import public
@@ -20,15 +20,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from softargmax.classify.base import Features
     from softargmax.classify.rows import Block, Sums, Training
 
 
-class _CountingBayes(ScoreClassifier):
+class _CountingBayes(NaiveBayes):
     """Base class of both models, which count features per class and add a smoothing constant to every count."""
 
     _accept_sparse: ClassVar[str | bool] = "csr"
-    _least_classes: ClassVar[int] = 1
     _tables: ClassVar[int] = 1
 
     @public
@@ -42,47 +40,6 @@ class _CountingBayes(ScoreClassifier):
         self.alpha = alpha
         self.fit_prior = fit_prior
         self.class_prior = class_prior
-
-    def fit(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Count the features of every class.
-
-        Parameters
-        ----------
-        X : array_like or sparse matrix
-            Rows, shape (n, D).
-        y : array_like
-            The class of each row, shape (n,).
-        sample_weight : array_like, optional
-            The weight of each row, shape (n,).
-
-        Returns
-        -------
-        self
-        """
-        return self._update(self._training(X, y, sample_weight), first=True)
-
-    def partial_fit(
-        self, X: Features, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> Self:
-        """Add rows to the counts.
-
-        Parameters
-        ----------
-        X : array_like or sparse matrix
-            Rows, shape (n, D).
-        y : array_like
-            The class of each row, shape (n,).
-        classes : array_like, optional
-            All classes, shape (K,). Required in the first call only.
-        sample_weight : array_like, optional
-            The weight of each row, shape (n,).
-
-        Returns
-        -------
-        self
-        """
-        first = not hasattr(self, "class_count_")
-        return self._update(self._batch(X, y, classes, sample_weight, first=first), first=first)
 
     def _update(self, training: Training, *, first: bool) -> Self:
         """Add training data to the counts, and set what depends on the counts."""

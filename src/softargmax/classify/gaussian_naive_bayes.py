@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from softargmax.classify.base import Array, ScoreClassifier, log_priors
+from softargmax.classify.base import Array, NaiveBayes, log_priors
 from softargmax.classify.distances import LEAST, means, power_of_two, scaled, square_sums, variances
 from softargmax.core.check import between
 from softargmax.core.signature import public
@@ -14,11 +14,10 @@ from softargmax.core.signature import public
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from softargmax.classify.base import Features
     from softargmax.classify.rows import Training
 
 
-class GaussianNaiveBayes(ScoreClassifier):
+class GaussianNaiveBayes(NaiveBayes):
     r"""Gaussian naive Bayes: every feature is normal, with its own mean and variance in every class.
 
     .. math:: z_k(x) = \log \pi_k - \frac{1}{2} \sum_j
@@ -67,8 +66,6 @@ class GaussianNaiveBayes(ScoreClassifier):
            [0. , 1. ]])
     """
 
-    _least_classes: ClassVar[int] = 1
-    class_count_: Array
     _scale: float
     _mean: Array
     _var: Array
@@ -77,47 +74,6 @@ class GaussianNaiveBayes(ScoreClassifier):
     def __init__(self, *, priors: ArrayLike | None = None, var_smoothing: float = 1e-9) -> None:
         self.priors = priors
         self.var_smoothing = var_smoothing
-
-    def fit(self, X: Features, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
-        """Estimate the mean and variance of each feature in each class.
-
-        Parameters
-        ----------
-        X : array_like
-            Rows, shape (n, D).
-        y : array_like
-            The class of each row, shape (n,).
-        sample_weight : array_like, optional
-            The weight of each row, shape (n,).
-
-        Returns
-        -------
-        self
-        """
-        return self._update(self._training(X, y, sample_weight), first=True)
-
-    def partial_fit(
-        self, X: Features, y: ArrayLike, classes: ArrayLike | None = None, sample_weight: ArrayLike | None = None
-    ) -> Self:
-        """Add rows to the means and variances.
-
-        Parameters
-        ----------
-        X : array_like
-            Rows, shape (n, D).
-        y : array_like
-            The class of each row, shape (n,).
-        classes : array_like, optional
-            All classes, shape (K,). Required in the first call only.
-        sample_weight : array_like, optional
-            The weight of each row, shape (n,).
-
-        Returns
-        -------
-        self
-        """
-        first = not hasattr(self, "class_count_")
-        return self._update(self._batch(X, y, classes, sample_weight, first=first), first=first)
 
     def _update(self, training: Training, *, first: bool) -> Self:
         """Join the means and variances of training data with those of earlier data, and set what depends on them."""
