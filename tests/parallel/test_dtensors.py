@@ -91,6 +91,24 @@ def test_axis_mask_and_keepdims(workers: Workers, name: str, options: dict[str, 
     workers.run(4, with_options, name, placement, options)
 
 
+def with_weights(group: Any, axis: int) -> None:
+    """Weights of each score, in one process and in parts."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (group.size(),))
+    torch.manual_seed(0)
+    z, weights = torch.randn(6, COLUMNS), torch.rand(6, COLUMNS)
+    parts = (distribute_tensor(x, mesh, [Shard(axis)]) for x in (z, weights))
+    found = softargmax.logsumexp(next(parts), weights=next(parts))
+    same(found.full_tensor(), softargmax.logsumexp(z, weights=weights))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_weights(workers: Workers, axis: int) -> None:
+    workers.run(4, with_weights, axis)
+
+
 def test_the_mean_over_rows_that_are_whole_in_all_processes(workers: Workers) -> None:
     workers.run(4, on_mesh, "cross_entropy", (4,), ("1",), {})
 

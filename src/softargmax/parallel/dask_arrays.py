@@ -21,7 +21,8 @@ from softargmax.core.arrays import axes_of, is_dask
 from softargmax.core.dispatch import check_serves, requested_name
 from softargmax.core.seeds import seed_of
 from softargmax.parallel import parts
-from softargmax.parallel.dask_chunks import FILTERS, OF_CLASSES, OF_ROWS, ROWWISE, Chunks, lazy
+from softargmax.parallel.dask_chunks import OF_CLASSES, OF_ROWS, ROWWISE, Chunks, lazy
+from softargmax.sample.operations import FILTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

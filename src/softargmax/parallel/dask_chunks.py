@@ -10,8 +10,8 @@ import numpy as np
 
 from softargmax.core.arrays import is_dask
 from softargmax.parallel.layout import whole_blocks
+from softargmax.sample.operations import FILTERS
 
-FILTERS = ("top_k", "top_p", "min_p", "typical_p", "epsilon", "eta")
 ROWWISE = ("temperature", "order", "alpha", "k", *FILTERS)
 """Options with one number per row. Their shape may lack the axes of a row."""
 OF_ROWS = ("target", "index", "stream")

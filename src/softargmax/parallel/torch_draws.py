@@ -20,7 +20,6 @@ from softargmax.core.check import mask, scores
 from softargmax.core.dispatch import requesting
 from softargmax.core.operation import Native, row_max
 from softargmax.core.processes import SpreadAxes
-from softargmax.core.record import ROWWISE
 from softargmax.core.signature import takes_options_of
 from softargmax.core.torch_processes import of_all, parts_of_all, spread_text
 from softargmax.parallel.layout import bounds, dealt
@@ -32,7 +31,7 @@ from softargmax.parallel.torch_spread import Call, require_tensor
 from softargmax.sample import categorical as whole_categorical
 from softargmax.sample import categorical_with_logprob as whole_categorical_with_logprob
 from softargmax.sample import operations
-from softargmax.sample.operations import FilterMask
+from softargmax.sample.operations import FILTERS, FilterMask
 from softargmax.sample.results import CategoricalWithLogprob
 
 if TYPE_CHECKING:
@@ -149,8 +148,6 @@ def _drawn(function: Callable[..., Any], z: Any, group: Group, options: dict[str
     return call.run(functools.partial(call.draw, function), z, **options)
 
 
-FILTERS = tuple(leaf.name for leaf in operations.filter_mask.leaves if leaf.kind is ROWWISE)
-"""The names of all filters, in the order in which they apply."""
 _KERNELS = {
     one.name: Native(one.kernel("cpu"), one.arguments, one.fields)
     for one in (operations.categorical, operations.categorical_with_logprob)

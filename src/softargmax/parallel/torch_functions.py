@@ -47,6 +47,7 @@ class SumKeywords(RowKeywords, total=False):
 class TypedSumKeywords(SumKeywords, total=False):
     """The options of `logsumexp`."""
 
+    weights: Tensor | None
     dtype: torch.dtype | None
 
 
@@ -158,6 +159,8 @@ def logsumexp(z: Tensor, /, **options: Unpack[TypedSumKeywords]) -> Tensor:
     ----------
     z, group, axis, temperature, base, where, dtype
         As in `softargmax.parallel.softmax`.
+    weights : Tensor, optional
+        This process's weights, at least 0. They broadcast with z.
     keepdims : bool
         Keep `axis` with size 1.
 

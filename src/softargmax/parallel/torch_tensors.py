@@ -23,7 +23,7 @@ from softargmax.core.torch_spreadable import full
 from softargmax.loss import linear_selected_log_softmax as whole_linear_selected_log_softmax
 from softargmax.loss.results import CrossEntropyTerms
 from softargmax.parallel.torch_attention import attention, attention_split_kv
-from softargmax.parallel.torch_draws import FILTERS, categorical, categorical_with_logprob
+from softargmax.parallel.torch_draws import categorical, categorical_with_logprob
 from softargmax.parallel.torch_functions import entropy, kl_divergence, log_softmax, logsumexp, softmax
 from softargmax.parallel.torch_graphs import in_graphs
 from softargmax.parallel.torch_losses import (
@@ -33,6 +33,7 @@ from softargmax.parallel.torch_losses import (
     selected_log_softmax,
 )
 from softargmax.parallel.torch_spread import spread
+from softargmax.sample.operations import FILTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -106,7 +107,7 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
     if scores.dimension is None:
         found = function(*by_position, **local)
     else:
-        local = {key: x for key, x in local.items() if x is not None}  # for logsumexp, weights are refused
+        local.pop("out", None)
         found = SPREAD[name](*by_position, group=scores.mesh.get_group(scores.dimension), **local)
     to_tensor = functools.partial(scores.result, like_z=name in LIKE_Z, drawn=name in OF_DRAWS)
     return type(found)(*map(to_tensor, found)) if isinstance(found, tuple) else to_tensor(found)

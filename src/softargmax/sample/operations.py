@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from softargmax.core import _native
 from softargmax.core.arrays import device_of, kept_shape, namespace
 from softargmax.core.operation import Operation
-from softargmax.core.record import Array, Axes, DType, Result, Seed, like, per_row
+from softargmax.core.record import ROWWISE, Array, Axes, DType, Result, Seed, like, per_row
 from softargmax.sample import reference
 from softargmax.sample.arguments import Distribution
 from softargmax.sample.undrawable_rows import refuse
@@ -42,6 +42,8 @@ filter_mask: Operation[FilterMask, Kept] = Operation(
     differentiable=False,
     refuse=lambda i, problem: refuse(problem, i.z.shape[:-1]),
 )
+FILTERS = tuple(leaf.name for leaf in filter_mask.leaves if leaf.kind is ROWWISE)
+"""The names of all filters, in the order in which they apply."""
 
 
 # --- draws and noise ------------------------------------------------------------------------------------------------
