@@ -7,6 +7,7 @@ The fit of a conditional logit is timed against statsmodels'.
 
 Both sides minimise the mean loss plus a penalty, with C = 1. They stop after 2000 steps, or earlier if no derivative of
 this objective is above tol, which is 1e-4 by default. On the digits with tol 1e-6, scikit-learn takes all 2000 steps.
+On the sparse rows scikit-learn's fit ends at a fifth of tol. There our tol is 5e-5, so that we reach its objective.
 For each fit, the JSON file has the objective in float64, the largest derivative, and the memory: the peak of a process
 that fits once, minus the memory before the fit. The exit code is 1 if a target is missed, or if our objective is above
 scikit-learn's by more than a relative 1e-6.
@@ -45,6 +46,8 @@ CASES: dict[str, tuple[tuple[int, int, int], str, float, dict[str, Any]]] = {
     "digits": ((0, 0, 0), "float64", 0.0, {}),
     "digits, tol 1e-6": ((0, 0, 0), "float64", 0.0, {"tol": 1e-6}),
 }
+# Our options for a case, if they differ from scikit-learn's.
+OURS: dict[str, dict[str, Any]] = {"10000 x 100000 sparse, 20 classes": {"tol": 5e-5}}
 
 
 @cache
@@ -68,7 +71,8 @@ def fit(side: str, case: str) -> Any:
     """Return the model of a side, fitted once."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return SIDES[side](max_iter=STEPS, **CASES[case][3]).fit(*data(case))
+        options = CASES[case][3] | (OURS.get(case, {}) if side == "softargmax" else {})
+        return SIDES[side](max_iter=STEPS, **options).fit(*data(case))
 
 
 def promises() -> Iterator[Promise]:
