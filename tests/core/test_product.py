@@ -53,6 +53,33 @@ def test_bits_of_a_row_do_not_depend_on_other_rows() -> None:
         s.set_num_threads(0)
 
 
+def test_more_rows_than_are_packed_at_once() -> None:
+    """One piece packs at most 1024 rows at once."""
+    rng = np.random.default_rng(4)
+    a, b = rng.standard_normal((2100, 600)).astype("float32"), rng.standard_normal((600, 40)).astype("float32")
+    s.set_num_threads(1)
+    try:
+        whole = product(a, b)
+        for i, j in ((0, 1100), (1000, 2100), (2099, 2100)):
+            assert np.array_equal(product(a[i:j], b), whole[i:j])
+    finally:
+        s.set_num_threads(0)
+    assert np.array_equal(product(a, b), whole)
+
+
+def test_large_products_are_written_past_the_caches() -> None:
+    """The bits are those of rows that are computed alone, for aligned memory and memory that is not aligned."""
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((2061, 7)).astype("float32"), rng.standard_normal((7, 2080)).astype("float32")
+    memory = np.empty(a.shape[0] * b.shape[1] + 16, np.float32)
+    first = -memory.ctypes.data // 4 % 16
+    for begin in (first, first + 1):
+        out = memory[begin : begin + a.shape[0] * b.shape[1]].reshape(a.shape[0], -1)
+        _native.product(a, b, out)
+        for i in (0, 11, 1000, 2060):
+            assert np.array_equal(out[i : i + 1], product(a[i : i + 1], b))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_few_rows_have_the_bits_of_many(dtype: str) -> None:
     """With few rows, the product reads the second matrix in place. With many, it copies this matrix into panels."""
@@ -114,6 +141,19 @@ def test_tiles_of_zeros_change_no_bit() -> None:
             _native.product(a, b, plain, None, adds)
             _native.product(a, b, sparse, None, adds, sparse=True)
             assert plain.tobytes() == sparse.tobytes()
+
+
+def test_tiles_of_zeros_leave_no_negative_zero() -> None:
+    """The first 512 products underflow from below. A tile of zeros, which may be skipped, would turn -0 into +0."""
+    b = np.full((1024, 40), 1e-30, np.float32)
+    for m in (1, 30):
+        a = np.zeros((m, 1024), np.float32)
+        a[:, :512] = -1e-30
+        for bias in (None, np.full(40, -0.0, np.float32)):
+            for sparse in (False, True):
+                found = np.empty((m, 40), np.float32)
+                _native.product(a, b, found, bias, sparse=sparse)
+                assert not np.signbit(found).any()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.native.operations import have_torch, row_operations, scores, segments
 from tests.native.vectors import everything
 
 import softargmax
-from softargmax.core import native
+from softargmax.core import _native, native
 
 SHAPES = ((4096, 7), (200, 33), (50, 1000), (2, 20_001), (1, 300_007))
 DTYPES = ("float16", "float32", "float64")
@@ -49,6 +49,23 @@ def bfloat16_results(shape: tuple[int, int]) -> dict[str, Any]:
     }
 
 
+def layer_results() -> dict[str, Any]:
+    """Return products deeper than one chunk and with more rows than are packed at once, and gradients of several parts."""
+    rng = np.random.default_rng(0)
+    found = {}
+    for rows, depth, cols in ((60, 1100, 70), (30, 1030, 600), (1100, 513, 40)):
+        for dtype in DTYPES:
+            a, b = (rng.standard_normal(shape).astype(dtype) for shape in ((rows, depth), (depth, cols)))
+            out = np.empty((rows, cols), "float64" if dtype == "float64" else "float32")
+            _native.product(a, b, out)
+            found[f"product {dtype} {rows} x {depth} x {cols}"] = out
+    h, w, y = rng.standard_normal((450, 20)), rng.standard_normal((5000, 20)), rng.integers(0, 5000, 450)
+    for dtype in ("float32", "float64"):
+        loss, dh, dw, _ = softargmax.linear_cross_entropy_and_gradient(h.astype(dtype), w.astype(dtype), y)
+        found |= {f"layer {dtype} {name}": x for name, x in (("loss", loss), ("dh", dh), ("dw", dw))}
+    return found
+
+
 def main() -> None:
     """Print the instruction set and the digests as JSON."""
     found = {}
@@ -66,6 +83,7 @@ def main() -> None:
                 found |= {f"{name} bfloat16 {shape}": digest(a) for name, a in bfloat16_results(shape).items()}
         for dtype in ("float32", "float64"):
             found |= {name: digest(result) for name, result in everything(dtype).items()}
+        found |= {name: digest(result) for name, result in layer_results().items()}
     sys.stdout.write(json.dumps({"isa": native.info()["isa"], "digests": found}))
 
 

@@ -86,8 +86,10 @@ struct Pieces {
         const std::int64_t most_across = (args.cols + kPanelCols<T> - 1) / kPanelCols<T>;
         Pieces best = cut<T>(args, 1, 1);
         double shortest = best.time(args.threads);
-        for (std::int64_t down = 1; down <= most_down; ++down)
-            for (std::int64_t across = 1; across <= std::min(most / down, most_across); ++across) {
+        // Numbers above 16 grow by a quarter, because 64 threads have 3500 pairs of numbers.
+        const auto step = [](std::int64_t n) { return n < 16 ? 1 : n / 4; };
+        for (std::int64_t down = 1; down <= most_down; down += step(down))
+            for (std::int64_t across = 1; across <= std::min(most / down, most_across); across += step(across)) {
                 const Pieces other = cut<T>(args, across, down);
                 const double time = other.time(args.threads);
                 if (time < shortest) best = other, shortest = time;
@@ -134,17 +136,21 @@ template <class T> struct Piece {
             for (std::int64_t d = 0; d == 0 || d < args.depth; d += kDepth) {
                 const std::int64_t count = std::min(height, i + m - row), depth = std::min(kDepth, args.depth - d);
                 const auto each_block = [&](auto multiply) {
-                    for (std::int64_t col = j; col < j + n; col += width)
-                        multiply(Piece{args, row, count, col, std::min(width, j + n - col)});
+                    for (std::int64_t col = j; col < j + n; col += width) {
+                        const bool last = col + width >= j + n, deeper = last && d + depth < args.depth;
+                        Upcoming next = upcoming(deeper ? j : col + width, width, deeper ? d + depth : d, depth);
+                        multiply(Piece{args, row, count, col, std::min(width, j + n - col)}, next);
+                    }
                 };
                 if constexpr (std::is_same_v<T, float>)
                     if (reads_in_place()) {
                         const auto few = packed<T, kPanelRows>(args.a, row, count, d, depth, a);
-                        each_block([&](const Piece& piece) { piece.multiply_in_place(few, d, b); });
+                        each_block(
+                            [&](const Piece& piece, Upcoming& next) { piece.multiply_in_place(few, d, b, next); });
                         continue;
                     }
                 const auto rows = packed<T, kTileRows>(args.a, row, count, d, depth, a);
-                each_block([&](const Piece& piece) { piece.multiply_panels(rows, d, b); });
+                each_block([&](const Piece& piece, Upcoming& next) { piece.multiply_panels(rows, d, b, next); });
             }
     }
 
@@ -157,18 +163,29 @@ template <class T> struct Piece {
         const T* data = reinterpret_cast<const T*>(args.b.data) + d * args.b.row + j * args.b.col;
         return {data, depth, count, args.b.row, args.b.col};
     }
-    Corner<T> corner(std::int64_t row, std::int64_t count, std::int64_t d) const {
+    // The memory of `count` columns of B, or none if B is in the second-level cache, or in no direction contiguous.
+    Upcoming upcoming(std::int64_t col, std::int64_t count, std::int64_t d, std::int64_t depth) const {
+        const Factor2D& x = args.b;
+        const std::int64_t size = kTypeBytes[static_cast<int>(x.type)];
+        if (args.depth * args.cols * size <= second_level_cache()) return {};
+        count = std::min(count, args.cols - col);
+        const char* data = x.data + (col * x.col + d * x.row) * size;
+        if (x.row == 1) return {data, count, depth * size, x.col * size};
+        if (x.col == 1) return {data, count > 0 ? depth : 0, count * size, x.row * size};
+        return {};
+    }
+    Corner<T> corner(std::int64_t row, std::int64_t count, std::int64_t d, Upcoming* next) const {
         T* const c = reinterpret_cast<T*>(args.out) + row * args.pitch + j;
         Addend<T> addend{c, args.pitch};
         if (d == 0 && !args.adds)
             addend = args.bias ? Addend<T>{reinterpret_cast<const T*>(args.bias) + j, 0} : Addend<T>{};
-        return {c, args.pitch, count, n, addend};
+        return {c, args.pitch, count, n, addend, next, args.streams};
     }
-    void multiply_panels(Panels<T, kTileRows> rows, std::int64_t d, T* b) const {
+    void multiply_panels(Panels<T, kTileRows> rows, std::int64_t d, T* b, Upcoming& next) const {
         const auto block = columns(j, n, d, rows.depth, b);
         for (std::int64_t row = 0; row < m; row += kRowsAtOnce) {
             const std::int64_t count = std::min(kRowsAtOnce, m - row);
-            multiply(rows.part(row, count), block, corner(i + row, count, d), args.sparse);
+            multiply(rows.part(row, count), block, corner(i + row, count, d, &next), args.sparse);
         }
     }
     // True if reading B where it is, without packing, is possible and faster. The code for it is compiled only for
@@ -178,9 +195,9 @@ template <class T> struct Piece {
                ((args.b.col == 1 && m <= kMostByRows) || (args.b.row == 1 && m <= kMostByColumns));
     }
     // If GCC 12 inlined it, the product of 3 x 137 with depth 38552 would take 1.6 times as long.
-    SOFTARGMAX_CALLED void multiply_in_place(PanelsA<T> few, std::int64_t d, T* b) const {
+    SOFTARGMAX_CALLED void multiply_in_place(PanelsA<T> few, std::int64_t d, T* b, Upcoming& next) const {
         const std::int64_t depth = few.depth;
-        const auto all = corner(i, m, d);
+        const auto all = corner(i, m, d, &next);
         if (args.b.col == 1) {
             const bool in_cache = args.depth * n * static_cast<std::int64_t>(sizeof(T)) <= second_level_cache();
             return multiply_by_rows(few, in_place(d, depth, n), all, b, in_cache);
@@ -193,7 +210,13 @@ template <class T> struct Piece {
         multiply(rows, columns(j + whole, n - whole, d, depth, b + kPanelRows * depth), all.at(0, whole));
     }
 };
-template <class T> void product_as(const ProductArgs& args) {
+// True if the product should be written past the caches: if no element is read again, and the rows are aligned.
+bool streams(const ProductArgs& args) {
+    return args.streams && !args.adds && !args.bias && args.depth <= kDepth && args.pitch % 16 == 0 &&
+           reinterpret_cast<std::uintptr_t>(args.out) % 64 == 0;
+}
+template <class T> void product_as(ProductArgs args) {
+    args.streams = std::is_same_v<T, float> && streams(args);
     const auto pieces = Pieces::of<T>(args);
     parallel_each(args.threads, pieces.count, [&](std::int64_t k) {
         const std::int64_t i = k / pieces.across * pieces.rows, j = k % pieces.across * pieces.cols;

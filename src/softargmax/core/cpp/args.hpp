@@ -105,6 +105,7 @@ struct ProductArgs {
     bool adds = false;
     bool sparse = false;  // skips panels of A that are all 0; use if A has many zeros and B is finite
     int threads = 1;
+    bool streams = false;  // writes `out` past the caches where that is possible, because it is large and not read soon
 };
 
 constexpr int kMultiplyAdds = 16;  // per round

@@ -44,6 +44,7 @@ void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bo
     job.bias = bias ? bias.data : nullptr;
     job.adds = adds;
     job.sparse = sparse;
+    job.streams = job.rows * job.cols * kTypeBytes[static_cast<int>(type)] >= streaming_bytes();
     if (job.rows == 0 || job.cols == 0) return;
     const std::int64_t work = job.rows * job.cols * std::max<std::int64_t>(job.depth, 1);
     job.threads = work < kParallelProduct ? 1 : threads_now();
