@@ -214,3 +214,26 @@ def test_memory_of_the_reference(library: str) -> None:
         pytest.importorskip("torch")
     out = subprocess.run([sys.executable, "-c", MEMORY, library], check=True, capture_output=True, text=True).stdout
     assert float(out) <= 1 / 8, out
+
+
+MEMORY_OF_BIAS = """
+import numpy as np, softargmax as s
+from bench.peak import peak_of
+n, d, k = 64, 512, 32768
+h, w, y, bias = np.ones((n, d), "float32"), np.ones((k, d), "float32"), np.zeros(n, int), np.zeros(k, "float32")
+def peak():
+    _, found, _ = peak_of(lambda: s.linear_cross_entropy_and_gradient(h, w, y, bias=bias))
+    return found
+peak()
+plain = peak()
+bias[1] = -np.inf
+masked = peak()
+h[0, 0] = np.inf
+print((masked - plain) / w.nbytes, (peak() - plain) / w.nbytes)
+"""
+
+
+@pytest.mark.slow
+def test_a_masked_class_or_a_wrong_row_copies_no_weights() -> None:
+    out = subprocess.run([sys.executable, "-c", MEMORY_OF_BIAS], check=True, capture_output=True, text=True).stdout
+    assert all(float(x) < 0.1 for x in out.split()), out

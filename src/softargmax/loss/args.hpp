@@ -44,19 +44,20 @@ struct LinearArgs : Args {
     core::Factor2D h, w, bias;  // (N, D), (K, D) and (K,); without a bias, bias.data is null
     std::int64_t width = 0;  // D
     char *dh = nullptr, *dw = nullptr, *db = nullptr;  // contiguous, of the scores' type; null: not requested
+    bool streams_dw = false;  // dW is large, and written past the caches
     std::int64_t rows_at_once = 0;  // number of rows whose scores fit in the memory of `z`
 };
 
 // Returns the number of rows of a part. The scores of one part are in memory at a time. A part has 1/parts of all rows.
 // It has more rows if its scores would take less than 4 MiB in float32, or less than an eighth of the memory of W.
-// Every part reads all of W, which takes as long as computing the scores of about 20 rows. A result above 24 is rounded
-// down to a multiple of 24, so that two threads get the same number of panels of the matrix product
-// (core/cpp/matmul.hpp).
+// Every part reads all of W, which takes as long as computing the scores of about 20 rows. All parts but the last have
+// the same number of rows, because a short part would read W for few rows.
 inline std::int64_t rows_at_once(std::int64_t rows, std::int64_t width, std::int64_t classes, std::int64_t parts) {
-    constexpr std::int64_t kLeastScores = 1 << 20, kRowsPerTwoPanels = 24;
+    constexpr std::int64_t kLeastScores = 1 << 20;
+    const auto divided = [&](std::int64_t by) { return (rows + by - 1) / by; };
     const std::int64_t most =
-        std::max({rows / parts, kLeastScores / std::max<std::int64_t>(classes, 1), width / 8, std::int64_t{1}});
-    return most >= rows ? rows : most > kRowsPerTwoPanels ? most - most % kRowsPerTwoPanels : most;
+        std::max({divided(parts), kLeastScores / std::max<std::int64_t>(classes, 1), width / 8, std::int64_t{1}});
+    return divided(std::max<std::int64_t>(divided(most), 1));
 }
 // Nine parts, not eight, so that all arrays of a call together take less than 1/8 of the memory of all scores.
 constexpr std::int64_t kParts = 9;

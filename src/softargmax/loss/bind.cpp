@@ -81,6 +81,7 @@ struct Layer {
         job.w = {w.data, w.type, w.stride[0], w.stride[1]};
         if (bias) job.bias = {bias.data, bias.type, bias.stride[0], 0};
         job.width = h.shape[1];
+        job.streams_dw = size_of(w) * kTypeBytes[static_cast<int>(scores.type)] >= streaming_bytes();
         job.rows_at_once = rows_at_once;
         call.passes = 1 + job.width;
     }

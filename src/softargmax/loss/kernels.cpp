@@ -109,11 +109,10 @@ template <class T> void linear_as(LinearArgs& args) {
     for (std::int64_t begin = 0; begin < args.rows.total; begin += args.rows_at_once) {
         const std::int64_t end = std::min(begin + args.rows_at_once, args.rows.total);
         layer.scores(begin, end, z);
+        if (gradients) layer.finite_layer(end - begin, z);
+        layer.add_late_biases(end - begin, z);
         Args part = part_of(args, begin, end, args.z.data);
-        if (gradients) {
-            layer.finite_layer(end - begin, z);
-            part.out = part.z;
-        }
+        if (gradients) part.out = part.z;
         run_rows(part);
         if (gradients) layer.add_gradients(begin, end, z);
     }

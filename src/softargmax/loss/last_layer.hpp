@@ -36,35 +36,42 @@ template <class T> class LastLayer {
     // This is no std::vector, because all instruction sets would share one compiled copy of its functions.
     using Numbers = std::unique_ptr<T[]>;
     Numbers finite_h_, finite_w_, bias_, finite_bias_, ones_;
-    bool has_nonfinite_bias_ = false;
+    std::unique_ptr<std::int64_t[]> late_;  // the classes with nonfinite biases
+    std::int64_t late_count_ = 0;
+    bool h_is_tested_ = false, w_is_tested_ = false;
 
-    static Numbers numbers(std::int64_t count) { return Numbers(new T[static_cast<std::size_t>(count)]); }
+    template <class N> static std::unique_ptr<N[]> numbers(std::int64_t count) {
+        return std::unique_ptr<N[]>(new N[static_cast<std::size_t>(count)]);
+    }
 
     static Matrix2D matrix(T* data, std::int64_t rows, std::int64_t cols) {
         return {{reinterpret_cast<char*>(data), kTypeOf<T>, cols, 1}, rows, cols};
     }
     static bool is_finite(T x) { return x - x == 0; }
 
-    // Replaces NaN and infinities by 0, in a copy of the matrix.
-    static void make_finite(Matrix2D& x, Numbers& to) {
-        if (to) return;
-        to = numbers(x.rows * x.cols);
+    // Replaces NaN and infinities by 0, in a copy of the matrix if it has any.
+    static SOFTARGMAX_RARE void make_finite(Matrix2D& x, Numbers& to, bool& is_tested) {
+        if (is_tested) return;
+        is_tested = true;
         with_real_type(x.type, x.data, [&](auto* base) {
-            for (std::int64_t i = 0; i < x.rows; ++i)
-                for (std::int64_t j = 0; j < x.cols; ++j) {
-                    const T value = convert<T>(base[i * x.row + j * x.col]);
-                    to[i * x.cols + j] = is_finite(value) ? value : T{0};
-                    stay_scalar();
-                }
+            const auto each = [&](auto visit) {
+                for (std::int64_t i = 0; i < x.rows; ++i)
+                    for (std::int64_t j = 0; j < x.cols; ++j) visit(convert<T>(base[i * x.row + j * x.col]));
+            };
+            bool finite = true;
+            each([&](T value) { finite &= is_finite(value); });
+            if (finite) return;
+            to = numbers<T>(x.rows * x.cols);
+            each([&, next = to.get()](T value) mutable { *next++ = is_finite(value) ? value : T{0}; });
         });
-        x = matrix(to.get(), x.rows, x.cols);
+        if (to) x = matrix(to.get(), x.rows, x.cols);
     }
     void product(const Matrix2D& a, const Matrix2D& b, char* out, bool adds, bool sparse,
                  const T* bias = nullptr) const {
         if (a.rows == 0 || b.cols == 0) return;
         const std::int64_t work = a.rows * b.cols * std::max<std::int64_t>(a.cols, 1);
         core::product({a, b, a.rows, b.cols, a.cols, out, b.cols, reinterpret_cast<const char*>(bias), adds, sparse,
-                       work < kParallelProduct ? 1 : args_.threads});
+                       work < kParallelProduct ? 1 : args_.threads, out == args_.dw && args_.streams_dw});
     }
     char* row_of(char* x, std::int64_t row, std::int64_t width) const {
         return x + row * width * static_cast<std::int64_t>(sizeof(T));
@@ -74,25 +81,29 @@ template <class T> class LastLayer {
     explicit LastLayer(LinearArgs& args)
         : args_(args), h_{args.h, args.rows.total, args.width}, w_{args.w, args.cols.total, args.width} {
         if (!args.bias.data) return;
-        bias_ = numbers(w_.rows);
-        finite_bias_ = numbers(w_.rows);
+        bias_ = numbers<T>(w_.rows);
+        finite_bias_ = numbers<T>(w_.rows);
+        late_ = numbers<std::int64_t>(w_.rows);
         with_real_type(args.bias.type, args.bias.data, [&](auto* base) {
             for (std::int64_t k = 0; k < w_.rows; ++k) {
                 const T value = bias_[k] = convert<T>(base[k * args.bias.row]);
                 finite_bias_[k] = is_finite(value) ? value : T{0};
-                has_nonfinite_bias_ = has_nonfinite_bias_ || !is_finite(value);
+                if (!is_finite(value)) late_[late_count_++] = k;
             }
         });
     }
 
-    // Computes the scores. Nonfinite biases are added last. They are not added to infinite scores, because inf - inf is
-    // NaN. So a class with a bias of -inf is outside the support, except in rows where its product h W^T is +inf.
+    // Computes the scores, without nonfinite biases.
     void scores(std::int64_t begin, std::int64_t end, T* z) {
         product(h_.part(begin, end), w_.transposed(), reinterpret_cast<char*>(z), false, false, finite_bias_.get());
-        for (std::int64_t i = 0; has_nonfinite_bias_ && i < end - begin; ++i)
-            for (std::int64_t k = 0; k < w_.rows; ++k) {
-                T& score = z[i * w_.rows + k];
-                if (!is_finite(bias_[k]) && !std::isinf(score)) score += bias_[k];
+    }
+    // Adds the nonfinite biases, but not to infinite scores, because inf - inf is NaN. So a class with a bias of -inf
+    // is outside the support, except in rows where its product h W^T is +inf.
+    void add_late_biases(std::int64_t rows, T* z) {
+        for (std::int64_t i = 0; i < rows; ++i)
+            for (std::int64_t k = 0; k < late_count_; ++k) {
+                T& score = z[i * w_.rows + late_[k]];
+                if (!std::isinf(score)) score += bias_[late_[k]];
             }
     }
 
@@ -104,13 +115,13 @@ template <class T> class LastLayer {
     // product h W^T is the time of reading W. Instead, the scores in z are tested, before dz overwrites them. A
     // nonfinite entry of W makes all scores of its class nonfinite, so W is finite if the scores of one row are finite.
     // A nonfinite entry of h makes all scores of its row nonfinite, so h is finite if the scores of one class are
-    // finite.
+    // finite. The scores have no nonfinite biases yet.
     void finite_layer(std::int64_t rows, const T* z) {
         bool w = true, h = true;
         for (std::int64_t k = 0; k < w_.rows; ++k) w &= is_finite(z[k]);
         for (std::int64_t i = 0; w_.rows > 0 && i < rows; ++i) h &= is_finite(z[i * w_.rows]);
-        if (!w) make_finite(w_of_dh_, finite_w_);
-        if (!h) make_finite(h_of_dw_, finite_h_);
+        if (!w) make_finite(w_of_dh_, finite_w_, w_is_tested_);
+        if (!h) make_finite(h_of_dw_, finite_h_, h_is_tested_);
     }
 
     // Computes dz W. If classes are spread over processes, each of them adds its products to the sum of those before
@@ -138,7 +149,7 @@ template <class T> class LastLayer {
         if (!args_.shards.is_first()) add_dh(begin, end, dz);
         if (!args_.db) return;
         if (!ones_) {  // no later part has more rows than the first, so this vector of ones is long enough
-            ones_ = numbers(end - begin);
+            ones_ = numbers<T>(end - begin);
             std::fill_n(ones_.get(), end - begin, T{1});
         }
         product(matrix(ones_.get(), 1, end - begin), dz, args_.db, begin > 0, false);
