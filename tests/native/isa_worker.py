@@ -50,7 +50,7 @@ def bfloat16_results(shape: tuple[int, int]) -> dict[str, Any]:
 
 
 def layer_results() -> dict[str, Any]:
-    """Return products deeper than one chunk and with more rows than are packed at once, and gradients of several parts."""
+    """Return products of several chunks of depth and many rows, and gradients of several parts."""
     rng = np.random.default_rng(0)
     found = {}
     for rows, depth, cols in ((60, 1100, 70), (30, 1030, 600), (1100, 513, 40)):
