@@ -6,11 +6,12 @@
 A line is a timed call, listed in bench/compare_lines.py. Each revision is checked out under build/compare and built
 there in its own environment. Long-lived processes run the lines. Each line is run first by two processes of A, by
 turns. The relative difference of their medians is the margin. Then a process of A and a process of B run the line by
-turns. A ratio is A's median of 15 runs divided by B's. If it is above 1, B is faster. Lines with a ratio below 0.97 are
-measured four times more, each time in new processes, and the middle one of the five results counts: two processes of
-the same install differ by up to 15 percent on some lines, depending on where their memory lies. A line passes if its
-ratio is at least 0.97, or below 1 by at most the margin. A room passes if the geometric mean of its ratios is at least
-0.98.
+turns. A ratio is A's median of 15 runs divided by B's. If it is above 1, B is faster. A result is noisy if its margin
+is above 0.05. Lines with a ratio below 0.97 or a noisy result are measured four times more, each time in new processes,
+and the middle one of the results that are not noisy counts: two processes of the same install differ by up to 15
+percent on some lines, depending on where their memory lies. A line passes if its ratio is at least 0.97, or below 1 by
+at most the margin. It fails if all five results are noisy. A room passes if the geometric mean of its ratios is at
+least 0.98.
 
 The results are written to build/compare/result.json. The exit code is 1 if a line or a room fails. Run this program on
 a quiet machine. It takes a few minutes.
@@ -38,9 +39,11 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "compare"
 LINE, ROOM = 0.97, 0.98
 """The smallest ratio that passes, for a line and for the mean of a room."""
+NOISY = 0.05
+"""The largest margin of a result that counts."""
 RUNS = 15
-MEASUREMENTS = 5  # odd, so that one result is in the middle
-"""A line whose first ratio is below LINE is measured this many times in all, each time in new processes."""
+MEASUREMENTS = 5
+"""A line whose first result is below LINE or noisy is measured this many times in all, each time in new processes."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +60,18 @@ class Ratio:
     margin: float
 
     @property
+    def noisy(self) -> bool:
+        """True if two processes of the same install differ too much."""
+        return self.margin > NOISY
+
+    @property
     def holds(self) -> bool:
-        """True if the ratio is at least LINE, or below 1 by at most the margin."""
-        return self.ratio >= min(LINE, 1 - self.margin)
+        """True if the result is not noisy, and the ratio is at least LINE, or below 1 by at most the margin."""
+        return not self.noisy and self.ratio >= min(LINE, 1 - self.margin)
 
     def __str__(self) -> str:
         seconds, numbers = f"{1e3 * self.seconds:10.4f} ms", f"{self.ratio:7.3f} {self.margin:8.3f}"
-        return f"{self.room:10} {self.name:42} {seconds} {numbers} {verdict(self.holds):>9}"
+        return f"{self.room:10} {self.name:42} {seconds} {numbers} {'NOISY' if self.noisy else verdict(self.holds):>9}"
 
 
 def verdict(holds: bool) -> str:
@@ -150,16 +158,20 @@ def measured(a: str, b: str, chosen: Callable[[int, str], bool]) -> dict[int, Ra
 
 
 def confirmed(a: str, b: str, found: dict[int, Ratio]) -> list[Ratio]:
-    """Measure lines whose ratio is below LINE again, in new processes. Return the results of all lines.
+    """Measure lines whose ratio is below LINE or noisy again, in new processes. Return the results of all lines.
 
-    For a line that was measured again, the middle one of its results is returned.
+    For a line that was measured again, the middle one of the results that are not noisy is returned, and the lower one
+    of two in the middle.
     """
-    slow = {line for line, ratio in found.items() if ratio.ratio < LINE}
-    if not slow:
+    again = {line for line, ratio in found.items() if ratio.ratio < LINE or ratio.noisy}
+    if not again:
         return list(found.values())
-    more = [measured(a, b, lambda line, _: line in slow) for _ in range(MEASUREMENTS - 1)]
-    results = {line: sorted((r[line] for r in (found, *more)), key=attrgetter("ratio")) for line in slow}
-    middle = {line: of_line[MEASUREMENTS // 2] for line, of_line in results.items()}
+    more = [measured(a, b, lambda line, _: line in again) for _ in range(MEASUREMENTS - 1)]
+    middle = {}
+    for line in again:
+        results = sorted((r[line] for r in (found, *more)), key=attrgetter("ratio"))
+        quiet = [ratio for ratio in results if not ratio.noisy] or results
+        middle[line] = quiet[(len(quiet) - 1) // 2]
     return [middle.get(line, ratio) for line, ratio in found.items()]
 
 

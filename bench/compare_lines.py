@@ -1,8 +1,9 @@
 """The calls that bench.compare times on two installs, and the process that runs them for one install.
 
 Each call is a `Line`. Lines use only public names, so that they run on any commit. They cover every room (folder of
-src/softargmax) except core and cli. There are lines for small and large inputs, for arrays and tensors, and for calls
-with and without gradients. Lines with only a few scores measure the overhead of a call.
+src/softargmax) except core, cli, integrate and parallel, which have no kernels. There are lines for small and large
+inputs, for arrays and tensors, and for calls with and without gradients. Lines with only a few scores measure the
+overhead of a call.
 """
 
 from __future__ import annotations

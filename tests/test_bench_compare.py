@@ -46,7 +46,8 @@ def test_the_error_names_an_install_that_fails(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "margin", "holds"), [(1.2, 0.0, True), (0.97, 0.0, True), (0.96, 0.01, False), (0.95, 0.06, True)]
+    ("ratio", "margin", "holds"),
+    [(1.2, 0.0, True), (0.97, 0.0, True), (0.96, 0.01, False), (0.955, 0.05, True), (1.2, 0.06, False)],
 )
 def test_verdicts(ratio: float, margin: float, holds: bool) -> None:
     assert Ratio("loss", "a line", 1.0, ratio, margin).holds == holds
@@ -63,6 +64,17 @@ def test_of_a_slow_line_the_middle_of_five_results_counts(monkeypatch) -> None:
     more = iter([results(5.0, *ratios) for ratios in ((1.02, 0.93), (0.99, 1.2), (0.95, 0.92), (1.3, 0.7))])
     assert [line.ratio for line in compare.confirmed("a", "b", results(0.98, 0.9, 0.8))] == [0.98, 0.99, 0.92]
     assert [line.ratio for line in compare.confirmed("a", "b", results(0.97, 1.0, 1.1))] == [0.97, 1.0, 1.1]
+
+
+def test_noisy_results_do_not_count(monkeypatch) -> None:
+    def result(ratio: float, margin: float) -> dict[int, Ratio]:
+        return {0: Ratio("loss", "a line", 1.0, ratio, margin)}
+
+    for margins, counted, holds in (((0.01, 0.2, 0.01, 0.01), 0.96, False), ((0.2, 0.2, 0.2, 0.2), 0.99, False)):
+        more = iter(map(result, (0.96, 1.3, 0.99, 0.95), margins))
+        monkeypatch.setattr(compare, "measured", lambda *_, more=more: next(more))
+        (line,) = compare.confirmed("a", "b", result(1.2, 0.3))
+        assert (line.ratio, line.holds, line.noisy) == (counted, holds, margins[0] > 0.05)
 
 
 def test_a_name_that_is_no_revision_is_refused() -> None:
