@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+from bench.machine import machine
 
 import softargmax as sa
-from softargmax.measure import machine
 
 RESULT = Path(__file__).parent / "results" / "memory.json"
 ROW = 1 << 17  # scores in a row along the last axis

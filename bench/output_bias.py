@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench.machine import machine
 
 from softargmax import nn
-from softargmax.measure import machine
 from softargmax.output import LogUniform, Uniform, Unigram
 
 CLASSES, DIM, ROWS, STEPS, SPREAD = 10_000, 32, 64, 400, 3.0

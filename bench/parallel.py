@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from bench.machine import Run
 from bench.peak import peak_of
 from bench.promises import isa
 
 import softargmax as sa
 from softargmax.core.torch_processes import Processes
-from softargmax.measure import machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,7 +165,7 @@ def in_processes(world: int, work: Callable[[dist.ProcessGroup], T]) -> T:
 def main() -> int:
     """Measure all numbers of processes, print the ratios, and return the exit code."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    here = machine()  # before the run, so that the load is that of other programs
+    watched = Run()
     found = {world: in_processes(world, times_and_memory) for world in WORLDS}
     ratios = {}
     for world, (times, taken) in found.items():
@@ -178,7 +178,7 @@ def main() -> int:
     missed = ratios[2]["step"] > STEP or ratios[2]["chain"] > CHAIN
     missed = missed or any(one["memory / scores"] > SHARE for one in ratios.values())
     record = {
-        "machine": here,
+        "machine": watched.machine(),
         "isa": isa(),
         "seconds": {world: times for world, (times, _) in found.items()},
         "memory": {world: taken for world, (_, taken) in found.items()},

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench.machine import machine
 from tests.integrate.models import DECODERS, TRANSLATORS, model_of
 
 import softargmax
 from softargmax import integrate
 from softargmax.integrate.sampler import STEPS
-from softargmax.measure import machine
 
 RESULT = Path(__file__).parent / "results" / "requests.json"
 REQUESTS, TOKENS = 200, 12

@@ -18,19 +18,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from bench.exchanges import Member, linear_cross_entropy
+from bench.machine import Run
 from bench.network import Model, Network
 from bench.parallel import ROWS, SUM, WIDTH, WORLDS, in_processes, in_turns
 from bench.promises import isa
 from tools.measurements import RESULTS
 
 import softargmax as sa
-from softargmax.measure import machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,8 +111,9 @@ def modelled(world: int, network: Network) -> Times:
 def main() -> int:
     """Measure, compute the model, print both, and return the exit code."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    here = machine()  # before the run, so that the load is that of other programs
+    watched = Run()
     found = {world: in_processes(world, measured) for world in WORLDS}
+    here = watched.machine()
     of_steps, of_messages = {world: times for world, (times, _, _) in found.items()}, found[2][2]
     latency = of_messages["small"] / (2 * MESSAGES)
     bandwidth = 4 * SUM / (of_messages["large"] / 2 - latency)
@@ -122,7 +122,6 @@ def main() -> int:
     shared = {world: network._replace(speed=network.speed * min(1, here["cores"] / world)) for world in WORLDS}
     record = {
         "machine": here,
-        "load after": os.getloadavg()[0],  # above 4: other programs ran beside the processes
         "isa": isa(),
         "network": network._asdict(),
         "slow network": slow._asdict(),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import entmax as peer
 import numpy as np
 import torch
-from bench.promises import machine
+from bench.machine import machine
 from tests.sparse.truth import wide
 
 import softargmax as sa

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from bench.machine import machine
 from bench.peak import peak_of
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import softargmax as sa
-from softargmax.measure import OURS, machine
+from softargmax.measure import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +83,12 @@ class Limits:
     multiply_adds: float
     threads: int
 
+    def better(self, other: Limits) -> Limits:
+        """Return the higher one of each rate. A measurement beside another program is too low."""
+        return Limits(
+            max(self.copy_bytes, other.copy_bytes), max(self.multiply_adds, other.multiply_adds), self.threads
+        )
+
 
 @dataclass(frozen=True)
 class Result:
@@ -106,7 +111,7 @@ class Result:
     def limits(self, machine: Limits) -> dict[str, float]:
         """Return the shortest possible time of a call, in seconds, by each known limit.
 
-        The keys are "memory" and "arithmetic".
+        The keys are "memory" and "arithmetic". "memory" is an estimate, because caches may keep a part of the arrays.
         """
         seconds = {}
         if self.bytes:
@@ -196,11 +201,11 @@ def measure(case: Case, *, rounds: int = 15, seconds: float = 20.0) -> Result:
 # --- the machine --------------------------------------------------------------------------------------------------
 
 
-@cache
 def machine_limits(threads: int | None = None) -> Limits:
     """Measure the peak rates of the machine: copies far larger than the caches, and multiply-adds.
 
-    By default the measurement uses all processors that this process may run on.
+    By default the measurement uses all processors that this process may run on. It takes a second. To notice other
+    programs, measure before and after a run, and use `Limits.better`.
     """
     threads = threads or len(os.sched_getaffinity(0))
     return Limits(copy_rate(threads), arithmetic_rate(threads), threads)
@@ -261,7 +266,6 @@ def machine() -> dict[str, Any]:
         "cpu": cpu_name(),
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
-        "load": round(os.getloadavg()[0], 2),
         "system": f"{platform.system()} {platform.machine()}",
         "python": sys.version.split()[0],
         "packages": {name: version for name in packages if (version := package_version(name)) is not None},
@@ -318,9 +322,18 @@ def processor() -> dict[str, Any]:
 def readable(seconds: float) -> str:
     """Format a time with three digits and a unit.
 
-    >>> readable(0.00512), readable(1.1e-6), readable(2.5), readable(0.124), readable(584e-9)
-    ('5.12 ms', '1.10 µs', '2.50 s', '124 ms', '584 ns')
+    >>> readable(0.00512), readable(1.1e-6), readable(0.9996), readable(0.124), readable(584e-9), readable(1234.5)
+    ('5.12 ms', '1.10 µs', '1.00 s', '124 ms', '584 ns', '1,234 s')
     """
     units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
-    unit, size = next((one for one in units if seconds >= one[1]), units[-1])
-    return f"{f'{seconds / size:#.3g}'.rstrip('.')} {unit}"
+    unit, size = next((one for one in units if float(f"{seconds:.3g}") >= one[1]), units[-1])
+    return f"{three_digits(seconds / size)} {unit}"
+
+
+def three_digits(number: float) -> str:
+    """Format a number with three digits, or as an integer if it is 1000 or more.
+
+    >>> three_digits(1.3), three_digits(99.96), three_digits(1012.3)
+    ('1.30', '100', '1,012')
+    """
+    return f"{number:,.0f}" if number >= 999.5 else f"{number:#.3g}".rstrip(".")
