@@ -1,12 +1,16 @@
 """Time softargmax and torch in turns, on an idle and on a busy machine: softmax, losses, sparse maps, draws, attention.
 
-    python -m bench.contention            10 minutes; writes bench/results/contention.json
+    python -m bench.contention            15 minutes; writes bench/results/contention.json
 
 There are four conditions: alone, beside one busy process, beside one busy process per core, and two threads on one
-core. They are timed in turns too, and the median of all turns counts. The slowdown of a side is its time under a
-condition divided by its time alone. Our slowdown should be at most EXCESS times torch's. If softargmax is faster alone,
-it should be faster under every condition. Beside one busy process, linear cross-entropy should take at most
-LINEAR_SLOWDOWN times its time alone.
+core. They are timed in turns too, forwards and backwards, each turn in new processes, and the median of all turns
+counts. The cases (bench/contention_cases.py) are calls on tensors, against torch, and calls on arrays in a process
+without torch, against SciPy.
+
+The slowdown of a side is its time under a condition divided by its time alone. Our slowdown should be at most EXCESS
+times torch's. SciPy's functions run on one thread, which busy processes slow down less, so there is no such limit for
+arrays. If softargmax is faster alone, it should be faster under every condition. Beside one busy process, linear
+cross-entropy should take at most LINEAR_SLOWDOWN times its time alone, with and without gradients.
 
 Then eight processes run at the same time, once with one thread each and once with two. The number of calls that they
 finish with two threads should be at least SHARE of the number with one thread.
@@ -22,87 +26,33 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import entmax
-import torch
-from bench.loss import both
-from bench.promises import isa
-from torch.nn import functional
+from bench.contention_cases import KINDS, LINEAR, PEER, THREADS
+from bench.machine import ROOT, Run
 
-import softargmax as sa
-from softargmax.measure import OURS, Case, machine
+from softargmax.core import native
+from softargmax.measure import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     Times = dict[str, dict[str, float]]  # seconds by case and side
 
-RESULT = Path(__file__).parent / "results" / "contention.json"
-PEER = "torch"
-THREADS = 2
-BUSY = {"alone": 0, "one busy process": 1, "one busy process per core": len(os.sched_getaffinity(0))}
+RESULT = ROOT / "bench" / "results" / "contention.json"
+PYTHON = [sys.executable, "-m", "bench.contention_cases"]
+CORES = sorted(os.sched_getaffinity(0))
 ONE_CORE = "two threads on one core"
-TURNS, CALLS = 3, 5  # turns of the conditions, and calls of each side per case and turn
-PROCESSES, SECONDS = 8, 15.0
+CONDITIONS: dict[str, tuple[int, list[str]]] = {
+    "alone": (0, []),
+    "one busy process": (1, []),
+    "one busy process per core": (len(CORES), []),
+    ONE_CORE: (0, ["taskset", "-c", str(CORES[0])]),
+}
+"""For each condition, the number of busy processes, and the command that starts a process."""
+TURNS, PROCESSES = 5, 8
 EXCESS, LINEAR_SLOWDOWN, SHARE = 1.3, 1.9, 0.8
-LINEAR = "linear_cross_entropy 1024x512x32768"
-
-
-def cases() -> list[Case]:
-    """Return the cases. The peer of sparsemax is the package entmax, which computes with torch."""
-    torch.manual_seed(0)
-    z, out = torch.randn(512, 32_768), torch.empty(512, 32_768)
-    y = torch.randint(32_768, (512,))
-    h, w = torch.randn(1024, 512), torch.randn(32_768, 512) / 512**0.5
-    words, leaves = torch.randint(32_768, (1024,)), (h.clone().requires_grad_(), w.clone().requires_grad_())
-    logits = torch.randn(64, 128_256)
-    q, one = torch.randn(1, 8, 1024, 64), torch.randn(2, 8, 1, 128)
-    k, v = torch.randn(2, 8, 8192, 128), torch.randn(2, 8, 8192, 128)
-
-    return [
-        Case(
-            "softmax 512x32768, out=",
-            {OURS: lambda: sa.softmax(z, out=out), PEER: lambda: torch.softmax(z, -1, out=out)},
-        ),
-        Case(
-            "cross_entropy 512x32768",
-            {OURS: lambda: sa.cross_entropy(z, y), PEER: lambda: functional.cross_entropy(z, y)},
-        ),
-        Case(
-            LINEAR,
-            {
-                OURS: lambda: sa.linear_cross_entropy(h, w, words),
-                PEER: lambda: functional.cross_entropy(h @ w.T, words),
-            },
-        ),
-        Case(
-            f"{LINEAR}, backward",
-            {
-                OURS: both(lambda h, w: sa.linear_cross_entropy(h, w, words), *leaves),
-                PEER: both(lambda h, w: functional.cross_entropy(h @ w.T, words), *leaves),
-            },
-        ),
-        Case(
-            "attention (1, 8, 1024, 64)",
-            {OURS: lambda: sa.attention(q, q, q), PEER: lambda: functional.scaled_dot_product_attention(q, q, q)},
-        ),
-        Case(
-            "attention, decoding (2, 8, 1, 128), 8192 keys",
-            {OURS: lambda: sa.attention(one, k, v), PEER: lambda: functional.scaled_dot_product_attention(one, k, v)},
-        ),
-        Case(
-            "sparsemax 512x32768",
-            {OURS: lambda: sa.sparsemax(z), PEER: lambda: entmax.sparsemax(z, -1)},
-        ),
-        Case(
-            "categorical 64x128256",
-            {OURS: lambda: sa.categorical(logits, seed=0), PEER: lambda: torch.multinomial(logits.softmax(-1), 1)},
-        ),
-    ]
 
 
 @contextmanager
@@ -117,77 +67,48 @@ def busy(count: int) -> Iterator[None]:
             other.wait()
 
 
-def timed(case: Case) -> dict[str, float]:
-    """Return the median time of CALLS single calls of each side, after one that does not count.
-
-    The sides take turns in the same order, so each call finds the caches as the other side has left them. Repeated
-    calls of one side would find their data in the caches: on an Intel Xeon, model 167, cross_entropy takes 2.0 ms
-    right after itself, and 3.1 ms right after torch's.
-    """
-    seconds: dict[str, list[float]] = {side: [] for side in case.sides}
-    for turn in range(CALLS + 1):
-        for side, call in case.sides.items():
-            start = time.perf_counter()
-            call()
-            if turn:
-                seconds[side].append(time.perf_counter() - start)
-    return {side: statistics.median(found) for side, found in seconds.items()}
-
-
-def measured(count: int) -> Times:
-    """Return the times of every case beside `count` busy processes."""
-    torch.set_num_threads(THREADS)
-    sa.set_num_threads(THREADS)
+def measured(condition: str) -> Times:
+    """Return the times of every case under a condition."""
+    count, start = CONDITIONS[condition]
+    found: Times = {}
     with busy(count):
-        return {case.name: timed(case) for case in cases()}
-
-
-def on_one_core() -> Times:
-    """Return the times of every case in a process that may use only one core."""
-    core = min(os.sched_getaffinity(0))
-    command = ["taskset", "-c", str(core), sys.executable, "-m", "bench.contention", "--json"]
-    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+        for kind in KINDS:
+            command = [*start, *PYTHON, kind]
+            found |= json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return found
 
 
 def under_all_conditions() -> dict[str, Times]:
-    """Return the times by condition, case and side: the median of TURNS turns."""
+    """Return the times by condition, case and side: the median of TURNS turns. Every second turn runs backwards."""
     turns = [
-        {condition: measured(count) for condition, count in BUSY.items()} | {ONE_CORE: on_one_core()}
-        for _ in range(TURNS)
+        {condition: measured(condition) for condition in list(CONDITIONS)[:: -1 if turn % 2 else 1]}
+        for turn in range(TURNS)
     ]
     return {
         condition: {
             name: {side: statistics.median(turn[condition][name][side] for turn in turns) for side in sides}
-            for name, sides in by_case.items()
+            for name, sides in turns[0][condition].items()
         }
-        for condition, by_case in turns[0].items()
+        for condition in CONDITIONS
     }
 
 
 def finished(threads: int) -> dict[str, float]:
     """Run PROCESSES processes at the same time. Return the sum of their rounds per second, for each side.
 
-    One round calls every case once.
+    One round calls every case of tensors once. All processes begin when the last one is ready.
     """
     found = {}
     for side in (OURS, PEER):
-        command = [sys.executable, "-m", "bench.contention", "--rounds", side, "--threads", str(threads)]
-        started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(PROCESSES)]
+        command = [*PYTHON, "torch", "--rounds", side, "--threads", str(threads)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        started = [subprocess.Popen(command, text=True, **pipes) for _ in range(PROCESSES)]
+        for one in started:
+            one.stdout.readline()
+        for one in started:
+            print(file=one.stdin, flush=True)
         found[side] = sum(float(one.communicate()[0]) for one in started)
     return found
-
-
-def rounds_per_second(side: str, threads: int) -> float:
-    """Call one side of all cases, round after round, for SECONDS seconds. Return the number of rounds per second."""
-    torch.set_num_threads(threads)
-    sa.set_num_threads(threads)
-    calls = [case.sides[side] for case in cases()]
-    rounds, start = 0, time.perf_counter()
-    while time.perf_counter() - start < SECONDS:
-        for call in calls:
-            call()
-        rounds += 1
-    return rounds / (time.perf_counter() - start)
 
 
 def misses(found: dict[str, Times], shares: dict[str, float]) -> list[str]:
@@ -199,14 +120,16 @@ def misses(found: dict[str, Times], shares: dict[str, float]) -> list[str]:
     for condition, times in found.items():
         for name, now in times.items():
             alone = found["alone"][name]
-            excess = now[OURS] / alone[OURS] / (now[PEER] / alone[PEER])
-            if excess > EXCESS:
+            peer = next(side for side in alone if side != OURS)
+            excess = now[OURS] / alone[OURS] / (now[peer] / alone[peer])
+            if peer == PEER and excess > EXCESS:
                 missed.append(f"{name}, {condition}: the slowdown is {excess:.2f} times torch's, above {EXCESS}")
-            if now[OURS] > now[PEER] and alone[OURS] < alone[PEER]:
-                missed.append(f"{name}, {condition}: slower than torch, but faster alone")
-    slowdown = found["one busy process"][LINEAR][OURS] / found["alone"][LINEAR][OURS]
-    if slowdown > LINEAR_SLOWDOWN:
-        missed.append(f"{LINEAR}, one busy process: a slowdown of {slowdown:.2f}, above {LINEAR_SLOWDOWN}")
+            if now[OURS] > now[peer] and alone[OURS] < alone[peer]:
+                missed.append(f"{name}, {condition}: slower than {peer}, but faster alone")
+    for name, now in found["one busy process"].items():
+        slowdown = now[OURS] / found["alone"][name][OURS]
+        if name.startswith(LINEAR) and slowdown > LINEAR_SLOWDOWN:
+            missed.append(f"{name}, one busy process: a slowdown of {slowdown:.2f}, above {LINEAR_SLOWDOWN}")
     if shares[OURS] < SHARE:
         missed.append(f"{PROCESSES} processes: {THREADS} threads finish {shares[OURS]:.2f} of the calls, below {SHARE}")
     return missed
@@ -214,25 +137,15 @@ def misses(found: dict[str, Times], shares: dict[str, float]) -> list[str]:
 
 def main() -> int:
     """Measure all conditions, print a table, write the result, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="time the cases once and print JSON")
-    parser.add_argument("--rounds", choices=[OURS, PEER], help="print the rounds per second of this side")
-    parser.add_argument("--threads", type=int, default=THREADS, help="the number of threads for --rounds")
-    options = parser.parse_args()
-    if options.json:
-        print(json.dumps(measured(0)))
-        return 0
-    if options.rounds:
-        print(rounds_per_second(options.rounds, options.threads))
-        return 0
-    here = machine()  # before the run, so that the load is that of other programs
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    watched = Run()
     found = under_all_conditions()
-    print(f"{'':46} {'condition':26} {'torch/ours':>10} {'slowdown':>9} {'torch':>8}")
+    print(f"{'':46} {'condition':26} {'peer/ours':>10} {'slowdown':>9} {'peer':>8}")
     for name, alone in found["alone"].items():
         for condition, times in found.items():
-            now = times[name]
-            slowdown = {side: now[side] / alone[side] for side in now}
-            print(f"{name:46} {condition:26} {now[PEER] / now[OURS]:10.2f} {slowdown[OURS]:9.2f} {slowdown[PEER]:8.2f}")
+            (ours, before), (theirs, theirs_before) = zip(times[name].values(), alone.values(), strict=True)
+            slowdowns = f"{ours / before:9.2f} {theirs / theirs_before:8.2f}"
+            print(f"{name:46} {condition:26} {theirs / ours:10.2f} {slowdowns}")
     rounds = {threads: finished(threads) for threads in (1, THREADS)}
     shares = {side: rounds[THREADS][side] / rounds[1][side] for side in (OURS, PEER)}
     for side, share in shares.items():
@@ -240,7 +153,8 @@ def main() -> int:
     missed = misses(found, shares)
     for miss in missed:
         print(miss)
-    record = {"machine": here, "isa": isa(), "threads": THREADS, "seconds": found, "rounds per second": rounds}
+    sets = {"isa": native.info()["isa"], "threads": THREADS}
+    record = {"machine": watched.machine(), **sets, "seconds": found, "rounds per second": rounds}
     RESULT.write_text(json.dumps(record | {"excess": EXCESS, "misses": missed}, indent=1) + "\n", encoding="utf-8")
     return int(bool(missed))
 
