@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from bench.accuracy import OPS, errors, operations_of, pieces, rounded, softargmax_side
+from bench.accuracy import OPS, classes_of, errors, operations_of, pieces, rounded, softargmax_side
 from bench.scores import Case, cases, mixed
 from tests.oracle.truth import Family, exact_family, family_truth, ulp_error
 
@@ -30,7 +30,7 @@ def test_within_the_bound(case: Case) -> None:
     for z in pieces(case, 12_000):
         truth = family_truth(z, case.temperature, case.base)
         for op in operations_of(case):
-            error = errors(op, softargmax_side(op, z, case), truth)
+            error = errors(op, softargmax_side(op, z, case), truth, z)
             assert error.max() <= BOUND[case.dtype], (op, z.shape, *np.argwhere(error == error.max())[0])
 
 
@@ -42,7 +42,7 @@ def test_long_rows(dtype: str, name: str) -> None:
     z = rounded(case.scores(np.random.default_rng(8), (1, 1_000_003), dtype), dtype)
     truth = family_truth(z)
     for op in OPS:
-        assert errors(op, softargmax_side(op, z, case), truth).max() <= BOUND[dtype], op
+        assert errors(op, softargmax_side(op, z, case), truth, z).max() <= BOUND[dtype], op
 
 
 def test_the_bound_can_fail() -> None:
@@ -51,7 +51,14 @@ def test_the_bound_can_fail() -> None:
     (z,) = (z for z in pieces(case, 10_000) if z.shape[-1] == 64)
     p = np.exp(z - z.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
-    assert errors("softmax", (p, "float32"), family_truth(z)).max() > 20
+    assert errors("softmax", (p, "float32"), family_truth(z), z).max() > 20
+
+
+def test_half_of_the_classes_have_the_largest_score() -> None:
+    z = np.random.default_rng(3).standard_normal((1000, 100))
+    for y in (classes_of(z), np.concatenate([classes_of(row[None]) for row in z])):
+        assert 0.45 < (y == z.argmax(-1)).mean() < 0.56
+        assert len(set(y[y != z.argmax(-1)])) > 90
 
 
 # --- confident rows --------------------------------------------------------------------------------------------------
