@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from packaging.version import Version
+from tools import speed_page
 from tools.compat import claims
 from tools.fresh_environment import NATIVE_TESTS
 
@@ -38,6 +39,52 @@ def test_the_check_of_exp_compiles() -> None:
 
 def test_the_tables_agree_with_the_measurements() -> None:
     subprocess.run([sys.executable, "-m", "tools.tables", "--check"], check=True, capture_output=True, cwd=ROOT)
+
+
+PAGE = """
+- **Slow.** <!-- lines: a *;
+  beside others, * --> It is slow.
+"""
+
+
+def record(*, model: str = "1", **result: object) -> dict[str, object]:
+    machine = {"processor": {"model": model, "caches": {}, "isas": ["x86-64-v4"]}, "commit": "abc"}
+    return {"machine": machine, "isa": "x86-64-v4", "results": [result]}
+
+
+def bench(name: str, ratio: float, of_limit: float = 0.5) -> dict[str, object]:
+    return {"name": name, "ratios": {"torch": ratio}, "targets": {"torch": 2.0}, "of_limit": of_limit}
+
+
+@pytest.mark.parametrize(
+    ("all_sets", "avx2", "misses", "found"),
+    [
+        (record(**bench("a line", 1.9)), None, [], []),
+        (record(**bench("a line", 2.2)), None, [], []),
+        (record(**bench("a line", 2.4)), None, [], ["Slow: a reason, but no line is near its promise"]),
+        (record(**bench("a line", 2.4)), None, ["beside others, busy: slower"], []),
+        (record(**bench("a line", 1.9)), None, ["draws: slower"], ["draws: below the promise, without a reason"]),
+        (record(**bench("a line", 1.9)), record(**bench("b", 1.9)), [], ["b: below the promise, without a reason"]),
+        (record(**bench("a line", 1.9, 1.03)), None, [], ["a line, AVX-512: faster than the limit of the machine"]),
+        (
+            record(**bench("a line", 1.9)),
+            record(model="2", **bench("a line", 1.9)),
+            [],
+            ["room: the run with AVX2 only is from another processor"],
+        ),
+    ],
+)
+def test_what_the_measurements_contradict_is_found(monkeypatch, all_sets, avx2, misses, found) -> None:
+    monkeypatch.setattr(speed_page, "benches", lambda: {"room": all_sets})
+    monkeypatch.setattr(speed_page, "avx2_record", lambda _: avx2)
+    monkeypatch.setattr(speed_page, "load", lambda _: {"misses": misses})
+    assert list(speed_page.problems(PAGE)) == found
+
+
+def test_the_table_of_missed_promises_names_their_reasons(monkeypatch) -> None:
+    monkeypatch.setattr(speed_page, "benches", lambda: {"room": record(**bench("a line", 1.6))})
+    monkeypatch.setattr(speed_page, "avx2_record", lambda _: None)
+    assert speed_page.below(PAGE).splitlines()[2] == "| a line, AVX-512 | torch 1.60 | 2 | 0.50 | 0.62 | Slow |"
 
 
 RECIPE = ROOT / "recipe" / "recipe.yaml"

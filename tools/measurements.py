@@ -9,6 +9,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 NOT_YET = "*Not measured yet.*"
+ISAS = {"x86-64-v4": "AVX-512", "x86-64-v3": "AVX2"}
 PEERS = {"torch": "torch", "scipy": "SciPy", "numpy": "NumPy", "jax": "JAX", "sgemm": "products alone"}
 
 
@@ -23,10 +24,15 @@ def loaded(path: Path) -> dict[str, Any]:
     return record
 
 
-def avx2_results(name: str) -> list[dict[str, Any]]:
-    """Return the results of the run with AVX2 only, or an empty list if there are none."""
-    record = load(RESULTS / "avx2" / f"{name}.json")
-    return record["results"] if record else []
+def avx2_record(name: str) -> dict[str, Any] | None:
+    """Return the record of the run with AVX2 only, or None if there is none."""
+    return load(RESULTS / "avx2" / f"{name}.json")
+
+
+def benches() -> dict[str, dict[str, Any]]:
+    """Return the records with timings, by the name of their file."""
+    found = {path.stem: loaded(path) for path in sorted(RESULTS.glob("*.json"))}
+    return {name: record for name, record in found.items() if "results" in record}
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -36,20 +42,30 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def measured_on(record: dict[str, Any], *, packages: bool = True) -> str:
-    """Return a sentence that names the machine and, if `packages` is True, the package versions."""
+    """Return a sentence that names the machine and, if `packages` is True, the versions and the commit."""
     machine = record.get("machine", {})
     versions = ", ".join(f"{name} {version}" for name, version in machine.get("packages", {}).items())
-    used = f" with {versions}" if packages else ""
-    where = ", ".join([machine.get("cpu", "an unnamed machine"), *facts_of(machine)])
-    return f"Measured{used} on {where}."
+    commit = f" (commit {machine['commit']})" if "commit" in machine else ""
+    used = f" with {versions}{commit}" if packages else ""
+    return f"Measured{used} on {where(machine)}."
 
 
-def facts_of(machine: dict[str, Any]) -> list[str]:
-    """Return what identifies the processor even where a virtual machine hides its name, and the load before the run."""
-    found, processor = [], machine.get("processor", {})
+def where(machine: dict[str, Any]) -> str:
+    """Return the processor, and how many processors other programs used."""
+    found = [processor_of(machine)]
+    if "others" in machine:
+        before, during = (machine["others"][when] for when in ("before", "during"))
+        found.append(f"of which other programs used {before:g} before the run and {during:g} during it")
+    if "load" in machine:
+        found.append(f"load {machine['load']}")
+    return ", ".join(found)
+
+
+def processor_of(machine: dict[str, Any]) -> str:
+    """Return what identifies the processor even where a virtual machine hides its name."""
+    found, processor = [machine.get("cpu", "an unnamed machine")], machine.get("processor", {})
     if processor:
         found.append(" ".join(f"{name} {processor[name]}" for name in ("family", "model") if name in processor))
         found += [f"{level} {size}" for level, size in processor["caches"].items()]
         found.append(processor["isas"][0])
-    found.append(f"{machine.get('cores', '?')} cores")
-    return [*found, *([f"load {machine['load']}"] if "load" in machine else [])]
+    return ", ".join([*found, f"{machine.get('cores', '?')} cores"])

@@ -1,10 +1,11 @@
 """Write the tables of committed measurements into README.md and docs/, so that nobody types them.
 
     python -m tools.tables            write
-    python -m tools.tables --check    exit with 1 if a page and its measurements differ
+    python -m tools.tables --check    exit with 1 if a page and its measurements differ, or contradict each other
 
 The measurements are the JSON files in bench/results. A table is placed between `<!-- table: NAME -->` and
-`<!-- end table -->`. All of docs/speed.md is generated.
+`<!-- end table -->`. In docs/speed.md, `<!-- lines: NAME; NAME -->` after the title of a reason lists the lines that it
+explains. `*` stands for any text.
 """
 
 from __future__ import annotations
@@ -12,15 +13,25 @@ from __future__ import annotations
 import re
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tools import parallel_tables
-from tools.measurements import NOT_YET, PEERS, RESULTS, ROOT, avx2_results, load, loaded, measured_on, table
-from tools.speed_page import extra_memory, speed_page, timings
+from tools import parallel_tables, speed_page
+from tools.measurements import (
+    NOT_YET,
+    PEERS,
+    RESULTS,
+    ROOT,
+    load,
+    loaded,
+    measured_on,
+    processor_of,
+    table,
+)
 
-from softargmax.measure import readable
+from softargmax.measure import readable, three_digits
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # --- accuracy ------------------------------------------------------------------------------------------------------
@@ -79,6 +90,19 @@ def sparse_accuracy() -> str:
     ]
     head = ["order", *(f"{side}, ulp" for side in sides), *(f"{side}, zeros wrong" for side in sides)]
     return f"{table(head, rows)}\n\n{measured_on(record)}"
+
+
+def exactness() -> str:
+    """Return a table of how often shifts and permutations of a row keep all bits."""
+    record = load(RESULTS / "exactness.json")
+    if record is None:
+        return NOT_YET
+    rows = [
+        [f"{name}, rows of {length}", *(f"{100 * share:.3g} %" for share in found.values())]
+        for name, lengths in record["shares"].items()
+        for length, found in lengths.items()
+    ]
+    return f"{table(['all bits are the same after', 'a shift', 'a permutation'], rows)}\n\n{measured_on(record)}"
 
 
 def output_bias() -> str:
@@ -169,16 +193,33 @@ def summary() -> str:
     """Return the table of README.md: a few lines per family, including one where softargmax is slower."""
     rows = []
     for label, (name, line) in SUMMARY.items():
-        result = next(one for one in loaded(RESULTS / f"{name}.json")["results"] if one["name"] == line)
+        of_all, of_avx2 = ({one["name"]: one for one in run["results"]} for run in runs(name))
+        result, limited = of_all[line], of_avx2[line]
         peer, ratio = next(iter(result["ratios"].items()))
         ours = readable(result["seconds"]["softargmax"]["median"])
-        limited = next((one["ratios"][peer] for one in avx2_results(name) if one["name"] == line), None)
-        rows.append([label, ours, PEERS.get(peer, peer), f"{ratio:.3g}", "" if limited is None else f"{limited:.3g}"])
-    head = ["float32, two threads", "softargmax", "peer"]
+        rows.append([label, ours, PEERS.get(peer, peer), three_digits(ratio), three_digits(limited["ratios"][peer])])
+    record, _ = runs("normalize")
+    head = ["float32, two threads", f"softargmax, {speed_page.isa_of(record)}", "peer"]
     head += ["peer's time / ours", "peer's time / ours, both with AVX2 only"]
-    text = table(head, rows)
-    machine = loaded(RESULTS / "normalize.json")["machine"]
-    return f"Median times on {machine['cpu']} with AVX-512, {machine['cores']} cores.\n\n{text}"
+    return f"Median times on {processor_of(record['machine'])}.\n\n{table(head, rows)}"
+
+
+def runs(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the records of a result file, with all instruction sets and with AVX2 only."""
+    return loaded(RESULTS / f"{name}.json"), loaded(RESULTS / "avx2" / f"{name}.json")
+
+
+def build_cost() -> str:
+    """Return a table of the CPU time of a build from source, and of the size of the module, for each compiler."""
+    record = load(RESULTS / "build_cost.json")
+    if record is None:
+        return NOT_YET
+    rows = [
+        [one["version"], f"{one['cpu_seconds']:.0f} s", f"{one['bytes'] / 1e6:.1f} MB"]
+        for one in record["builds"].values()
+    ]
+    head = ["compiler", "CPU time of the build", "compiled module"]
+    return f"{table(head, rows)}\n\n{measured_on(record, packages=False)}"
 
 
 def compat() -> str:
@@ -211,12 +252,6 @@ def gpu() -> str:
     return f"{where}. {speed}\n\n{text}\n\nFew rows, in a CUDA graph:\n\n{small}\n\nCalls on 8 x 16 scores: {calls}."
 
 
-def jax_programs() -> str:
-    """Return a table of the times of compiled JAX programs, beside those of jax.nn and optax."""
-    record = load(RESULTS / "jax_programs.json")
-    return NOT_YET if record is None else f"{timings(record, [])}{extra_memory(record)}\n\n{measured_on(record)}"
-
-
 # --- pages -----------------------------------------------------------------------------------------------------------
 
 
@@ -242,20 +277,23 @@ def pages() -> dict[Path, str]:
     """Return the pages with all tables filled in."""
     readme = ROOT / "README.md"
     made = {readme: insert(readme.read_text(encoding="utf-8"), "summary", summary())}
-    made[ROOT / "docs" / "speed.md"] = speed_page()
+    speed = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
     filled = [
         ("design", "accuracy", accuracy),
+        ("numerics", "exactness", exactness),
         ("sparse", "sparse accuracy", sparse_accuracy),
         ("output", "output bias", output_bias),
         ("words", "words", words),
         ("losses", "small layers", small_layers),
+        ("installation", "build cost", build_cost),
         ("installation", "compat", compat),
         ("gpu", "gpu", gpu),
-        ("jax", "jax programs", jax_programs),
+        ("jax", "jax programs", partial(speed_page.bench, "jax_programs")),
         ("parallel", "messages", parallel_tables.messages),
         ("parallel", "scaling", parallel_tables.scaling),
         ("parallel", "modelled", parallel_tables.modelled),
     ]
+    filled += [("speed", name, fill) for name, fill in speed_page.fills(speed).items()]
     filled += [(f"tasks/{page}", name, partial(task, name)) for page, names in TASK_PAGES.items() for name in names]
     for page, name, fill in filled:
         path = ROOT / "docs" / f"{page}.md"
@@ -263,16 +301,25 @@ def pages() -> dict[Path, str]:
     return made
 
 
+def problems() -> Iterator[str]:
+    """Yield a sentence for each claim of the pages that the measurements contradict."""
+    yield from speed_page.problems((ROOT / "docs" / "speed.md").read_text(encoding="utf-8"))
+    if len({processor_of(runs(name)[0]["machine"]) for name, _ in SUMMARY.values()}) > 1:
+        yield "README.md: the lines of its table are from several processors"
+
+
 def main() -> int:
     """Write the pages that differ, or only name them if --check is given. Return the exit code."""
-    wrong = [p for p, text in pages().items() if not p.exists() or p.read_text(encoding="utf-8") != text]
-    for path in wrong:
-        if "--check" in sys.argv[1:]:
-            print(f"{path.relative_to(ROOT)} differs from bench/results: run python -m tools.tables", file=sys.stderr)
+    check, found = "--check" in sys.argv[1:], list(problems())
+    wrong = {p: text for p, text in pages().items() if p.read_text(encoding="utf-8") != text}
+    for path, text in wrong.items():
+        if check:
+            found.append(f"{path.relative_to(ROOT)} differs from bench/results: run python -m tools.tables")
         else:
-            path.write_text(pages()[path], encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
             print("wrote", path.relative_to(ROOT))
-    return int(bool(wrong) and "--check" in sys.argv[1:])
+    print(*found, sep="\n", end="\n" * bool(found), file=sys.stderr)
+    return int(bool(found))
 
 
 if __name__ == "__main__":
