@@ -148,10 +148,7 @@ def extra_fits(record: dict[str, Any]) -> str:
         for side, fit in sides.items()
     ]
     head = ["fits", "objective", "largest derivative", "steps", "memory beyond the data, MiB"]
-    text = """
-Both sides stop if no derivative is above $10^{-4}$. On the sparse rows scikit-learn's fit ends at a fifth of that.
-There ours stops at $5 \\times 10^{-5}$, so that it reaches scikit-learn's objective."""
-    return f"\n\n{table(head, rows)}\n\n{text.strip()}" if rows else ""
+    return f"\n\n{table(head, rows)}" if rows else ""
 
 
 def timings(record: dict[str, Any], avx2: dict[str, Any] | None) -> str:

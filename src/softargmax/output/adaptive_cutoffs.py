@@ -59,7 +59,8 @@ class StepCost(NamedTuple):
 
     # The defaults are fitted to 69 measured times of a head or a cluster, with B x k from 32 x 64 to 1024 x 32768
     # scores, and d from 4 to 256. Each time includes forward, backward and Adam's step, in float32 on 2 threads of an
-    # AMD EPYC. The root mean square of the relative error is 18%. One multiply-add took 0.025 ns.
+    # AMD EPYC with AVX-512, whose model was not recorded. The root mean square of the relative error is 18%. One
+    # multiply-add took 0.025 ns.
     call: float = 2e7
     least: float = 1e6
     score: float = 75.0

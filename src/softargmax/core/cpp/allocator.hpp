@@ -1,7 +1,7 @@
 // A pool of memory for large results. It uses huge pages, and keeps freed memory for later results.
 //
-// Page faults of new memory take longer than a softmax. For 64 MiB they take 20 ms with pages of 4 KiB and 3 to 5 ms
-// with huge pages. The arithmetic takes 3 ms. Kept memory is marked MADV_FREE, so the system may reclaim it at any
+// Page faults of new memory take longer than a softmax. The first writes to 64 MiB take five times as long with pages of
+// 4 KiB as with huge pages (Zen 4, one thread). Kept memory is marked MADV_FREE, so the system may reclaim it at any
 // time. If the system does not, the next result of this size causes no page faults.
 #pragma once
 
@@ -107,10 +107,8 @@ class Allocator {
 };
 
 // The smallest result, in bytes, that uses the pool. glibc's malloc is faster for smaller results, because it also
-// keeps freed memory: 4 MiB take 17 us with malloc and 60 us with the pool. But malloc often returns larger blocks to
-// the system. If a program allocates and frees other arrays between its gradients, allocating and writing a gradient of
-// 16 MiB takes 0.60 ms with malloc and 0.44 ms with the pool. malloc always returns blocks of 32 MiB or more to the
-// system.
+// keeps freed memory, without asking the system. But malloc often returns larger blocks to the system, as if a program
+// allocates and frees other arrays between its gradients, and always blocks of 32 MiB or more.
 constexpr std::size_t kPooled = 12 << 20;
 
 }  // namespace softargmax
