@@ -1,7 +1,7 @@
 // A pool of memory for large results. It uses huge pages, and keeps freed memory for later results.
 //
-// Page faults of new memory take longer than a softmax. The first writes to 64 MiB take five times as long with pages of
-// 4 KiB as with huge pages (Zen 4, one thread). Kept memory is marked MADV_FREE, so the system may reclaim it at any
+// Page faults of new memory take longer than a softmax. The first writes to 64 MiB take five times as long with pages
+// of 4 KiB as with huge pages (Zen 4, one thread). Kept memory is marked MADV_FREE, so the system may reclaim it at any
 // time. If the system does not, the next result of this size causes no page faults.
 #pragma once
 
@@ -107,8 +107,8 @@ class Allocator {
 };
 
 // The smallest result, in bytes, that uses the pool. glibc's malloc is faster for smaller results, because it also
-// keeps freed memory, without asking the system. But malloc often returns larger blocks to the system, as if a program
-// allocates and frees other arrays between its gradients, and always blocks of 32 MiB or more.
+// keeps freed memory, without asking the system. But malloc often returns larger blocks to the system, for example if a
+// program allocates and frees other arrays between its gradients. It always returns blocks of 32 MiB or more.
 constexpr std::size_t kPooled = 12 << 20;
 
 }  // namespace softargmax
