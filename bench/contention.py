@@ -1,6 +1,6 @@
 """Time softargmax and torch in turns, on an idle and on a busy machine: softmax, losses, sparse maps, draws, attention.
 
-    python -m bench.contention            15 minutes; writes bench/results/contention.json
+    python -m bench.contention            20 minutes; writes bench/results/contention.json
 
 There are four conditions: alone, beside one busy process, beside one busy process per core, and two threads on one
 core. They are timed in turns too, forwards and backwards, each turn in new processes, and the median of all turns
