@@ -150,8 +150,10 @@ def test_gradients(name: str, k: int, bias: bool, reduction: str) -> None:
         )
 
     inputs = (hidden, *parameters)
+    # A second backward pass of a last layer computes its gradients again, with other roundings. They are below 2.
+    options: Any = {"check_forward_ad": True, "check_batched_grad": True, "nondet_tol": torch.finfo(F64).eps}
     for method, *arguments in (("forward", y), ("log_prob_of", y), ("log_prob",)):
-        assert torch.autograd.gradcheck(of(method, *arguments), inputs, check_forward_ad=True, check_batched_grad=True)
+        assert torch.autograd.gradcheck(of(method, *arguments), inputs, **options)
     assert torch.autograd.gradgradcheck(of("forward", y), inputs, check_fwd_over_rev=True, fast_mode=True)
 
 
@@ -250,6 +252,8 @@ def test_results_equal_the_definition(name: str, monkeypatch: pytest.MonkeyPatch
             truth = torch.autograd.grad(defined, (hidden, *layer.parameters()))
         torch.testing.assert_close(found, defined)
         torch.testing.assert_close(gradient, truth)
+    if name == "adaptive":  # its head and clusters are last layers of `linear_cross_entropy`
+        return
     monkeypatch.setattr(blocks, "_Losses", None)
     with pytest.raises(AttributeError, match="apply"):
         layer(hidden, y)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.output.layers import layer_of as layer_with_parameters
 from tests.parallel.cases import cuts, part, same
 from tests.parallel.workers import Workers
 
@@ -85,8 +86,9 @@ def test_a_mesh(workers: Workers) -> None:
 
 
 @pytest.mark.slow
-def test_inductor(workers: Workers) -> None:
-    workers.run(2, compiled, "two calls", "inductor", "even")
+@pytest.mark.parametrize("name", ["two calls", "softmax", "draws with logprob", "visiting keys"])
+def test_inductor(workers: Workers, name: str) -> None:
+    workers.run(2, compiled, name, "inductor", "even")
 
 
 def sizes(group: Any) -> None:
@@ -232,6 +234,44 @@ def step_of_layer(group: Any) -> None:
 
 def test_a_step_of_a_layer(workers: Workers) -> None:
     workers.run(4, step_of_layer)
+
+
+def steps_of_layer(group: Any, name: str, backend: str) -> None:
+    """Steps of a compiled layer over processes have the bits of those of one process, and the draws of an eager one."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    found = []
+    for spread, compiles in ((False, True), (True, True), (True, False)):
+        torch._dynamo.reset()
+        layer: Any = layer_with_parameters(name, dtype=torch.float32)
+        if spread:
+            layer = parallelize_module(layer, init_device_mesh("cpu", (4,)), parallel.VocabularyParallel())
+        torch.manual_seed(1)
+        h, target = torch.randn(8, 5, requires_grad=True), torch.tensor([0, 39, -100, 3, 4, 5, 6, 7])
+        call = torch.compile(layer, fullgraph=True, backend=backend) if compiles else layer
+        losses = [call(h, target) for _ in range(2)]  # each step has its own draws
+        torch.stack(losses).sum().backward()
+        gradients = [x.grad for x in layer.parameters()]
+        found.append([*losses, h.grad, *(x.full_tensor() if hasattr(x, "full_tensor") else x for x in gradients)])
+    of_one, of_many, eager = found
+    for one, other, plain in zip(of_one, of_many, eager, strict=True):
+        same(other, one)
+        torch.testing.assert_close(plain, one)
+    torch._dynamo.reset()
+
+
+LAYERS_OF_ALL_KINDS = ("sampled", "distinct of rows", "nce", "negative", "hierarchical", "adaptive")
+
+
+@pytest.mark.parametrize("name", LAYERS_OF_ALL_KINDS)
+def test_steps_of_layers(workers: Workers, name: str) -> None:
+    workers.run(4, steps_of_layer, name, "aot_eager")
+
+
+@pytest.mark.slow
+def test_inductor_of_a_layer(workers: Workers) -> None:
+    workers.run(4, steps_of_layer, "nce", "inductor")
 
 
 def transformed(group: Any, name: str) -> Any:

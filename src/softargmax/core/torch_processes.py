@@ -176,7 +176,7 @@ def require_numbers(x: Tensor) -> None:
     if not _native.still() and is_fake(x):
         raise NotImplementedError(
             "torch.compile: processes exchange nothing while they compile; only the functions of softargmax.parallel, "
-            "those of DTensors, and FullSoftmax, are operators of a graph"
+            "those of DTensors, and losses of layers, are operators of a graph"
         )
     if is_batched(x):
         raise NotImplementedError(

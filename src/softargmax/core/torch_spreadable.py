@@ -51,6 +51,15 @@ def telling(weight: Tensor) -> AbstractContextManager[None]:
     return cast("AbstractContextManager[None]", _layers().telling(weight))
 
 
+def alike(weight: Tensor, function: str, **named: Any) -> None:
+    """Compare tensors and numbers in all processes that have a part of the weight. If they differ, all raise an error.
+
+    They decide what the processes exchange next.
+    """
+    if is_dtensor(weight) and not torch.compiler.is_compiling():
+        _layers().alike(weight, function, named)
+
+
 def full(x: Any) -> Any:
     """x, or all of a DTensor, in every process."""
     return x.full_tensor() if is_dtensor(x) else x

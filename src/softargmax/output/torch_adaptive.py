@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from softargmax.core import check, seeds
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
+from softargmax.core.torch_spreadable import alike, full
 from softargmax.normalize import log_softmax
 from softargmax.output.adaptive_cutoffs import BATCH, adaptive_cutoffs, integers, ranked, widths
 from softargmax.output.torch_base import Targets, TopK, blocks, draw_columns, float_dtype
@@ -88,16 +89,17 @@ class AdaptiveSoftmax(RankedLayer):
     IndexError. Under tracing, and on devices other than the CPU, the result for its row is NaN instead.
 
     Each cluster processes only the rows whose targets are in the cluster. Under tracing, and on devices other than the
-    CPU, it instead processes all rows and ignores the targets of other clusters. The scores of the head, and of each
-    cluster, are computed in blocks of at most 16 MiB (32 MiB in float64), and only one block is in memory at a time.
-    All parameters have a gradient. A cluster without targets has gradients of 0.
+    CPU, it instead processes all rows and ignores the targets of other clusters. The losses of the head, and of each
+    cluster, are those of `softargmax.linear_cross_entropy`, which stores the scores of a few rows at a time. All
+    parameters have a gradient. A cluster without targets has gradients of 0.
 
     `topk` is exact. Each row visits the clusters by decreasing probability. No class is more probable than its cluster.
     So the row stops at a cluster that is less probable than the k-th best class found so far. `sample` draws from the
     head. If the draw is a token, `sample` also draws from the token's cluster, with other random numbers.
 
-    Gradients are those of `softargmax.linear_cross_entropy` for the head and for each cluster. They can be
-    differentiated again.
+    Gradients can be differentiated again.
+
+    Parameters may be DTensors (`softargmax.parallel.VocabularyParallel`).
 
     References
     ----------
@@ -121,6 +123,7 @@ class AdaptiveSoftmax(RankedLayer):
     torch.Size([])
     """
 
+    spreads = ("head", "head_bias", "tails")
     head_bias: nn.Parameter | None
     tail_bias: nn.Parameter | None
 
@@ -285,12 +288,14 @@ class AdaptiveSoftmax(RankedLayer):
         return all_log_p(h, self._clusters())
 
     def _likeliest(self, h: Tensor, k: int) -> TopK:
+        alike(self.head, "topk", hidden=h, k=k)
         parts = list(blocks(len(h), self.classes)) or [slice(None)]
         found = (likeliest(h[part], self._clusters(), k) for part in parts)
         values, ranks = (torch.cat(each) for each in zip(*found, strict=True))
         return TopK(values, self._classes_of(ranks))
 
     def _drawn(self, h: Tensor, source: seeds.Source) -> Tensor:
+        alike(self.head, "sample", hidden=h, seed=source.seed, stream=source.stream)
         ranks = torch.empty(len(h), dtype=torch.int64, device=h.device)
         stream = torch.arange(len(h), device=h.device) if source.stream is None else source.stream
         for part in blocks(len(h), self.classes):
@@ -327,7 +332,7 @@ class Cluster(NamedTuple):
 
     def log_p(self, h: Tensor) -> Tensor:
         """Return the log-probabilities of the cluster's classes, given the cluster."""
-        found: Tensor = log_softmax(scores(self.projected(h), self.weight, self.bias))
+        found: Tensor = full(log_softmax(scores(self.projected(h), self.weight, self.bias)))
         return found
 
 
@@ -340,7 +345,7 @@ class Clusters(NamedTuple):
 
     def head(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities of the frequent classes and the log-probabilities of the tokens."""
-        found: Tensor = log_softmax(scores(h, self.weight, self.bias))
+        found: Tensor = full(log_softmax(scores(h, self.weight, self.bias)))
         return found[:, : found.shape[1] - len(self.below)], found[:, found.shape[1] - len(self.below) :]
 
 

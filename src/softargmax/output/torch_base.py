@@ -16,7 +16,7 @@ from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE, REDUCTIONS, in_range
 from softargmax.core.torch_modules import one_call
 from softargmax.core.torch_operation import register
-from softargmax.core.torch_spreadable import spreadable, telling
+from softargmax.core.torch_spreadable import full, spreadable, telling
 from softargmax.core.types import Generator, Integers, Seed
 from softargmax.output.counts import at_least
 from softargmax.sample import categorical
@@ -112,8 +112,8 @@ class OutputLayer(nn.Module, ABC):
     True
     """
 
-    spreads_classes: ClassVar[bool] = False
-    """True if parameters may be DTensors, whose classes are spread over processes (`softargmax.parallel`)."""
+    spreads: ClassVar[tuple[str, ...]] = ()
+    """The parameters that may be DTensors, whose rows are spread over processes (`softargmax.parallel`)."""
 
     @public
     def __init__(self, dim: int, classes: int, *, reduction: str = "mean", ignore_index: int = IGNORE) -> None:
@@ -260,18 +260,20 @@ class OutputLayer(nn.Module, ABC):
         return h if y.rows is None else h[y.rows], shape, y
 
     def _targets(self, target: Tensor, h: Tensor, shape: tuple[int, ...]) -> Targets:
-        return targets_of(target, h.detach(), shape, self.classes, self.ignore_index)
+        with telling(next(self.parameters())):
+            return targets_of(full(target), h.detach(), shape, self.classes, self.ignore_index)
 
     def _rows(self, hidden: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         """Return the hidden vectors (N, D) in float32 or float64, and the shape of the rows."""
-        h = check.scores(hidden, "hidden")
-        if not isinstance(h, Tensor):
-            raise TypeError(f"hidden: expected a tensor, got {type(hidden).__name__}")
-        if not h.ndim or h.shape[-1] != self.dim:
-            raise ValueError(f"hidden: expected shape (..., {self.dim}), got {tuple(h.shape)}")
         own = next(self.parameters())
-        if h.device != own.device:
-            raise ValueError(f"hidden: expected a tensor on {own.device}, got one on {h.device}")
+        with telling(own):
+            h = check.scores(full(hidden), "hidden")
+            if not isinstance(h, Tensor):
+                raise TypeError(f"hidden: expected a tensor, got {type(hidden).__name__}")
+            if not h.ndim or h.shape[-1] != self.dim:
+                raise ValueError(f"hidden: expected shape (..., {self.dim}), got {tuple(h.shape)}")
+            if h.device != own.device:
+                raise ValueError(f"hidden: expected a tensor on {own.device}, got one on {h.device}")
         wide = torch.float64 if torch.float64 in (h.dtype, own.dtype) else torch.float32
         rows = tuple(h.shape[:-1])
         return h.reshape(-1, self.dim).to(wide), rows

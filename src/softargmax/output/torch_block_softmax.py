@@ -21,6 +21,7 @@ from softargmax.core.products import layer_scores, sound
 from softargmax.core.targets import IGNORE
 from softargmax.core.torch_memory import shared, view
 from softargmax.core.torch_readable import as_they_are
+from softargmax.core.torch_spreadable import full
 from softargmax.loss import (
     cross_entropy,
     cross_entropy_and_gradient,
@@ -51,6 +52,9 @@ def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: T
 
     h is float32 or float64. The weights and the bias can have half precision.
     """
+    if len(weights) == 1:
+        how = "sum" if total else "none"
+        return full(linear_cross_entropy(h, weights[0], y, bias=bias, ignore_index=IGNORE, reduction=how))
     if not as_they_are(h, *weights, bias, y):
         return _definition(total, y, h, bias, *weights)
     wanted = [trained(x) for x in (h, bias, *weights)]  # computed here because grad mode is off inside `forward`
@@ -71,9 +75,6 @@ def _definition(total: bool, y: Tensor, h: Tensor, bias: Tensor | None, *weights
 
     The loss of a row is the loss in the target's block + (lse of the row - lse of the target's block).
     """
-    if len(weights) == 1:
-        rows: Tensor = linear_cross_entropy(h, weights[0], y, bias=bias, ignore_index=IGNORE, reduction="none")
-        return rows.sum() if total else rows
     terms, own, begin = [], torch.zeros_like(y), 0
     for x, w, b in _by_block(h, weights, bias):
         there = torch.where(y == IGNORE, y, (y - begin).clamp(0, len(w) - 1))

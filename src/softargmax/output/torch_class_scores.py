@@ -61,12 +61,13 @@ def coin_losses(h: Tensor, table: Table, pairs: Pairs, signs: Tensor, shift: Ten
 
 def dots(h: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None, nodes: Tensor) -> Tensor:
     """Return the score <h, w> + b of every pair, without gradients. A score's bits do not depend on other pairs."""
-    h, table = h.detach(), Table(weight.detach(), None if bias is None else bias.detach(), False)
+    h, bias = h.detach(), None if bias is None else bias.detach()
+    table, pairs = of_pairs(weight.detach(), bias, Pairs(nodes, rows, None), sparse=False)
     if _by_kernel(h):
-        return pair_scores(h, table, Pairs(nodes, rows, None))
+        return pair_scores(h, table, pairs)
     step = max(1, _SIZE // max(1, h.shape[1]))
     parts = (slice(start, start + step) for start in range(0, max(1, len(nodes)), step))
-    return torch.cat([pair_scores(h, table, Pairs(nodes[part], rows[part], None)) for part in parts])
+    return torch.cat([pair_scores(h, table, Pairs(pairs.nodes[part], rows[part], None)) for part in parts])
 
 
 def _by_kernel(h: Tensor) -> bool:

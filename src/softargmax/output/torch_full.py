@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
 from softargmax.core.torch_modules import one_call
-from softargmax.core.torch_spreadable import full, telling
+from softargmax.core.torch_spreadable import full
 from softargmax.loss import linear_cross_entropy, linear_selected_log_softmax
 from softargmax.normalize import log_softmax
 from softargmax.output.torch_base import OutputLayer, Targets, float_dtype, of_rows
@@ -39,7 +39,7 @@ class LinearLayer(OutputLayer):
     """Base class of layers whose scores are <h, w_k> + b_k. Subclasses define the training loss."""
 
     bias: nn.Parameter | None
-    spreads_classes = True
+    spreads = ("weight", "bias")
 
     @public
     def __init__(
@@ -88,14 +88,6 @@ class LinearLayer(OutputLayer):
     def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:
         found: Tensor = full(linear_selected_log_softmax(h, self.weight, y.classes, bias=self.bias))
         return found
-
-    def _rows(self, hidden: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-        with telling(self.weight):
-            return super()._rows(full(hidden))
-
-    def _targets(self, target: Tensor, h: Tensor, shape: tuple[int, ...]) -> Targets:
-        with telling(self.weight):
-            return super()._targets(full(target), h, shape)
 
     def extra_repr(self) -> str:
         return f"{self.dim}, {self.classes}, bias={self.bias is not None}, reduction={self.reduction!r}"

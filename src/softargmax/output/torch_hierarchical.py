@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from softargmax.core.arrays import readable
 from softargmax.core.signature import public
 from softargmax.core.targets import IGNORE
+from softargmax.core.torch_spreadable import alike, full
 from softargmax.output import torch_tree_search
-from softargmax.output.arguments import Pairs, Table
+from softargmax.output.arguments import Pairs
 from softargmax.output.torch_base import OutputLayer, Targets, TopK, float_dtype
-from softargmax.output.torch_class_scores import coin_losses, scores
+from softargmax.output.torch_class_scores import coin_losses, of_pairs, scores
 from softargmax.output.tree import Tree
 from softargmax.output.tree_paths import Paths, Slots
 
@@ -94,6 +95,8 @@ class HierarchicalSoftmax(OutputLayer):
     A target out of range raises IndexError. Under tracing, and on devices other than the CPU, the result for its row is
     NaN instead.
 
+    Parameters may be DTensors (`softargmax.parallel.VocabularyParallel`).
+
     References
     ----------
     Morin & Bengio (2005), Hierarchical probabilistic neural network language model, section 3. AISTATS. Mnih & Hinton
@@ -116,6 +119,7 @@ class HierarchicalSoftmax(OutputLayer):
     tensor([0.5000, 0.2500, 0.1250, 0.0625, 0.0625], grad_fn=<SelectBackward0>)
     """
 
+    spreads = ("weight", "bias")
     bias: nn.Parameter | None
     tree_children: Tensor
     offsets: Tensor
@@ -157,20 +161,23 @@ class HierarchicalSoftmax(OutputLayer):
     def _losses(self, h: Tensor, y: Targets) -> Tensor:
         paths = Paths(self.offsets, self.path_nodes, self.path_signs)
         pairs, signs = pairs_of(paths, y.classes, y.counted, self.tree.depth)
-        return coin_losses(h, Table(self.weight, self.bias, self.sparse), pairs, signs)
+        table, pairs = of_pairs(self.weight, self.bias, pairs, sparse=self.sparse)
+        return coin_losses(h, table, pairs, signs)
 
     def _log_p(self, h: Tensor) -> Tensor:
         """Return log p of all classes, by one matrix product for all nodes and one sweep over the levels."""
-        z = scores(h, self.weight, self.bias)
+        z = full(scores(h, self.weight, self.bias))
         return torch_tree_search.sweep(z, self.tree.levels, Slots(self.node_slots, self.class_slots))
 
     def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:
         return 0.0 - self._losses(h, y)
 
     def _likeliest(self, h: Tensor, k: int) -> TopK:
+        alike(self.weight, "topk", hidden=h, k=k)
         return torch_tree_search.likeliest(h, self._splits(), k)
 
     def _drawn(self, h: Tensor, source: seeds.Source) -> Tensor:
+        alike(self.weight, "sample", hidden=h, seed=source.seed, stream=source.stream)
         return torch_tree_search.descend(h, self._splits(), self.tree.depth, source, compact=readable(h))
 
     def extra_repr(self) -> str:

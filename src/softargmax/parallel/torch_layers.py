@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ParallelStyle
@@ -21,15 +22,18 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from softargmax.core.arrays import trained
 from softargmax.core.processes import SpreadAxes
 from softargmax.core.signature import public
+from softargmax.core.torch_operation import LIBRARY
+from softargmax.core.torch_private import without_autocast
 from softargmax.core.torch_processes import along, of_all, parts_of_all, spread_text, whole
 from softargmax.output import operations
 from softargmax.parallel.layout import bounds
-from softargmax.parallel.torch_agreement import Facts, agreed, with_checksum
+from softargmax.parallel.torch_agreement import Facts, agreed, process_group, with_checksum
 from softargmax.parallel.torch_draws import categorical
+from softargmax.parallel.torch_graphs import in_graphs
 from softargmax.parallel.torch_tensors import Scores, contiguous, of_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, MutableMapping
+    from collections.abc import Callable, Iterator, Mapping, MutableMapping
 
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
@@ -55,19 +59,21 @@ class VocabularyParallel(ParallelStyle):
 
     Notes
     -----
-    The style serves the layers of `softargmax.nn` with scores :math:`h W^T + b`, `FullSoftmax` and those that sample,
-    and `torch.nn.Embedding`. Weight and bias become DTensors with the placement `Shard(0)`. If two modules share a
-    weight, apply the style to both, and they share the DTensor. The parts are those of torch: with K classes, each
-    process but the last ones has ceil(K / W). If this is a multiple of 4096, no weights are sent in a call of
-    `FullSoftmax`.
+    The style serves `torch.nn.Embedding` and the output layers of `softargmax.nn` other than `DifferentiatedSoftmax`.
+    Weight and bias become DTensors with the placement `Shard(0)`, and so do the nodes of `HierarchicalSoftmax`, and
+    the head and the tails of `AdaptiveSoftmax`. If two modules share a weight, apply the style to both, and they share
+    the DTensor. The parts are those of torch: with K classes, each process but the last ones has ceil(K / W). If this
+    is a multiple of 4096, no weights are sent in a call of `FullSoftmax`.
 
     In all processes of the mesh, the layer is called with the same targets. It returns the same loss in all of them: a
     tensor that is no DTensor, with the bits of one process. So are the gradients of W, b and h. `log_prob_of`, `topk`
     and `sample` return the same in all processes, too. `log_prob` and `scores` return DTensors, of which each process
-    has its own classes; gradients of h and b through them agree to rounding. For `sample`, pass a seed.
+    has its own classes; gradients of h and b through them agree to rounding. Those of trees and clusters return
+    tensors. For `sample`, pass a seed.
 
     The layers that sample draw the same candidates in all processes. Each process sends the vectors of those that it
-    has to all others. The embedding returns the same vectors in all processes.
+    has to all others, and so it does with the nodes on the paths of a tree. The embedding returns the same vectors in
+    all processes.
 
     References
     ----------
@@ -75,7 +81,7 @@ class VocabularyParallel(ParallelStyle):
 
     See Also
     --------
-    softargmax.nn.FullSoftmax, softargmax.nn.SampledSoftmax
+    softargmax.nn.FullSoftmax, softargmax.nn.SampledSoftmax, softargmax.nn.AdaptiveSoftmax
 
     Examples
     --------
@@ -100,12 +106,14 @@ class VocabularyParallel(ParallelStyle):
         self.input_layouts = Replicate() if input_layouts is None else input_layouts
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        if not (isinstance(module, nn.Embedding) or getattr(module, "spreads_classes", False)):
-            expected = "an embedding, or a layer of softargmax.nn whose scores are h W^T + b"
+        spread = ("weight",) if isinstance(module, nn.Embedding) else getattr(module, "spreads", ())
+        if not spread:
+            expected = "an embedding, or an output layer of softargmax.nn other than DifferentiatedSoftmax"
             raise TypeError(f"VocabularyParallel: expected {expected}, got {type(module).__name__}")
-        for name in ("weight", "bias"):
-            if (parameter := getattr(module, name, None)) is not None:
-                module.register_parameter(name, self._spread(parameter, device_mesh))
+        for name, parameter in list(module.named_parameters()):
+            if name.partition(".")[0] in spread:
+                owner, _, own = name.rpartition(".")
+                module.get_submodule(owner).register_parameter(own, self._spread(parameter, device_mesh))
 
         first = next(iter(inspect.signature(module.forward).parameters))
 
@@ -162,17 +170,38 @@ def telling(weight: DTensor) -> Iterator[None]:
         raise
 
 
+def alike(weight: DTensor, function: str, named: Mapping[str, Any]) -> None:
+    """Raise an error in all processes that have a part of the weight, unless they pass the same tensors and numbers."""
+    group = _group(weight, 0)
+    if group is not None:
+        agreed(group, Facts(0, [("function", function), *((name, _text(x)) for name, x in named.items())]))
+
+
+def _text(x: Any) -> str:
+    return f"{x.dtype} {tuple(x.shape)}{with_checksum(x)}" if isinstance(x, Tensor) else str(x)
+
+
 def scores(here: Callable[..., Tensor], h: Tensor, weight: DTensor, bias: Tensor | None) -> Tensor:
     """h W^T + b, spread like the rows of the weight. It is no DTensor if all processes have all rows."""
     of = Scores.of_layer(h, weight)
     w, b = of.part("w", weight), None if bias is None else of.part("bias", bias)
     if of.dimension is None:
         return here(h, w, b)
-    group = of.mesh.get_group(of.dimension)
-    of_h = f"{h.dtype} {tuple(h.shape)}{with_checksum(h)}"
-    sizes = agreed(group, Facts(len(w), [("function", "scores"), ("hidden", of_h)]))
-    h = along(h, SpreadAxes((), spread_text(group, sizes)))
-    return of.result(here(h, w, b), like_z=True)
+    with without_autocast(h):
+        return of.result(scores_of_part(h, w, b, group=of.mesh.get_group(of.dimension)), like_z=True)
+
+
+def _scores(h: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    found: Tensor = operations.linear_scores.first(operations.linear_scores.arguments(h, w, b))
+    return found
+
+
+@in_graphs(_scores)
+def scores_of_part(h: Tensor, w: Tensor, b: Tensor | None, *, group: ProcessGroup | str) -> Tensor:
+    """h W^T + b for this process's rows of W. The gradient of h is that of all processes."""
+    group = process_group(group)
+    sizes = agreed(group, Facts(len(w), [("function", "scores"), ("hidden", _text(h))]))
+    return _scores(along(h, SpreadAxes((), spread_text(group, sizes))), w, b)
 
 
 def of_rows(_: Any, found: DTensor, rows: tuple[int, ...]) -> Tensor:
@@ -208,13 +237,8 @@ def rows_of_table(_: Any, table: Tensor, index: Tensor, *, sparse: bool) -> Tens
     of = Scores.of_array({"z": table, "axis": 0})
     mine = cast("DTensor", table).redistribute(of.mesh, of.placements).to_local()
     if of.dimension is None:
-        return _rows(mine, index)
-    group = of.mesh.get_group(of.dimension)
-    of_index = f"{tuple(index.shape)}{with_checksum(index)}"
-    sizes, rank = agreed(group, Facts(len(mine), [("function", "gathered"), ("classes", of_index)])), group.rank()
-    owner = torch.bucketize(index, torch.tensor([*accumulate(sizes)]), right=True)
-    own = _rows(mine, index[owner == rank] - bounds(sizes)[rank][0])
-    return cast("Tensor", _OfAll.apply(own, owner, group))  # type: ignore[no-untyped-call]
+        return _rows(mine, index.clamp(max=max(len(mine) - 1, 0)))  # instead of _NOWHERE
+    return rows_of_parts(mine, index, group=of.mesh.get_group(of.dimension))
 
 
 def _rows(table: Tensor, index: Tensor) -> Tensor:
@@ -222,15 +246,25 @@ def _rows(table: Tensor, index: Tensor) -> Tensor:
     return found
 
 
+@in_graphs(_rows)
+def rows_of_parts(mine: Tensor, index: Tensor, *, group: ProcessGroup | str) -> Tensor:
+    """table[index], where `mine` is this process's part of the table."""
+    group = process_group(group)
+    sizes, rank = agreed(group, Facts(len(mine), [("function", "gathered"), ("classes", _text(index))])), group.rank()
+    owner = torch.bucketize(index, torch.tensor([*accumulate(sizes)]), right=True)
+    own = _rows(mine, index[owner == rank] - bounds(sizes)[rank][0])
+    return cast("Tensor", _OfAll.apply(own, owner, group))  # type: ignore[no-untyped-call]
+
+
 class _OfAll(torch.autograd.Function):
-    """Rows of all processes. `owner` says which process has each of them."""
+    """Rows of all processes. `owner` says which process has each of them. A row that none has is 0."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, owner: Tensor, group: ProcessGroup) -> Tensor:
         ctx.mine = owner == group.rank()
-        counts = torch.bincount(owner, minlength=group.size()).tolist()
-        found = own.new_empty(len(owner), *own.shape[1:])
-        found[owner.argsort(stable=True)] = torch.cat(parts_of_all(group, own, counts))
+        counts = torch.bincount(owner, minlength=group.size())[: group.size()].tolist()
+        found = own.new_zeros(len(owner), *own.shape[1:])
+        found[owner.argsort(stable=True)[: sum(counts)]] = torch.cat(parts_of_all(group, own, counts))
         return found
 
     @staticmethod
@@ -239,11 +273,35 @@ class _OfAll(torch.autograd.Function):
         return g[0][ctx.mine], None, None
 
 
+_NOWHERE = 1 << 62
+"""In a graph, the number of a row that no process has. The row is 0."""
+
+
+def _distinct(index: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct numbers of an index, and the place of each entry's number among them."""
+    found: tuple[Tensor, Tensor] = torch.unique(index, return_inverse=True)
+    return found
+
+
+def _as_long(index: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct numbers of an index, in an array of its length. A graph does not know how many there are."""
+    nodes, places = _distinct(index)
+    return torch.cat([nodes, nodes.new_full((len(index) - len(nodes),), _NOWHERE)]), places
+
+
+LIBRARY.define("distinct(Tensor index) -> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,))
+LIBRARY.impl("distinct", _as_long, "CPU")
+torch.library.register_fake(
+    "softargmax::distinct", lambda index: (torch.empty_like(index), torch.empty_like(index)), lib=LIBRARY
+)
+
+
 def of_pairs(
     here: Callable[..., Any], weight: Tensor, bias: Tensor | None, pairs: Any, *, sparse: bool
 ) -> tuple[Any, Any]:
     """The vectors of the classes in the pairs, in all processes."""
-    nodes, places = torch.unique(pairs.nodes, return_inverse=True)
+    in_graph = is_fake(pairs.nodes)
+    nodes, places = (torch.ops.softargmax.distinct if in_graph else _distinct)(pairs.nodes)
     w, b = (None if x is None else rows_of_table(None, x, nodes, sparse=sparse) for x in (weight, bias))
     found: tuple[Any, Any] = here(w, b, pairs._replace(nodes=places), sparse=sparse)
     return found
