@@ -57,7 +57,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from softargmax.core import dispatch
-from softargmax.core.arrays import kind_of, namespace, row_dtype
+from softargmax.core.arrays import is_dtensor, kind_of, namespace, row_dtype
 from softargmax.core.dispatch import requested
 from softargmax.core.memory import NUMPY, Memory, memory_of
 from softargmax.core.native import BLOCK
@@ -218,7 +218,8 @@ class Operation(Generic[A, R]):
         return servers[type(array)]
 
     def _choose(self, array: Any) -> Callable[..., Any]:
-        kind, name = kind_of(array), dispatch.requested_name()
+        sharded = is_dtensor(array) and self.torch.sharded  # in a derivative rule of an operator of torch
+        kind, name = "torch" if sharded else kind_of(array), dispatch.requested_name()
         if name is not None:
             dispatch.check_serves(name, kind)
         if kind == "array-api" or (kind in ("numpy", "jax") and (name == "reference" or "cpu" not in self.kernels)):
@@ -231,7 +232,7 @@ class Operation(Generic[A, R]):
             return launchers[type(array)]
         if name == "reference":
             return self.torch.run_definition
-        if name == "triton":
+        if name == "triton" or sharded:
             return self.torch.run
         if "cpu" in self.torch.launch:
             launchers[type(array)] = self.torch.launch["cpu"]

@@ -13,21 +13,19 @@ import sys
 import threading
 import types
 from functools import partial
-from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from softargmax.core.arrays import NUMPY, is_torch, kind_of, kind_of_tensor, namespace
+from softargmax.core.import_hook import when_imported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
+    from collections.abc import Callable
 
 _COMPILER = "torch._dynamo"
 _done: set[str] = set()
 _registering = threading.RLock()
-_waiting: list[Callable[[], None]] = []
 
 
 def compile_whole(*rooms: str) -> None:
@@ -64,7 +62,7 @@ def _makes_object(module: types.ModuleType, function: Callable[..., Any]) -> boo
 
 def compile_constant(function: Callable[..., Any]) -> None:
     """Register a function, so that `torch.compile` calls it once, and stores its result in the graph."""
-    _when_imported(partial(torch.compiler.assume_constant_result, function))
+    when_imported(_COMPILER, partial(torch.compiler.assume_constant_result, function))
 
 
 def _unchanged(options: dict[str, Any]) -> dict[str, Any]:
@@ -90,7 +88,7 @@ def compile_function(
         torch.compiler.allow_in_graph(opaque)  # type: ignore[no-untyped-call]
         _trace_instead(function, traced)
 
-    _when_imported(register)
+    when_imported(_COMPILER, register)
 
 
 def _trace_instead(function: Callable[..., Any], traced: Callable[..., Any]) -> None:
@@ -118,41 +116,4 @@ def _trace_arrays() -> None:
     _trace_instead(namespace, _namespace)
 
 
-# --- the import of the compiler ---------------------------------------------------------------------------------------
-
-
-def _when_imported(register: Callable[[], None]) -> None:
-    if _COMPILER in sys.modules:
-        register()
-        return
-    if not _waiting:
-        sys.meta_path.insert(0, _Compiler())
-    _waiting.append(register)
-
-
-class _Compiler(MetaPathFinder):
-    """An import hook that runs the waiting registrations once the compiler has been imported."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != _COMPILER:
-            return None
-        others = (one.find_spec(name, path, target) for one in sys.meta_path if one is not self)
-        spec = next(filter(None, others), None)
-        if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = self._hooked(spec.loader.exec_module)  # type: ignore[method-assign, assignment]
-        return spec
-
-    def _hooked(self, load: Callable[[types.ModuleType], None]) -> Callable[[types.ModuleType], None]:
-        def loaded(module: types.ModuleType) -> None:
-            load(module)
-            sys.meta_path.remove(self)
-            for register in _waiting:
-                register()
-            _waiting.clear()
-
-        return loaded
-
-
-_when_imported(_trace_arrays)
+when_imported(_COMPILER, _trace_arrays)

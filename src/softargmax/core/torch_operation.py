@@ -41,6 +41,7 @@ from softargmax.core.torch_private import (
 from softargmax.core.torch_readable import ready
 from softargmax.core.torch_rules import defined_vjp, transposed
 from softargmax.core.torch_schema import AT_ONCE, RECORDED, SchemaSlots
+from softargmax.core.torch_sharding import shard_rows
 from softargmax.core.torch_vmap import along_rows, by_batch, by_definition
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class TorchOperation:
         self._wanted = cache(lambda needed: frozenset(itertools.compress(self.slots.varying, needed)))
         self._allocate = operation.launcher(lambda: None, DEVICE)
         self.rule: Any = None
+        self.sharded = False
         self.defined_vjp = partial(defined_vjp, self)
         self.transposed = partial(transposed, self)
         self.vjp: Any = self._completed if operation.vjp else self.defined_vjp
@@ -200,6 +202,7 @@ class TorchOperation:
         along_axes = AXES in [leaf.kind for leaf in operation.leaves]
         vmap = partial(by_batch if operation.batch else along_rows if along_axes else by_definition, self)
         torch.library.register_vmap(name, vmap, lib=LIBRARY)
+        self.sharded = shard_rows(self)
         if not operation.differentiable:
             return
         members: dict[str, Any] = {"forward": self._forward, "setup_context": self._set_up, "vmap": vmap}

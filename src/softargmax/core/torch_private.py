@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from softargmax.core import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "outside_transforms",
     "primal",
     "recording",
+    "register_sharding",
     "tangent_of",
     "transformed",
     "unwrap_dead_wrappers",
@@ -161,3 +162,22 @@ def recording() -> Iterator[None]:
     include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     with torch._C._ForceDispatchKeyGuard(include, exclude - _RECORDING), torch.enable_grad():
         yield
+
+
+def register_sharding(operator: Any, rule: Callable[[Sequence[Any]], list[tuple[list[Any], list[Any]]]]) -> None:
+    """Register the sharding rule of an operator, as `register_sharding` of torch.distributed.tensor.experimental does.
+
+    That module imports flex attention, and its cache does not distinguish calls with other axes.
+    """
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._op_schema import OpStrategy, RuntimeSchemaInfo
+    from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy
+
+    def strategy(schema: Any) -> Any:
+        flat = [x.strategies[0].output_spec if isinstance(x, OpStrategy) else x for x in schema.args_schema]
+        found = [[*results, *slots] for results, slots in rule(flat)]
+        count = len(schema.op._schema.returns)
+        return expand_to_full_mesh_op_strategy(schema.get_mesh_from_args(), schema, found, input_index=count)
+
+    distinguished = RuntimeSchemaInfo(static_argnum=0, needs_pytree=True)
+    DTensor._op_dispatcher.sharding_propagator.register_op_strategy(operator, strategy, distinguished)
