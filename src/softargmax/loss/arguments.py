@@ -21,6 +21,8 @@ class LossOptions(NamedTuple):
     z_loss: float
     softcap: float
     """0 means no soft-cap."""
+    named: str = "target"
+    """What the public function calls `target`, for errors."""
 
     @property
     def one_class(self) -> bool:

@@ -138,6 +138,7 @@ def checked_options(
         label_smoothing=between(options["label_smoothing"], "label_smoothing", 1.0),
         z_loss=between(options["z_loss"], "z_loss", math.inf),
         softcap=softcap,
+        named=name,
     )
     dtype = check.dtype_of_rows(options["dtype"], z)
     return Checked(loss_options, axis, kept_of(reduction, len(shape) - 1), reduction == "mean", dtype)

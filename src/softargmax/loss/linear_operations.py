@@ -74,8 +74,8 @@ def _linear_vjp(i: LinearCrossEntropy, r: LinearLoss, g: LinearLoss, wanted: Wan
 
 
 def _refuse(i: LinearCrossEntropy, row: int) -> None:
-    classes = i.layer.w.shape[0] if i.spread is None else sum(sizes_of(i.spread))
-    refuse_class(i.options.target, row, (i.layer.h.shape[0], classes), (1,), i.options.ignore_index)
+    options, classes = i.options, i.layer.w.shape[0] if i.spread is None else sum(sizes_of(i.spread))
+    refuse_class(options.target, row, (i.layer.h.shape[0], classes), (1,), options.ignore_index, options.named)
 
 
 def _together(i: LinearCrossEntropy, wanted: Wanted) -> Together | None:

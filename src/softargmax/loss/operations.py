@@ -30,7 +30,8 @@ def _kept(i: Any) -> tuple[int, ...]:
 
 def refuse(i: CrossEntropy, row: int) -> None:
     """Raise IndexError, after the kernel found that the class of `row` is out of range."""
-    refuse_class(i.options.target, row, whole_shape(i.z.shape, i.axes), i.axes, i.options.ignore_index)
+    options = i.options
+    refuse_class(options.target, row, whole_shape(i.z.shape, i.axes), i.axes, options.ignore_index, options.named)
 
 
 def _cross_entropy_vjp(i: CrossEntropy, r: Loss, g: Loss, wanted: Wanted) -> Gradients:

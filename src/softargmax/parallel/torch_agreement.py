@@ -93,7 +93,8 @@ def facts_of(operation: Any, slots: list[Any], axes: Mapping[str, int], function
     """
     columns, named = None, [("function", function)]
     of = operation.torch.slots
-    shown = [_SHOWN.get(slot, slot.removesuffix("_number")) for slot in of.slots]  # a float for all rows
+    names = {**_SHOWN, "target": slots[of.slots.index("named")]} if "named" in of.slots else _SHOWN
+    shown = [names.get(slot, slot.removesuffix("_number")) for slot in of.slots]  # a float for all rows
     for place, (name, slot) in enumerate(zip(of.names, shown, strict=True)):
         x = slots[place]
         if not isinstance(x, Tensor):

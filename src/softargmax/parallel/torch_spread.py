@@ -58,10 +58,6 @@ def require_tensor(name: str, x: Any) -> None:
         raise TypeError(f"{name}: expected a torch tensor in CPU memory, got {type(x).__name__}")
 
 
-_OF_INDEX = ("selected_log_softmax", "linear_selected_log_softmax")
-"""Functions whose classes are named `index`. Their operation names them `target`."""
-
-
 def _is_computed(name: str, spec: Any, i: Any) -> bool:
     """True if the kernel computes a result. The gradients of a layer are those whose letters are in `forms`."""
     return not spec.when or name.removeprefix("d") in i.forms
@@ -92,8 +88,6 @@ class Call:
             if not self._compared:
                 with outside_transforms():
                     agreed(self.group, error)
-            if self.function in _OF_INDEX and str(error).startswith("target:"):
-                raise type(error)("index" + str(error).removeprefix("target")) from error
             raise
         if not self._has_compared:  # this function has computed no operation, but those of other processes may have
             self.sizes(Facts(0, [("function", self.function)]))
