@@ -19,6 +19,7 @@ import softargmax
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "softargmax"
 STUB = ast.parse((SOURCE / "__init__.pyi").read_text(encoding="utf-8"))
+PARALLEL = ast.parse((SOURCE / "parallel" / "__init__.pyi").read_text(encoding="utf-8"))
 PUBLIC = [name for name in softargmax.__all__ if name != "__version__"]
 USERS = ("numpy_user", "torch_user", "dask_user")  # without jax_user, which compiles for 14 s
 
@@ -74,6 +75,12 @@ def test_every_declaration_has_the_parameters_of_the_function(name: str) -> None
     for node in declarations(STUB.body, name):
         assert known(declared(node)) == known(real(function))
         assert not re.search(r"(?<!\[)\bAny\b(?!\])", ast.unparse(node.args))
+
+
+@pytest.mark.parametrize("node", [x for x in PARALLEL.body if isinstance(x, ast.FunctionDef)], ids=lambda x: x.name)
+def test_every_declaration_of_parallel_has_the_parameters_of_the_function(node: ast.FunctionDef) -> None:
+    assert declared(node) == real(getattr(softargmax.parallel, node.name))
+    assert not re.search(r"\bAny\b", ast.unparse(node))
 
 
 @pytest.mark.parametrize("name", [n for n in PUBLIC if isinstance(getattr(softargmax, n), type)])

@@ -5,8 +5,8 @@
 
 A room is a folder of src/softargmax. The `__all__` and the signatures of the rooms determine two files.
 src/softargmax/_names.py has the module of each public name. src/softargmax/__init__.pyi has the signatures, one for
-each kind of array, so that the type of the arguments determines the type of the result. A third file,
-src/softargmax/nn.pyi, has the names of `softargmax.nn`.
+each kind of array, so that the type of the arguments determines the type of the result. Two further files,
+src/softargmax/nn.pyi and src/softargmax/parallel/__init__.pyi, have the names of these modules.
 """
 
 from __future__ import annotations
@@ -83,6 +83,22 @@ _Seed: TypeAlias = int | _ArrayAPI  # or a key of jax.random
 _Generator: TypeAlias = np.random.Generator | np.random.RandomState | torch.Generator
 '''
 
+PARALLEL = f'''"""{WRITTEN} Docstrings are in the room."""
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+
+from softargmax import {{types}}
+from softargmax.parallel.torch_functions import Group
+from softargmax.parallel.torch_layers import VocabularyParallel as VocabularyParallel
+
+__all__ = [
+{{names}}
+]
+'''
+
 ENTROPY_INVARIANT_SCALE = '''@overload
 def entropy_invariant_scale(n: int, d: int, /, kappa: float = 1.0) -> float:  # type: ignore[overload-overlap]
     """{doc}"""
@@ -110,7 +126,8 @@ class Kind(NamedTuple):
 
 
 NUMPY = Kind("NDArray[Any]", "_ArrayLike", "DTypeLike")
-KINDS = (NUMPY, Kind("Tensor", "Tensor", "torch.dtype | str"), Kind("_X", "_X", "object"))
+TORCH = Kind("Tensor", "Tensor", "torch.dtype | str")
+KINDS = (NUMPY, TORCH, Kind("_X", "_X", "object"))
 OF_A = Kind("A", "_Numbers[A]", "object")
 """The kind of the arrays in a class that is generic in the array type A."""
 OTHER_ARGUMENTS = ("PerRow", "Mask", "Target", "Numbers", "Integers")
@@ -232,17 +249,23 @@ def of_class(result: Any, results: dict[str, str]) -> list[str]:
     return lines
 
 
-def stub(names: dict[str, str]) -> str:
-    """Return the text of `__init__.pyi`."""
-    public = {name: getattr(importlib.import_module(home), name) for name, home in names.items()}
+def classes_of(public: dict[str, Any]) -> dict[str, type]:
+    """Return the public classes, and the named tuples that public functions and methods return."""
     classes = {name: value for name, value in public.items() if isinstance(value, type)}
-    for value in public.values():  # add the named tuples that functions and methods return and that are not public
+    for value in public.values():
         methods = vars(value).items() if isinstance(value, type) else ()
         for one in (value, *(method for name, method in methods if not name.startswith("_"))):
             back = getattr(inspect.unwrap(one), "__annotations__", {}).get("return") if callable(one) else None
             module = sys.modules.get(getattr(one, "__module__", ""))
             if isinstance(back, str) and hasattr(made := getattr(module, back, None), "_fields"):
                 classes.setdefault(back, made)
+    return classes
+
+
+def stub(names: dict[str, str]) -> str:
+    """Return the text of `__init__.pyi`."""
+    public = {name: getattr(importlib.import_module(home), name) for name, home in names.items()}
+    classes = classes_of(public)
     results = {name: shown(name, names) for name in classes}
     blocks = [of_class(value, results) for _, value in sorted(classes.items())]
     for name, function in public.items():
@@ -276,10 +299,23 @@ def nn_stub() -> str:
     return f'"""{WRITTEN}"""\n\n' + "\n".join(sorted(rows)) + "\n"
 
 
+def parallel_stub(names: dict[str, str]) -> str:
+    """Return the text of `parallel/__init__.pyi`. Its functions take tensors, and the options of functions of rooms."""
+    room = importlib.import_module("softargmax.parallel")
+    public = {name: getattr(room, name) for name in room.__all__}
+    results = {name: shown(name, names) for name, value in classes_of(public).items() if hasattr(value, "_fields")}
+    functions = {name: value for name, value in public.items() if not isinstance(value, type)}
+    blocks = [declared(name, value, TORCH, results, summary(value)) for name, value in functions.items()]
+    text = "".join("\n" + "\n".join(block) + "\n" for block in blocks)
+    types = sorted(set(re.findall(r"\b_[A-Z]\w+", text)) | {x for x in results.values() if f" {x}[" in text})
+    return PARALLEL.format(types=", ".join(types), names="\n".join(f'    "{name}",' for name in public)) + text
+
+
 def main() -> int:
     """Write the files, or compare them with the rooms if --check is given. Return the exit code."""
     names = homes()
     texts = {"_names.py": table(names), "__init__.pyi": stub(names), "nn.pyi": nn_stub()}
+    texts["parallel/__init__.pyi"] = parallel_stub(names)
     files = {name: PACKAGE / name for name in texts}
     wrong = [name for name, file in files.items() if not file.exists() or file.read_text("utf-8") != texts[name]]
     if "--check" in sys.argv[1:]:

@@ -26,3 +26,5 @@ sa.softmax_with_lse(z).probabilities  # type: ignore[attr-defined]  # pyright: i
 sa.nn.Softmax()(z, axis=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 sa.nn.Softmax(axis=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 sa.softplus(z)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+sa.parallel.cross_entropy(z, y, label_smothing=0.1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+sa.parallel.softmax(z, axis="last")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

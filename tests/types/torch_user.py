@@ -72,3 +72,13 @@ assert_type(sa.nn.SampledSoftmax(8, sampler, samples=3)(z, y), Tensor)
 assert_type(sa.nn.NCE(8, sampler, samples=3)(z, y), Tensor)
 assert_type(sa.nn.AdaptiveSoftmax(8, 8, [4]).log_prob(z), Tensor)
 assert_type(sa.nn.HierarchicalSoftmax(8, sa.output.Tree.balanced(8)).topk(z, 2).index, Tensor)
+
+# parallel
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+assert_type(sa.parallel.softmax(z, temperature=scale), Tensor)
+assert_type(sa.parallel.cross_entropy(z, y, label_smoothing=0.1, weight=torch.ones(8)), Tensor)
+assert_type(sa.parallel.cross_entropy_terms(z, y, z_loss=0.1).lse, Tensor)
+assert_type(sa.parallel.linear_cross_entropy(z, z, y, reproducible=False), Tensor)
+assert_type(sa.parallel.categorical_with_logprob(z, top_k=2, seed=0).index, Tensor)
+assert_type(sa.parallel.attention(q[None], q[None], q[None], causal=True, by="parts"), Tensor)
+torch.distributed.destroy_process_group()
