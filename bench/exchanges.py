@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.native import BLOCK
-from softargmax.parallel.layout import Layout, dealt, overlaps, whole_blocks
+from softargmax.parallel.layout import Layout, bounds, dealt, overlaps, whole_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -340,3 +340,33 @@ def categorical(
     else:
         yield from transposed(of, layout, number)
     yield Step("to all", max(layout) * (1 + 8 * draws))
+
+
+# --- causal attention by parts ----------------------------------------------------------------------------------------
+
+
+class Work(NamedTuple):
+    """Products of vectors that a process computes, per head: a pass ends when the last process has computed its own."""
+
+    forward: int
+    backward: int
+
+
+def work_by_parts(sizes: Layout) -> list[Work]:
+    """The work of each process in causal attention by parts, if its part has so many queries and keys.
+
+    A query needs two products for each key that it sees: the score, and the value times its probability. The gradient
+    of a query needs three for each key, and that of a key and its value four for each query that sees it.
+    """
+    length = sum(sizes)
+    found = []
+    for begin, end in bounds(sizes):
+        of_queries = _triangle(end) - _triangle(begin)
+        of_keys = _triangle(length - begin) - _triangle(length - end)
+        found.append(Work(2 * of_queries, 3 * of_queries + 4 * of_keys))
+    return found
+
+
+def _triangle(n: int) -> int:
+    """The number of pairs of a query and a key that it sees, for the first n queries."""
+    return n * (n + 1) // 2

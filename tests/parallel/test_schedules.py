@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -95,3 +96,20 @@ def test_steps_are_those_of_one_process_without_messages() -> None:
         steps = list(exchanges.linear_cross_entropy(member((size, 0), BLOCK), ROWS, WIDTH))
         assert sum(step.amount for step in steps if step.kind == "compute") == 3 * ROWS * WIDTH * BLOCK
     assert Step("to all", 25) in steps
+
+
+@pytest.mark.parametrize("count", [2, 4, 16, 64])
+def test_work_of_causal_attention_by_parts(count: int) -> None:
+    """Equal parts suit training, and parts of equal areas the forward pass: docs/parallel.md gives these ratios."""
+    length = 4096 * count
+    cuts = [round(length * (rank / count) ** 0.5) for rank in range(count + 1)]
+    even, by_area = (exchanges.work_by_parts(x) for x in ([4096] * count, [b - a for a, b in pairwise(cuts)]))
+    visible = length * (length + 1) // 2
+    for found in (even, by_area):
+        assert sum(x.forward for x in found) == 2 * visible
+        assert sum(x.backward for x in found) == 7 * visible
+    assert max(x.forward for x in by_area) < 2.01 * visible / count
+    assert max(x.forward for x in even) < 2 * 2 * visible / count
+    steps = [max(x.forward for x in found) + max(x.backward for x in found) for found in (even, by_area)]
+    assert steps[0] < 4 / 3 * 9 * visible / count
+    assert steps[0] < steps[1]
