@@ -83,7 +83,7 @@ def step_of(arrays: Any, scores: tuple[int, int], of_cpu: tuple[int, int], of_de
     program is traced, and if JAX does not type the devices of their parts.
     """
     rows, classes = scores
-    leaves = jax.tree.leaves(arrays)
+    leaves = [x for x in jax.tree.leaves(arrays) if hasattr(x, "shape")]
     on_cpu = jax.default_backend() == "cpu"
     if rows * classes <= (of_cpu[0] if on_cpu else of_device) or any(map(has_typed_axes, leaves)):
         return 0

@@ -70,7 +70,8 @@ def _cut(of: Any, shapes: Any, given: list[Any], axis: int) -> Placements | None
     from torch.distributed.tensor import Replicate, Shard
 
     first = next(x for x in given if isinstance(x, _Shape))
-    length, longer, inputs = first.shape[axis], list(given), [None] * len(given)
+    length, longer = first.shape[axis], list(given)
+    inputs: list[Any] = [None] * len(given)
     for place, (kind, x) in enumerate(zip(of.slots.kinds, given, strict=True)):
         if isinstance(x, _Shape):
             at = axis + (x.ndim - first.ndim if kind in _BROADCAST else 0)

@@ -53,8 +53,9 @@ def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: T
     h is float32 or float64. The weights and the bias can have half precision.
     """
     if len(weights) == 1:
-        how = "sum" if total else "none"
-        return full(linear_cross_entropy(h, weights[0], y, bias=bias, ignore_index=IGNORE, reduction=how))
+        options: dict[str, Any] = {"ignore_index": IGNORE, "reduction": "sum" if total else "none"}
+        of_one: Tensor = full(linear_cross_entropy(h, weights[0], y, bias=bias, **options))
+        return of_one
     if not as_they_are(h, *weights, bias, y):
         return _definition(total, y, h, bias, *weights)
     wanted = [trained(x) for x in (h, bias, *weights)]  # computed here because grad mode is off inside `forward`
