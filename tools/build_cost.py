@@ -1,6 +1,6 @@
 """Measure what a clean build of the compiled module costs: CPU seconds, and the bytes of the module.
 
-    python -m tools.build_cost g++ clang++    some minutes each; writes bench/results/build_cost.json
+    python -m tools.build_cost g++ clang++-19    some minutes each; writes bench/results/build_cost.json
 
 ccache is switched off, and the packages of the build are those of this environment.
 """
@@ -36,10 +36,12 @@ def cost(compiler: str) -> dict[str, float | str]:
 
 def main() -> int:
     """Measure the compilers that the command line names, and write the result."""
-    found = {compiler: cost(compiler) for compiler in sys.argv[1:] or ["g++"]}
-    text = json.dumps({"machine": machine(), "builds": found}, indent=1)
-    print(text)
-    (RESULTS / "build_cost.json").write_text(text + "\n", encoding="utf-8")
+    found = {}
+    for compiler in sys.argv[1:] or ["g++"]:
+        found[compiler] = cost(compiler)
+        print(compiler, found[compiler], flush=True)
+    record = {"machine": machine(), "builds": found}
+    (RESULTS / "build_cost.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
