@@ -401,5 +401,5 @@ def test_one_error_in_all_processes(workers: Workers, what: str, message: str) -
 
 def test_other_modules_are_refused() -> None:
     mesh: Any = None
-    with pytest.raises(TypeError, match=r"expected an embedding, or a layer of softargmax.nn .*, got Linear"):
+    with pytest.raises(TypeError, match=r"expected an embedding, or an output layer of softargmax.nn .*, got Linear"):
         VocabularyParallel()._apply(nn.Linear(2, 3), mesh)
