@@ -164,3 +164,26 @@ def without_rule(group: Any) -> Any:
 def test_operators_without_a_rule(workers: Workers) -> None:
     for _, text in workers.errors(2, without_rule):
         assert "softargmax.linear_scores.default does not have a sharding strategy registered" in text
+
+
+def of_all_rows(group: Any) -> None:
+    """A mean needs the rows of all processes, and so does its gradient."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = DeviceMesh.from_group(group, "cpu")
+    ((operation, i),) = operators(lambda z: softargmax.cross_entropy(z, TARGET), scores())
+    flat = operation.torch.flatten(i)
+    x, x_ = scores().requires_grad_(), distribute_tensor(scores(), mesh, [Shard(0)]).requires_grad_()
+    others = [distribute_tensor(x, mesh, [Replicate()]) if isinstance(x, torch.Tensor) else x for x in flat[1:]]
+    expected, found = operation.torch.overload(x, *flat[1:])[0], operation.torch.overload(x_, *others)[0]
+    same(found.full_tensor(), expected)
+    expected.backward()
+    found.backward()
+    assert x.grad is not None
+    assert x_.grad is not None
+    same(x_.grad.full_tensor(), x.grad)
+
+
+def test_a_mean_of_all_rows(workers: Workers) -> None:
+    workers.run(3, of_all_rows)
