@@ -1,4 +1,7 @@
-"""The pool of threads has no data races, and loses no work and no exception, if several threads call it at once."""
+"""Threads have no data races, and lose no work and no exception, if several threads call at once.
+
+Calls run on the pool, or on a library that takes the place of OpenMP.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,19 @@ COMPILER = os.environ.get("CXX", "g++")
 @pytest.mark.no_sanitize
 @pytest.mark.skipif(not shutil.which(COMPILER), reason="needs a C++ compiler")
 def test_calls_at_once_under_the_thread_sanitizer(tmp_path: Path) -> None:
-    sources = [str(HERE / "thread_pool.cpp"), str(SOURCE / "core" / "cpp" / "threads.cpp")]
-    program = str(tmp_path / "program")
+    program, openmp = tmp_path / "program", tmp_path / "libgomp.so.1"
     flags = ["-std=c++17", "-O1", "-g", "-fsanitize=thread", "-pthread", f"-I{SOURCE}"]
-    subprocess.run([COMPILER, *flags, *sources, "-o", program, "-ldl"], check=True)
+    library = ["-shared", "-fPIC", f"-Wl,-soname,{openmp.name}"]
+    for options, sources, made in (
+        ([], [HERE / "thread_pool.cpp", SOURCE / "core" / "cpp" / "threads.cpp"], program),
+        (library, [HERE / "openmp.cpp"], openmp),
+    ):
+        subprocess.run([COMPILER, *flags, *options, *sources, "-o", made, "-ldl"], check=True)
     # The sanitizer cannot map its memory if addresses are too random.
     fixed = ["setarch", "-R"]
     if not shutil.which(fixed[0]) or subprocess.run([*fixed, "true"], capture_output=True, check=False).returncode:
         fixed = []
-    done = subprocess.run([*fixed, program], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([*fixed, program, openmp], capture_output=True, text=True, timeout=120, check=False)
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("the thread sanitizer does not run with this system's addresses")
     assert (done.stdout, done.stderr, done.returncode) == ("0\n", "", 0)

@@ -176,6 +176,56 @@ def test_torch_sets_the_default_number_of_threads() -> None:
     assert run(LARGE + "softargmax.softmax(z)\n" + change) == "1"
 
 
+@pytest.mark.no_sanitize
+@pytest.mark.parametrize("first", ["", "torch.softmax(torch.ones(64, 9000), -1)", "softargmax.softmax(z)"])
+def test_a_new_thread_has_torchs_number_of_threads(first: str) -> None:
+    """A thread that has not called torch yet has torch's number, not that of the processors."""
+    pytest.importorskip("torch")
+    change = f"""
+import threading, torch
+{first}
+torch.set_num_threads(5)
+def ask():
+    print(softargmax.get_num_threads(), torch.get_num_threads())
+for _ in range(2):
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+ask()
+"""
+    assert run(LARGE + change) == "5 5\n5 5\n5 5"
+
+
+@pytest.mark.no_sanitize
+@pytest.mark.parametrize("torch", [False, True])
+def test_signals_arrive_during_calls(*, torch: bool) -> None:
+    """Python's handlers run while calls use several threads, and change no bits."""
+    if torch:
+        pytest.importorskip("torch")
+    code = (
+        LARGE
+        + ("import torch; torch.softmax(torch.ones(64, 9000), -1)\n" if torch else "")
+        + """
+import signal, time
+softargmax.set_num_threads(4)
+expected = softargmax.softmax(z)
+arrived = []
+def handle(*_):
+    arrived.append(softargmax.softmax(z))
+    signal.setitimer(signal.ITIMER_REAL, 0.002)
+signal.signal(signal.SIGALRM, handle)
+handle()
+results, end = [], time.monotonic() + 60
+while len(arrived) < 20 and time.monotonic() < end:
+    results.append(softargmax.softmax(z))
+    del results[:-20]
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
+print(len(arrived) >= 20, all(np.array_equal(result, expected) for result in arrived + results))
+"""
+    )
+    assert run(code) == "True True"
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
 @pytest.mark.parametrize("torch", [False, True])
 def test_more_threads_than_processors(*, torch: bool) -> None:
@@ -214,6 +264,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     assert run(code) == "13"
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
 def test_the_default_follows_the_affinity() -> None:
     assert run("import os, softargmax; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
                "print(softargmax.get_num_threads())") == "1"  # fmt: skip

@@ -1,7 +1,11 @@
-// A program in which several threads call the thread pool (threads.cpp) at once. It prints the number of wrong results.
-// test_thread_pool.py runs the program under the thread sanitizer.
+// A program in which several threads call threads.cpp at once. Its argument is the library of openmp.cpp. It prints the
+// number of wrong results. test_thread_pool.py runs the program under the thread sanitizer.
+#include <dlfcn.h>
+#include <pthread.h>
+
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <stdexcept>
 #include <thread>
@@ -10,6 +14,9 @@
 #include "core/cpp/threads.hpp"
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
 
 std::atomic<int> wrong{0};
 
@@ -24,14 +31,39 @@ void visit_once(int threads) {
     softargmax::parallel_each(threads, 40, [&](std::int64_t i) { ++indices[static_cast<std::size_t>(i)]; });
     for (const int count : indices) wrong += count != 1;
 }
-// An exception of any thread reaches the caller.
+// An exception of any thread reaches the caller: of one thread, of all, and of a call inside a call.
 void rethrow() {
-    try {
-        softargmax::parallel_for(4, 64, [](std::int64_t begin, std::int64_t) {
-            if (begin >= 32) throw std::runtime_error("expected");
+    const auto expect = [](const auto& call) {
+        try {
+            call();
+            ++wrong;
+        } catch (const std::runtime_error&) {}
+    };
+    const auto fail = [] { throw std::runtime_error("expected"); };
+    expect([&] {
+        softargmax::parallel_for(4, 64, [&](std::int64_t begin, std::int64_t) {
+            if (begin >= 32) fail();
         });
-        ++wrong;
-    } catch (const std::runtime_error&) {}
+    });
+    expect([&] { softargmax::parallel_each(4, 64, [&](std::int64_t) { fail(); }); });
+    expect([&] { softargmax::on_team(3, [&](int, int) { fail(); }); });
+    expect([&] {
+        softargmax::parallel_each(3, 6, [&](std::int64_t) {
+            softargmax::parallel_each(2, 6, [&](std::int64_t i) {
+                if (i == 5) fail();
+            });
+        });
+    });
+}
+// A call inside a call ends, although all threads may be busy.
+void nest() {
+    std::vector<std::atomic<int>> visits(60);
+    softargmax::parallel_each(4, 6, [&](std::int64_t i) {
+        softargmax::parallel_for(3, 10, [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t k = begin; k < end; ++k) ++visits[static_cast<std::size_t>(10 * i + k)];
+        });
+    });
+    for (const auto& count : visits) wrong += count != 1;
 }
 // The threads of a team wait for each other.
 void meet() {
@@ -42,21 +74,90 @@ void meet() {
     });
     wrong += arrived != 3;
 }
+// Our threads leave all signals to the program's own, except those that report an error of the thread itself.
+void leave_signals() {
+    const auto caller = std::this_thread::get_id();
+    softargmax::on_team(2, [&](int, int) {
+        if (std::this_thread::get_id() == caller) return;
+        sigset_t blocked;
+        pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+        wrong += sigismember(&blocked, SIGINT) != 1 || sigismember(&blocked, SIGSEGV) != 0;
+    });
+}
 
-}  // namespace
-
-int main() {
-    softargmax::start_threads();
+void call_at_once(int rounds) {
     std::vector<std::thread> callers;
     for (int caller = 0; caller < 3; ++caller)
-        callers.emplace_back([caller] {
-            for (int round = 0; round < 1500; ++round) {
+        callers.emplace_back([caller, rounds] {
+            for (int round = 0; round < rounds; ++round) {
                 visit_once(2 + (round + caller) % 5);
-                if (round % 50 == 0) rethrow();
-                if (round % 500 == 0) meet();
-                if (round % 97 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                if (round % 50 == 0) rethrow(), nest();
+                if (round % 500 == 0) meet(), leave_signals();
+                if (round % 97 == 0) std::this_thread::sleep_for(milliseconds(1));
+                if (round % 31 == 0) std::thread(visit_once, 3).join();  // this caller ends after its call
             }
         });
     for (std::thread& caller : callers) caller.join();
+}
+
+// Calls leave OpenMP if they wait longer for its threads than they work, for a pause that doubles each time.
+class Pauses {
+    std::atomic<int>& regions_;
+    std::atomic<int>& late_;
+
+    // Runs a call in which the caller works for `work` ms. Returns true if it ran on OpenMP's threads.
+    bool on_openmp(int late, int work) const {
+        const int before = regions_;
+        late_ = late;
+        const auto caller = std::this_thread::get_id();
+        std::atomic<bool> begun{false};
+        softargmax::parallel_each(2, 2, [&](std::int64_t) {
+            if (std::this_thread::get_id() == caller) {
+                begun = true;
+                std::this_thread::sleep_for(milliseconds(work));
+            }
+            while (!begun) std::this_thread::yield();  // leaves one of the two indices to the caller
+        });
+        return regions_ != before;
+    }
+    // A late call on OpenMP's threads is followed by a pause of `pause` ms, and then by calls on OpenMP's threads
+    // again.
+    void pauses(int pause) const {
+        const auto end = Clock::now() + milliseconds(kLate + pause);
+        wrong += !on_openmp(kLate, 0);
+        for (const int wait : {0, pause / 2}) {
+            std::this_thread::sleep_for(milliseconds(wait));
+            if (Clock::now() < end) wrong += on_openmp(0, 0);  // on a busy machine, the pause may have passed
+        }
+        std::this_thread::sleep_for(milliseconds(pause));
+    }
+
+  public:
+    static constexpr int kLate = 20, kShortest = 50;
+
+    Pauses(std::atomic<int>& regions, std::atomic<int>& late) : regions_(regions), late_(late) {}
+    void check() const {
+        pauses(kShortest);
+        pauses(2 * kShortest);
+        // These calls wait, but less than they work. So they stay, and the next pause is the shortest again.
+        wrong += !on_openmp(kLate, 3 * kLate);
+        wrong += !on_openmp(kLate, 3 * kLate);
+        pauses(kShortest);
+        late_ = 0;
+    }
+};
+
+}  // namespace
+
+int main(int, char** arguments) {
+    softargmax::start_threads();
+    call_at_once(1500);
+    void* const library = dlopen(arguments[1], RTLD_NOW);
+    if (!library) return std::puts(dlerror()), 1;
+    softargmax::find_openmp();
+    Pauses(*static_cast<std::atomic<int>*>(dlsym(library, "regions")),
+           *static_cast<std::atomic<int>*>(dlsym(library, "late_ms")))
+        .check();
+    call_at_once(150);
     std::printf("%d\n", wrong.load());
 }

@@ -39,8 +39,9 @@ def set_num_threads(n: int) -> None:
     Notes
     -----
     The default is OMP_NUM_THREADS if it is set, and otherwise the number of processors that the process may run on. In
-    a process that has imported torch, the default is torch's number, which `torch.set_num_threads` changes. If
-    OMP_NUM_THREADS is not set, the CPU quota of a container, rounded up, limits the default.
+    a process that has imported torch, the default is `torch.get_num_threads()`, asked in the calling thread. If
+    OMP_NUM_THREADS is not set, the CPU quota of a container, rounded up, limits the default. The quota is read once, at
+    the first large call.
 
     Results do not depend on n. Small inputs use only the calling thread.
 

@@ -47,10 +47,10 @@ template <class T, class S> void dots(const DotsArgs& args, Vectors<S> weight) {
 }
 
 // Calls body(i) for every i below n. Item i has the positions from starts[i] to starts[i + 1] - 1. The items are split
-// into kPieces pieces per thread, with about the same number of positions in each piece. The threads share the pieces.
-constexpr std::int64_t kPieces = 8;
+// into kPiecesPerThread pieces per thread, with about the same number of positions in each piece. The threads share the
+// pieces.
 template <class F> void each_with_places(int threads, const std::int64_t* starts, std::int64_t n, const F& body) {
-    const std::int64_t pieces = threads > 1 ? threads * kPieces : 1, places = starts[n];
+    const std::int64_t pieces = threads > 1 ? threads * kPiecesPerThread : 1, places = starts[n];
     const auto first = [&](std::int64_t piece) {
         return piece == pieces ? n : std::lower_bound(starts, starts + n, places * piece / pieces) - starts;
     };

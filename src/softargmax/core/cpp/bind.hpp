@@ -181,20 +181,23 @@ inline int quota_threads() {
     }
     return known;
 }
-// Finds the OpenMP that torch has loaded. Does nothing until torch's import has defined `set_num_threads`.
-inline void watch_for_torch() {
-    static bool searched = false;
-    if (searched) return;
-    PyObject* const torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
-    if (!torch || !PyObject_HasAttrString(torch, "set_num_threads")) return;
-    searched = true;
-    find_openmp();
+// torch's number of threads for calls of this thread, or 0 until torch's import has defined `get_num_threads`. OpenMP's
+// number would not do: each new thread starts with OpenMP's default, and only torch's functions replace it by torch's.
+inline int torch_threads() {
+    static PyObject* asked = nullptr;
+    if (!asked) {
+        PyObject* const torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+        if (!torch || !PyObject_HasAttrString(torch, "get_num_threads")) return 0;
+        asked = PyObject_GetAttrString(torch, "get_num_threads");
+        find_openmp();
+    }
+    return static_cast<int>(PyLong_AsLong(answered(PyObject_CallNoArgs(asked)).ptr()));
 }
 // The number of threads of a large call. The caller must hold the GIL.
 inline int threads_now() {
-    watch_for_torch();
-    if (requested_threads() > 0) return std::min(requested_threads(), most_threads());
-    return std::min(default_threads(), quota_threads());
+    const int of_torch = torch_threads(), requested = requested_threads();
+    if (requested > 0) return std::min(requested, most_threads());
+    return std::min(of_torch > 0 ? of_torch : default_threads(), quota_threads());
 }
 
 template <class J> struct CallOf {

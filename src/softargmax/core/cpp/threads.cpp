@@ -167,12 +167,9 @@ int processors() {
     return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // not Linux, or over 1024 processors
 }
 
-// Two functions of GCC's OpenMP. The pointer is null until `find_openmp` has found them.
-struct OpenMP {
-    int (*max_threads)();
-    void (*region)(void (*work)(void*), void* context, unsigned threads, unsigned flags);
-};
-std::atomic<const OpenMP*> openmp{nullptr};
+// The function of GCC's OpenMP that calls work(context) on several threads. Null until `find_openmp` has found it.
+using Region = void (*)(void (*work)(void*), void* context, unsigned threads, unsigned flags);
+std::atomic<Region> openmp{nullptr};
 
 // Runs calls on OpenMP's threads. If a call waits for a late thread for longer than it works, the next calls avoid
 // OpenMP for a pause. If a thread is late again after the pause, the next pause is twice as long.
@@ -185,14 +182,14 @@ class OpenMPTeam {
   public:
     bool is_avoided() const { return Clock::now() < until_.load(); }
 
-    void run(const OpenMP& functions, const Job& job) {
+    void run(Region region, const Job& job) {
         struct Call {
             const Job& job;
             std::thread::id caller = std::this_thread::get_id();
             Clock::time_point start = Clock::now();
             Clock::duration worked{0};
         } call{job};
-        functions.region([](void* of) {
+        region([](void* of) {
             Call& to = *static_cast<Call*>(of);
             to.job.work(to.job.context);
             if (std::this_thread::get_id() == to.caller) to.worked = Clock::now() - to.start;
@@ -210,8 +207,8 @@ class OpenMPTeam {
 // Calls work(context) on the calling thread and on up to `threads` - 1 other threads, those that are free.
 void run_on_threads(int threads, void (*work)(void*), void* context) {
     Job job{work, context, threads - 1};
-    const OpenMP* const found = is_forked ? nullptr : openmp.load();
-    if (found && !team.is_avoided()) team.run(*found, job);
+    const Region region = is_forked ? nullptr : openmp.load();
+    if (region && !team.is_avoided()) team.run(region, job);
     else pool->run(job);
 }
 
@@ -239,12 +236,11 @@ struct alignas(64) Share {
     std::atomic<std::int64_t> next{0};
     std::int64_t end = 0;
 };
-constexpr int kPieces = 8;  // the number of pieces in a thread's share
 
 }  // namespace
 
-int& requested_threads() {
-    static int threads = 0;
+std::atomic<int>& requested_threads() {
+    static std::atomic<int> threads{0};
     return threads;
 }
 int most_threads() { return std::max(64, 4 * processors()); }
@@ -254,17 +250,13 @@ int omp_num_threads() {
     return static_cast<int>(std::clamp<long>(number, 0, most_threads()));
 }
 int default_threads() {
-    if (const OpenMP* found = openmp) return found->max_threads();
     const int given = omp_num_threads();
     return given > 0 ? given : processors();
 }
 
 void find_openmp() {
     void* library = dlopen("libgomp.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (!library) return;
-    static const OpenMP functions = {reinterpret_cast<int (*)()>(dlsym(library, "omp_get_max_threads")),
-                                     reinterpret_cast<decltype(OpenMP::region)>(dlsym(library, "GOMP_parallel"))};
-    if (functions.max_threads && functions.region) openmp = &functions;
+    if (library) openmp = reinterpret_cast<Region>(dlsym(library, "GOMP_parallel"));
 }
 void start_threads() {
     if (pool) return;
@@ -278,7 +270,7 @@ void start_threads() {
 void share_ranges(int threads, std::int64_t n, Work work) {
     if (threads <= 1 || n <= 1) return work(0, n);  // the kernel has already set its floating-point environment
     const int wanted = n < threads ? static_cast<int>(n) : threads;
-    const std::int64_t pieces = std::min<std::int64_t>(n, std::int64_t{kPieces} * wanted);
+    const std::int64_t pieces = std::min<std::int64_t>(n, kPiecesPerThread * wanted);
     const std::unique_ptr<Share[]> shares(new Share[static_cast<std::size_t>(wanted)]);
     for (int i = 0; i < wanted; ++i) {
         shares[i].next = pieces * i / wanted;

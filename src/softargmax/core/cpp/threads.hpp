@@ -1,6 +1,7 @@
 // Threads: calls of a function on several threads, and the number of threads. threads.cpp has the pool of threads.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -9,11 +10,11 @@
 namespace softargmax {
 
 // The number of threads that set_num_threads requested; 0 for the default.
-int& requested_threads();
+std::atomic<int>& requested_threads();
 // The value of OMP_NUM_THREADS, or 0 if it is not a number above 0.
 int omp_num_threads();
-// The default number of threads. If torch has loaded OpenMP, it is OpenMP's, which torch.set_num_threads sets.
-// Otherwise it is OMP_NUM_THREADS, or the number of processors that this process may run on.
+// The default number of threads in a process without torch: OMP_NUM_THREADS, or the number of processors that this
+// process may run on.
 int default_threads();
 // The largest number of threads of a call.
 int most_threads();
@@ -27,6 +28,8 @@ void start_threads();
 constexpr std::int64_t kParallel = 1 << 15;
 // The smallest number of multiply-adds for which a matrix product uses several threads. It takes about 10 us.
 constexpr std::int64_t kParallelProduct = 1 << 19;
+// The number of pieces into which a thread's share of the work is cut. A thread that loses its core delays one piece.
+constexpr std::int64_t kPiecesPerThread = 8;
 
 // Sets rounding to nearest, and keeps subnormals. The caller may have set other modes, for example by
 // torch.set_flush_denormal.
