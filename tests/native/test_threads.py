@@ -226,6 +226,30 @@ print(len(arrived) >= 20, all(np.array_equal(result, expected) for result in arr
     assert run(code) == "True True"
 
 
+@pytest.mark.no_sanitize
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_process_ends_while_daemon_threads_compute(threads: int) -> None:
+    code = (
+        LARGE
+        + f"""
+import threading, time
+softargmax.set_num_threads({threads})
+softargmax.softmax(z)
+def work():
+    while True:
+        softargmax.softmax(z)
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+class Last:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.2)  # gives the threads time to ask for the GIL of a Python that is ending
+last = Last()
+print("end")
+"""
+    )
+    assert run(code) == "end"
+
+
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
 @pytest.mark.parametrize("torch", [False, True])
 def test_more_threads_than_processors(*, torch: bool) -> None:

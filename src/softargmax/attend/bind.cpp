@@ -85,7 +85,7 @@ template <class J> struct Call {
         nonfinite.resize(static_cast<std::size_t>(flags));
         job.nonfinite = nonfinite.data();
         {
-            const nb::gil_scoped_release release;
+            const ReleasedGil released;
             kernel(job);
         }
         if (!job.any_nonfinite) return nb::none();

@@ -197,7 +197,7 @@ void check_and_run(DotsArgs& job) {
     in_range("rows", job.rows, job.pairs, job.h.rows);
     in_range("nodes", job.nodes, job.pairs, job.weight.rows);
     job.threads = threads_for(job.pairs * job.width);
-    const nb::gil_scoped_release release;
+    const ReleasedGil released;
     run_dots(job);
 }
 
@@ -207,7 +207,7 @@ void check_and_run(SumsArgs& job) {
     check_bounds("starts", job.starts, job.sums, job.places);
     if (job.order) in_range("order", job.order, job.places, job.places);
     job.threads = threads_for(job.places * job.width);
-    const nb::gil_scoped_release release;
+    const ReleasedGil released;
     run_sums(job);
 }
 
@@ -217,7 +217,7 @@ void check_and_run(CoinsArgs& job) {
     check_bounds("starts", job.starts, job.rows, job.pairs);
     in_range("nodes", job.nodes, job.pairs, job.weight.rows);
     job.threads = threads_for(job.pairs * job.width);
-    const nb::gil_scoped_release release;
+    const ReleasedGil released;
     run_coins(job);
 }
 
@@ -252,7 +252,7 @@ double check_and_run(StepsArgs& job) {
         pairs = job.targets + job.drawn;
     }
     job.threads = job.rows ? threads_for(std::min(job.batch, job.rows) * (pairs / job.rows) * job.width) : 1;
-    const nb::gil_scoped_release release;
+    const ReleasedGil released;
     run_steps(job);
     return job.loss;
 }
@@ -262,7 +262,7 @@ void check_and_run(DrawsArgs& job) {
     if (job.threshold && (job.classes < 1 || job.classes >= std::int64_t{1} << 31))
         wrong("threshold, alias", "one entry per class, for 1 to 2^31 - 1 classes");
     job.threads = threads_for(job.draws);
-    const nb::gil_scoped_release release;
+    const ReleasedGil released;
     run_draws(job);
 }
 
@@ -270,7 +270,7 @@ std::int64_t check_and_run(PlacesArgs& job) {
     constexpr std::int64_t kEnd = std::int64_t{1} << 31;
     if (job.places >= kEnd) wrong("index", "fewer than 2^31 entries");
     in_range("index", job.index, job.places, kEnd);
-    const nb::gil_scoped_release release;
+    const ReleasedGil released;
     const std::int64_t most = job.places ? *std::max_element(job.index, job.index + job.places) : 0;
     return sort_places(job.index, job.places, most, job.order, job.rows, job.starts);
 }

@@ -78,7 +78,7 @@ void bind_batch(nb::module_& module, const char* name, const char* text, void (*
         if (args.items == 0) return;
         const std::int64_t work = args.items * args.rows * args.cols * std::max<std::int64_t>(args.depth, 1);
         args.threads = work < kParallel ? 1 : threads_now();
-        const nb::gil_scoped_release release;
+        const ReleasedGil released;
         kernel(args);
     }, nb::arg(fields.name).none()..., text);
     list_arguments(module, name, fields...);
@@ -149,7 +149,7 @@ void bind_chain(nb::module_& module, const char* name, const char* text, void (*
             if (args.lengths[item] < 0 || args.lengths[item] > args.length)
                 throw nb::value_error("lengths: expected numbers from 0 to the number of positions");
         args.threads = args.items * args.length * args.tags * args.tags * args.paths < kParallel ? 1 : threads_now();
-        const nb::gil_scoped_release release;
+        const ReleasedGil released;
         kernel(args);
     }, nb::arg(fields.name).none()..., text);
     list_arguments(module, name, fields...);

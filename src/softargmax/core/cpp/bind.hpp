@@ -200,6 +200,19 @@ inline int threads_now() {
     return std::min(of_torch > 0 ? of_torch : default_threads(), quota_threads());
 }
 
+// Takes the GIL that PyEval_SaveThread gave up. If Python has ended meanwhile, waits for the end of the process.
+void take_gil(PyThreadState* state);
+// Gives up the GIL until the end of a block.
+class ReleasedGil {
+    PyThreadState* const state_ = PyEval_SaveThread();
+
+  public:
+    ReleasedGil() = default;
+    ReleasedGil(const ReleasedGil&) = delete;
+    ReleasedGil& operator=(const ReleasedGil&) = delete;
+    ~ReleasedGil() { take_gil(state_); }
+};
+
 template <class J> struct CallOf {
     J job;
 
@@ -249,7 +262,7 @@ template <class J> struct CallOf {
         job.threads = work < kParallel ? 1 : threads_now();
         job.streaming = job.out && work * kTypeBytes[static_cast<int>(job.out.type)] >= streaming_bytes();
         if (work < 1024) return kernel(job);
-        const nb::gil_scoped_release release;
+        const ReleasedGil released;
         return kernel(job);
     }
     std::int64_t segment_work = 0;

@@ -6,6 +6,7 @@
 // directly. Shapes and the values of offsets are checked here, because memory safety depends on them. core/check.py
 // makes all other checks.
 #include <nanobind/stl/string.h>
+#include <unistd.h>
 
 #include <atomic>
 
@@ -48,7 +49,7 @@ void product(nb::handle a_, nb::handle b_, nb::handle out_, nb::handle bias_, bo
     if (job.rows == 0 || job.cols == 0) return;
     const std::int64_t work = job.rows * job.cols * std::max<std::int64_t>(job.depth, 1);
     job.threads = work < kParallelProduct ? 1 : threads_now();
-    const nb::gil_scoped_release release;
+    const ReleasedGil released;
     core::product(job);
 }
 
@@ -68,7 +69,7 @@ bool all_finite(nb::handle x_) {
     if (x.shape.size() != 2) throw nb::value_error("x: expected a matrix");
     std::atomic<bool> all{true};
     const int threads = x.shape[0] * x.shape[1] < kParallel ? 1 : threads_now();
-    const nb::gil_scoped_release release;
+    const ReleasedGil released;
     parallel_for(threads, x.shape[0], [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end && all; ++i) {
             const bool here = x.type == Type::f64 ? is_finite<std::uint64_t>(x, i, 0x7FFull << 52)
@@ -101,6 +102,20 @@ nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>> memory(std::size_t bytes) {
 }
 
 }  // namespace
+
+void take_gil(PyThreadState* state) {
+    // Before 3.14, Python then calls pthread_exit in all threads but the main one. This unwinds the thread's stack, and
+    // would end in std::terminate, because nanobind's functions let no exception pass.
+    struct Stay {
+        bool ends = true;
+        ~Stay() {
+            while (ends) pause();
+        }
+    } stay;
+    PyEval_RestoreThread(state);
+    stay.ends = false;
+}
+
 }  // namespace softargmax
 
 #define SOFTARGMAX_DECLARE_ROOM(room) \
@@ -122,7 +137,7 @@ NB_MODULE(_native, module) {
                "Set the number of threads; 0 for the default");
     module.def("get_num_threads", [] { return threads_now(); });
     module.def("multiply_adds", [](std::int64_t rounds) {
-        const nb::gil_scoped_release release;
+        const ReleasedGil released;
         core::MultiplyAddsArgs args{rounds};
         core::multiply_adds(args);
         return args.sum;
