@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-SMALL = 1 << 20
+SMALL_BYTES = 1 << 20
 
 
 class Memory(NamedTuple):
@@ -31,9 +31,9 @@ class Memory(NamedTuple):
     array: Callable[[Any], Any]
     """Convert a NumPy array to an array of the library. The bits of bfloat16 stay uint16."""
     small_like: Callable[[Any], Any] | None = None
-    """None, or a faster `like` for arrays of less than SMALL bytes. The result has the array's dtype."""
+    """None, or a faster `like` for arrays of less than SMALL_BYTES. The result has the array's dtype."""
     small_empty: Callable[..., Any] | None = None
-    """None, or a faster `empty` for calls in which the first argument has less than SMALL bytes.
+    """None, or a faster `empty` for calls in which the first argument has less than SMALL_BYTES.
 
     It is meant for results that are not much larger than the first argument.
     """
@@ -49,13 +49,13 @@ class Memory(NamedTuple):
         For small tensors the code calls torch directly, because a call of a Python function takes 0.2 us.
         """
         made = f"_like({of}, {dtype})"
-        small = f"_small_like({of}) if {dtype} is {of}.dtype and {of}.nbytes < {SMALL} else {made}"
+        small = f"_small_like({of}) if {dtype} is {of}.dtype and {of}.nbytes < {SMALL_BYTES} else {made}"
         return small if self.small_like else made
 
     def empty_code(self, of: str, shape: str, dtype: str) -> str:
         """Code that allocates memory of a given shape. For small tensors the code calls torch directly."""
         made = f"_empty({of}, {shape}, {dtype})"
-        small = f"_small_empty({of}, {shape}, dtype={dtype}) if {of}.nbytes < {SMALL} else {made}"
+        small = f"_small_empty({of}, {shape}, dtype={dtype}) if {of}.nbytes < {SMALL_BYTES} else {made}"
         return small if self.small_empty else made
 
     def nothing_code(self, of: str) -> str:
@@ -81,14 +81,14 @@ def same(x: Any) -> Any:
 
 def _like(x: Any, dtype: Any) -> Any:
     """New memory with the shape of an array, from the pool if it is large."""
-    return np.empty(x.shape, dtype) if x.size < _SMALL else fresh(x.shape, dtype)
+    return np.empty(x.shape, dtype) if x.size < _SMALL_SIZE else fresh(x.shape, dtype)
 
 
 def _empty(of: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    return np.empty(shape, dtype) if of.size < _SMALL else fresh(shape, dtype)
+    return np.empty(shape, dtype) if of.size < _SMALL_SIZE else fresh(shape, dtype)
 
 
-_SMALL = 1 << 12
+_SMALL_SIZE = 1 << 12  # for fewer elements, asking the pool would take longer than np.empty
 NUMPY = Memory(
     view=same,
     dense=lambda x: np.ascontiguousarray(x, np.float64),
