@@ -151,8 +151,8 @@ template <class T> struct One {
 
   public:
     SOFTARGMAX_INLINE void stream(T* p) const {  // stores past the caches, to an address aligned to 64 bytes
-#if defined(__clang__) || !defined(__x86_64__)
-        store(p);
+#if !defined(__x86_64__)
+        store(p);  // streaming_bytes() is larger than any result
 #elif defined(__AVX512F__)
         _mm512_stream_si512(reinterpret_cast<__m512i*>(p), (__m512i)r);
 #elif defined(__AVX2__)
