@@ -1,12 +1,12 @@
 // The threads that kernels run on. If torch has loaded OpenMP, they are OpenMP's, and otherwise those of a pool of our
 // own.
 //
-// After a call, OpenMP's threads spin for 15 ms. In this time threads of our own would have to share the cores with
-// them: softmax of 512 x 4096 takes 0.7 ms on OpenMP's threads and 1.3 ms on our own, if torch has just used OpenMP.
-// But OpenMP waits for every thread of its team. If another process uses a core, a call of 0.2 ms takes 8 ms. Our own
-// pool only waits for threads that have started to work. If a call waits longer for OpenMP's threads than it works, the
-// next calls therefore run on our own pool. If it works longer, they do not: beside busy processes, threads of our own
-// would share the cores with those of OpenMP, which spin after torch's calls (attention: 30 ms, and 26 on OpenMP's).
+// After a call, OpenMP's threads spin for some milliseconds. In this time threads of our own would have to share the
+// cores with them. But OpenMP waits for every thread of its team. If another process uses a core, a short call waits
+// until the system gives the core to OpenMP's thread. Our own pool only waits for threads that have started to work. If
+// a call waits longer for OpenMP's threads than it works, the next calls therefore run on our own pool. If it works
+// longer, they do not: beside busy processes, threads of our own would share the cores with those of OpenMP, which spin
+// after torch's calls (attention on two cores of a Zen 4: 30 ms, and 26 on OpenMP's).
 #include "core/cpp/threads.hpp"
 
 #include <dlfcn.h>

@@ -23,10 +23,10 @@ void find_openmp();
 // Creates the pool, and arranges that every forked child creates its own pool. A second call has no effect.
 void start_threads();
 
-// The smallest number of scores for which a call uses several threads. Waking a thread takes 5 to 50 us, and a kernel
-// takes about 10 us for 2^15 scores.
+// The smallest number of scores for which a call uses several threads. A kernel takes about as long for them as waking
+// a thread takes.
 constexpr std::int64_t kParallel = 1 << 15;
-// The smallest number of multiply-adds for which a matrix product uses several threads. It takes about 10 us.
+// The smallest number of multiply-adds for which a matrix product uses several threads. They take as long, too.
 constexpr std::int64_t kParallelProduct = 1 << 19;
 // The number of pieces into which a thread's share of the work is cut. A thread that loses its core delays one piece.
 constexpr std::int64_t kPiecesPerThread = 8;
