@@ -120,30 +120,27 @@ class Pauses {
         });
         return regions_ != before;
     }
-    // A late call on OpenMP's threads is followed by a pause of `pause` ms, and then by calls on OpenMP's threads
-    // again.
-    void pauses(int pause) const {
+    // A late call on OpenMP's threads is followed by a pause of `pause` ms.
+    bool pauses(int pause) const {
         const auto end = Clock::now() + milliseconds(kLate + pause);
-        wrong += !on_openmp(kLate, 0);
+        bool right = on_openmp(kLate, 0);
         for (const int wait : {0, pause / 2}) {
             std::this_thread::sleep_for(milliseconds(wait));
-            if (Clock::now() < end) wrong += on_openmp(0, 0);  // on a busy machine, the pause may have passed
+            if (Clock::now() < end) right &= !on_openmp(0, 0);
         }
         std::this_thread::sleep_for(milliseconds(pause));
+        return right;
     }
+    // A call that waits, but less than it works, stays on OpenMP's threads. The next pause is the shortest again.
+    bool stays() const { return on_openmp(kLate, 3 * kLate); }
 
-  public:
     static constexpr int kLate = 20, kShortest = 50;
 
+  public:
     Pauses(std::atomic<int>& regions, std::atomic<int>& late) : regions_(regions), late_(late) {}
-    void check() const {
-        pauses(kShortest);
-        pauses(2 * kShortest);
-        // These calls wait, but less than they work. So they stay, and the next pause is the shortest again.
-        wrong += !on_openmp(kLate, 3 * kLate);
-        wrong += !on_openmp(kLate, 3 * kLate);
-        pauses(kShortest);
-        late_ = 0;
+    bool are_right() const {
+        for (int i = 0; i < 40 && !stays(); ++i) std::this_thread::sleep_for(milliseconds(kShortest));
+        return pauses(kShortest) && pauses(2 * kShortest) && stays() && stays() && pauses(kShortest) && on_openmp(0, 0);
     }
 };
 
@@ -155,9 +152,11 @@ int main(int, char** arguments) {
     void* const library = dlopen(arguments[1], RTLD_NOW);
     if (!library) return std::puts(dlerror()), 1;
     softargmax::find_openmp();
-    Pauses(*static_cast<std::atomic<int>*>(dlsym(library, "regions")),
-           *static_cast<std::atomic<int>*>(dlsym(library, "late_ms")))
-        .check();
+    const Pauses pauses(*static_cast<std::atomic<int>*>(dlsym(library, "regions")),
+                        *static_cast<std::atomic<int>*>(dlsym(library, "late_ms")));
+    int tries = 5;  // other processes may disturb some of them
+    while (tries > 0 && !pauses.are_right()) --tries;
+    wrong += tries == 0;
     call_at_once(150);
     std::printf("%d\n", wrong.load());
 }
