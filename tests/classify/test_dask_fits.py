@@ -11,9 +11,11 @@ from typing import Any
 import dask
 import dask.array as da
 import dask.dataframe as dd
+import dask.threaded
 import numpy as np
 import pandas as pd
 import pytest
+from dask.core import istask
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.frozen import FrozenEstimator
@@ -122,9 +124,10 @@ def test_rows_in_float32_and_two_classes() -> None:
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_workers_in_other_processes(name: str, cluster: Any) -> None:
+    expected = fitted(name, X, NAMES, WEIGHT)
     with cluster.as_current():
-        found = fitted(name, *[array.persist() for array in arrays(CHUNKS["ragged"])])
-    same(found, fitted(name, X, NAMES, WEIGHT))
+        for chunks in ("ragged", "even"):
+            same(fitted(name, *[array.persist() for array in arrays(CHUNKS[chunks])]), expected)
 
 
 @pytest.mark.parametrize("name", ["gaussian", "multinomial", "bernoulli"])
@@ -155,6 +158,47 @@ def test_the_scheduler_of_processes() -> None:
     with dask.config.set(scheduler="processes", num_workers=2):
         found = fitted("gaussian", *arrays((400, 7)))  # a pool of processes starts for every pass
     same(found, fitted("gaussian", X, NAMES, WEIGHT))
+
+
+def test_tasks_of_single_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("ENTRIES", "JOINED"):
+        monkeypatch.setattr(f"softargmax.classify.dask_rows.{limit}", 1)
+    for chunks in CHUNKS.values():
+        same(fitted("l1", *arrays(chunks)), fitted("l1", X, NAMES, WEIGHT))
+
+
+@pytest.mark.parametrize(("chunks", "begin"), [((250, 7), 4), ((90, 4), 11)])
+def test_rows_in_memory_are_cut_once(chunks: Any, begin: int) -> None:
+    """A pass of a solver has one task for each chunk in which blocks of 96 rows begin."""
+    seen: list[int] = []
+
+    def get(graph: Any, keys: Any, **options: Any) -> Any:
+        if isinstance(graph, dict):  # sums over blocks pass a graph, and Dask's collections an expression
+            seen.append(sum(map(istask, graph.values())))
+        return dask.threaded.get(graph, keys, **options)
+
+    x, y, weight = arrays(chunks)
+    with dask.config.set(scheduler=get):
+        fitted("regression", x + 0, y, weight)
+    assert set(seen[-5:]) == {begin}
+
+
+def test_rows_in_files_are_read_in_every_pass() -> None:
+    read: list[int] = []
+
+    def of_chunk(block_info: Any = None) -> Any:
+        start, stop = block_info[None]["array-location"][0]
+        read.append(start)
+        return X[start:stop]
+
+    x = da.map_blocks(of_chunk, chunks=((600, 400), (FEATURES,)), meta=np.empty((0, 0)))
+    _, y, weight = arrays((600, 7))
+    expected = fitted("regression", X, NAMES, WEIGHT)
+    same(fitted("regression", x, y, weight), expected)
+    assert read.count(0) > 9
+    read.clear()
+    same(fitted("regression", x.persist(), y, weight), expected)
+    assert read.count(0) == 1
 
 
 @pytest.mark.slow

@@ -7,29 +7,34 @@ parts are added in the order of the rows, so a sum has the bits of the sum over 
 from __future__ import annotations
 
 import warnings
+from copy import deepcopy
 from functools import partial, reduce
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 import dask.array as da
 import numpy as np
-from dask.base import compute
+from dask._task_spec import TaskRef
+from dask.base import compute, get_scheduler, optimize, persist
+from dask.core import flatten, get_dependencies
 from dask.delayed import delayed
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import _check_feature_names, check_non_negative
 
 from softargmax.classify.rows import Blocks, Training
 from softargmax.core.arrays import is_lazy
+from softargmax.core.check import located
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from softargmax.classify.rows import Block, Sums
 
 JOINED = 16
-"""Number of pieces whose results are joined by one task."""
+"""Number of tasks whose results are joined by one task, or by this process."""
 ENTRIES = 1 << 22
-"""Limit for the numbers in the sums of a piece's blocks, which limits the number of blocks in a piece."""
+"""Limit for the numbers in the sums of a task's blocks, which limits the number of blocks of a task."""
 REPEATS = 3
 """Number of times that `examined` repeats each label. scikit-learn warns if half of the labels occur only once."""
 
@@ -53,22 +58,58 @@ class DaskTraining(Training):
         return self.target.map_blocks(partial(np.take, each), dtype=np.float64)
 
 
+class Run(NamedTuple):
+    """The blocks that begin in one chunk of X. The numbers are places in the rows of all chunks."""
+
+    chunk: int
+    begin: int
+    """The first row of the chunk."""
+    start: int
+    """The first row of the first block."""
+    whole: int
+    """The end of the last block of which no other chunk has a part."""
+    stop: int
+    """The end of the last block."""
+
+    @classmethod
+    def of(cls, chunks: tuple[int, ...], rows: int) -> list[Run]:
+        """Cut chunks of these lengths into blocks of this many rows. Chunks in which no block begins are left out.
+
+        >>> Run.of((250, 30, 120), 100)
+        [Run(chunk=0, begin=0, start=0, whole=200, stop=300), Run(chunk=2, begin=280, start=300, whole=400, stop=400)]
+        """
+        found, end, total = [], 0, sum(chunks)
+        for chunk, length in enumerate(chunks):
+            begin, end = end, end + length
+            start, stop = (min(-(-edge // rows) * rows, total) for edge in (begin, end))
+            if start < stop:
+                found.append(cls(chunk, begin, start, stop if stop == end else end // rows * rows, stop))
+        return found
+
+
 class DaskBlocks:
     """The blocks of rows in Dask arrays.
 
-    The data are cut into pieces of whole blocks, of about the size of the chunks. Each piece is one task. A task also
-    prepares its blocks.
+    The blocks that begin in one chunk are one task, or several. A task gets the chunk as it is. If the next chunks have
+    the rest of the last block, other tasks bring this block together. A task also prepares its blocks.
+
+    If all arrays are in memory, or on workers, their parts are kept there from the second sum on: the blocks that
+    chunks cut, classes, weights, and X if it is computed from other arrays. Then a sum is one task for each chunk, and
+    those that join the results.
     """
 
     def __init__(self, training: DaskTraining, rows: int, prepare: Callable[[Block], Any] | None) -> None:
-        self._training, self._rows, self._prepare = training, rows, prepare
-        self._pieces: dict[int, list[Any]] = {}
+        self._rows, self._prepare, self._sums = rows, prepare, 0
+        self._runs = Run.of(training.X.chunks[0], rows)
+        self._arrays = _cut(training, self._runs)
+        self._graph: dict[Any, Any] = {}
+        self._futures: Any = None
 
     def sum(self, add: Callable[..., None], into: Sums, *arguments: Any) -> Sums:
         """Return `into` after add(into, block, *arguments) for every block in order. See `Blocks.sum`."""
         shapes = [total.shape for total in into]
         most = ENTRIES // max(1, sum(total.size for total in into))
-        return tuple(self.fold(partial(_part_of_sum, add, shapes), _plus, into, *arguments, most=most))
+        return tuple(self.fold(partial(_part_of_sum, add, shapes), _plus, into, *arguments, most=max(1, most)))
 
     def fold(
         self,
@@ -80,28 +121,101 @@ class DaskBlocks:
     ) -> Any:
         """Join the results of part(block, *arguments) for all blocks in order. See `Blocks.fold`.
 
-        A piece has at most `most` blocks.
+        A task has at most `most` blocks.
         """
-        sent = [delayed(argument, traverse=False) for argument in (part, *arguments)]  # once, not once per piece
-        found, pieces = delayed(start, traverse=False), self._cut(most)
-        results = [delayed(_parts)(self._rows, self._prepare, *piece, *sent) for piece in pieces]
-        for first in range(0, len(results), JOINED):
-            found = delayed(_joined)(join, found, results[first : first + JOINED])
-        return found.compute()
+        self._load()
+        name, task = f"blocks-{uuid4()}", Task(self._rows, self._prepare, part, arguments)
+        tasks = {(name, i): (task, *piece) for i, piece in enumerate(self._pieces(most))}
+        first: list[Any] = []
+        graph, results = {**self._graph, **tasks}, list(tasks)
+        while len(results) > JOINED:
+            joined = name, "joined", len(results)
+            graph[joined] = (partial(_joined, join), *(first or [start]), results[:JOINED])
+            first, results = [joined], results[JOINED:]
+        found = self._computed(graph, [*first, *results])
+        if first:
+            start, *found = found
+        return _joined(join, start, found)
 
-    def _cut(self, most: int) -> list[Any]:
-        """Return the pieces of the training data: rows, class indices and weights, as tasks."""
-        chunk = max(self._training.X.chunks[0])
-        number = max(1, min(round(chunk / self._rows), most))
-        if number not in self._pieces:
-            arrays = (_cut(array, number * self._rows, len(self._training.target)) for array in self._training)
-            self._pieces[number] = list(zip(*arrays, strict=True))
-        return self._pieces[number]
+    def _computed(self, graph: dict[Any, Any], keys: list[Any]) -> Any:
+        """Compute keys of a graph."""
+        get = get_scheduler(collections=self._arrays)
+        client = getattr(get, "__self__", None)
+        if client is None:
+            return get(graph, keys)
+        # A client waits for 10 ms after each message to its scheduler, and releasing futures sends one. So those of
+        # this sum are released after the next sum was sent.
+        self._futures = client.get(graph, keys, sync=False)
+        return client.gather(self._futures)
+
+    def _load(self) -> None:
+        """Find the tasks that compute the parts of the arrays. The second time, keep the parts in memory."""
+        self._sums += 1
+        arrays = [array for array in self._arrays if array is not None]
+        if self._sums == 2 and all(map(_is_in_memory, arrays)):
+            arrays = persist(*arrays)
+        elif self._sums == 1:
+            arrays = optimize(*arrays)
+        else:
+            return
+        self._graph = {key: task for array in arrays for key, task in dict(array.__dask_graph__()).items()}
+
+    def _pieces(self, most: int) -> Iterator[tuple[Any, ...]]:
+        """Yield the arguments of each task, with references to the arrays' parts."""
+        chunks, cut, target, weight = (_references(array, len(self._runs)) for array in self._arrays)
+        blocks = iter(cut)
+        for run, *of_run in zip(self._runs, target, weight, strict=True):
+            last = next(blocks) if run.whole < run.stop else None
+            for start in range(run.start, run.stop, most * self._rows):
+                stop = min(start + most * self._rows, run.stop)
+                inside = slice(start - run.begin, max(start, min(stop, run.whole)) - run.begin)
+                x = chunks[run.chunk] if start < run.whole else None, last if stop > run.whole else None
+                yield *x, *of_run, inside, slice(start - run.start, stop - run.start)
 
 
-def _parts(rows: int, prepare: Any, x: Any, target: Any, weight: Any, part: Any, *arguments: Any) -> list[Any]:
-    """Return the results of the blocks of a piece."""
-    return list(Blocks(Training(_dense(x), target, weight), rows, prepare).each(part, *arguments))
+class Task(NamedTuple):
+    """What a task computes for its blocks."""
+
+    rows: int
+    prepare: Any
+    part: Any
+    arguments: tuple[Any, ...]
+
+    def __call__(self, x: Any, last: Any, target: Any, weight: Any, inside: slice, labels: slice) -> list[Any]:
+        """Return the results of the blocks inside a chunk, and of the last one, which the chunk cuts."""
+        target, weight = target[labels], None if weight is None else weight[labels]
+        arguments = deepcopy(self.arguments)  # arrays from another process may be misaligned
+        whole, found = inside.stop - inside.start, list[Any]()
+        for some, its in ((None if x is None else x[inside], slice(whole)), (last, slice(whole, None))):
+            if some is not None:
+                training = Training(_dense(some), target[its], None if weight is None else weight[its])
+                found += Blocks(training, self.rows, self.prepare).each(self.part, *arguments)
+        return found
+
+
+def _cut(training: DaskTraining, runs: list[Run]) -> list[Any]:
+    """Return X, the blocks that its chunks cut, and the classes and weights of each run. Those not needed are None."""
+    edges = sorted({edge for run in runs for edge in (run.start, run.whole, run.stop)})
+    cut = [edges.index(run.whole) for run in runs if run.whole < run.stop]
+    blocks = _rechunked(training.X, tuple(stop - start for start, stop in pairwise(edges))).blocks[cut] if cut else None
+    labels = [_rechunked(array, tuple(run.stop - run.start for run in runs)) for array in training[1:]]
+    return [training.X, blocks, *labels]
+
+
+def _rechunked(array: Any, sizes: tuple[int, ...]) -> Any:
+    """Return an array with chunks of these numbers of rows, or None if there is no array."""
+    return None if array is None else array.rechunk({0: sizes}, method="tasks")  # its chunks can be computed again
+
+
+def _references(array: Any, number: int) -> list[Any]:
+    """Return references to an array's chunks, or None for each if there is no array."""
+    return [None] * number if array is None else [TaskRef(key) for key in flatten(array.__dask_keys__())]
+
+
+def _is_in_memory(array: Any) -> bool:
+    """True if an array is computed from NumPy arrays and from arrays on workers only, and nothing is read."""
+    graph = dict(array.__dask_graph__())  # in it, an array on workers depends on itself
+    return all(get_dependencies(graph, key) or type(getattr(x, "value", x)) is np.ndarray for key, x in graph.items())
 
 
 def _joined(join: Any, start: Any, results: list[list[Any]]) -> Any:
@@ -117,14 +231,6 @@ def _part_of_sum(add: Any, shapes: Any, block: Block, *arguments: Any) -> Sums:
 
 def _plus(one: Sums, other: Sums) -> Sums:
     return tuple(a + b for a, b in zip(one, other, strict=True))
-
-
-def _cut(array: Any, size: int, rows: int) -> list[Any]:
-    """Return an array's pieces of `size` rows, or None for each if there is no array."""
-    if array is None:
-        return [None] * -(-rows // size)
-    pieces = array.rechunk({0: min(size, rows)}, method="tasks")  # its pieces can be computed again and again
-    return list(pieces.to_delayed().ravel())
 
 
 def _dense(x: Any) -> Any:
@@ -271,11 +377,8 @@ def place(name: str, lengths: Any, chunk: int) -> str:
 
 def _named(function: Callable[[Any], Any], chunk: Any, where: str) -> Any:
     """Return function(chunk). An error names the chunk."""
-    try:
+    with located(where):
         return function(chunk)
-    except (TypeError, ValueError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{where}: {error}") from error
 
 
 def _labels(y: Any) -> Any:

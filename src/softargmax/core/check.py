@@ -381,6 +381,16 @@ def counts(x: Any, most: int, name: str) -> None:
         raise ValueError(f"{name}: expected numbers from 0 to {most}, got a number out of range")
 
 
+@contextmanager
+def located(place: str) -> Iterator[None]:
+    """Let errors of arguments begin with the place where they are, such as a chunk of a lazy array."""
+    try:
+        yield
+    except (IndexError, TypeError, ValueError) as error:
+        kind = next(kind for kind in (IndexError, TypeError, ValueError) if isinstance(error, kind))
+        raise kind(f"{place}: {error}") from error
+
+
 def inspectable(array: Any) -> bool:
     """True if the values may be read now: the array is `readable`, or an array of array-api-strict."""
     return not (_unread and threading.get_ident() in _unread) and (is_strict(array) or readable(array))
