@@ -10,6 +10,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from dask.core import get_dependencies
 from tests.parallel.dask_cases import (
     CHUNKS,
     COLUMNS,
@@ -240,10 +241,20 @@ def test_arguments_are_checked_before_anything_is_computed() -> None:
             lazily(function)
 
 
-def test_a_class_out_of_range_is_found_by_its_task() -> None:
-    loss = lazily(softargmax.cross_entropy, da.zeros((6, 9001), chunks=(3, 4096)), np.full(6, 9001))
-    with pytest.raises(IndexError, match=r"^target: expected 0 to 9000, or -100 \(ignored\), got 9001"):
-        loss.compute()
+@pytest.mark.parametrize("columns", [4096, 9001])
+def test_errors_of_tasks_name_the_chunk(columns: int) -> None:
+    z, target = da.zeros((6, 9001), chunks=(2, columns)), np.arange(6)
+    target[4] = 9001
+    for name in ("cross_entropy", "cross_entropy_terms", "selected_log_softmax"):
+        loss = lazily(getattr(softargmax, name), z, target)
+        message = r"^chunk \(2, \d\): (target|index): expected 0 to 9000(, or -100 \(ignored\))?, got 9001 at \(0,\)$"
+        with pytest.raises(IndexError, match=message):
+            (loss[0] if isinstance(loss, tuple) else loss).compute()
+    last_layer = lazily(softargmax.linear_cross_entropy, da.zeros((6, 3), chunks=(2, 3)), np.zeros((9001, 3)), target)
+    with pytest.raises(IndexError, match=r"^chunk \(2, 0\): target: expected"):
+        last_layer.compute()
+    with pytest.raises(ValueError, match=r"^chunk \(1, 0\): temperature: expected any number except NaN"):
+        softargmax.softmax(z.rechunk((2, -1)), temperature=da.from_array([1.0, 1, 1, np.nan, 1, 1], chunks=3)).compute()
 
 
 def test_tasks_use_the_implementation_that_was_requested() -> None:
@@ -315,6 +326,17 @@ def test_tasks_grow_linearly(name: str) -> None:
         assert counts[2] - counts[1] == 2 * (counts[1] - counts[0])
     wide = [tasks(function(da.zeros((4, 4096 * n), chunks=(4, 4096)))) for n in (4, 8, 16)]
     assert wide[2] - wide[1] == 2 * (wide[1] - wide[0])
+
+
+@pytest.mark.parametrize("name", ["softmax", "logsumexp", "entropy"])
+def test_no_task_has_many_inputs(name: str) -> None:
+    z = np.random.default_rng(0).standard_normal(70 * 4096).astype(np.float32)
+    for every in (16, 3):
+        with dask.config.set(split_every=every):
+            found = getattr(softargmax, name)(da.from_array(z, chunks=4096))
+        graph = dict(dask.optimize(found)[0].__dask_graph__())
+        assert max(len(get_dependencies(graph, key)) for key in graph) <= every
+        same(found.compute(), getattr(softargmax, name)(z))
 
 
 def test_torch_is_not_needed() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import dask
 import dask.array as da
 import numpy as np
+from dask.layers import ArrayBlockIdDep
 
 from softargmax.core import check
 from softargmax.core.arrays import axes_of, is_dask
@@ -43,6 +44,8 @@ OF_DRAWS = ("categorical", "categorical_with_logprob")
 OF_LAYERS = ("linear_cross_entropy", "linear_cross_entropy_terms", "linear_selected_log_softmax")
 """Functions of a layer (h, w, bias), which every task has."""
 NAMES = (*LIKE_Z, *PER_ROW, *LIKE_Z_OF_WHOLE_ROWS, *PER_ROW_OF_WHOLE_ROWS, *OF_DRAWS, *OF_LAYERS)
+JOINED = 16
+"""Number of parts whose bytes are joined by one task. Dask's option `split_every` replaces it."""
 _LISTS = ("where", "weights", *ROWWISE, *OF_CLASSES)
 """Arguments that may be lists."""
 
@@ -157,21 +160,30 @@ def _result(call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Arra
     if len(sizes) == 1:
         return _results(functools.partial(parts.result, call), call, chunks, parts.result(call, *examples), *pairs)
     exchanges, found = parts.exchanges_of(call, sizes, examples)
-    rank = da.arange(len(sizes), chunks=1), chunks.axes
-    joined: tuple[Any, Any] = None, None
+    rank = ArrayBlockIdDep((sizes,)), chunks.axes
+    joined: list[Any] = []
     for _ in range(max(exchanges, 1)):
         of_part = functools.partial(parts.sent, call, sizes)
-        sent = _blockwise(of_part, f"{name}-of-parts", chunks.labels, object, *pairs, *rank, *joined)
-        joined = (
-            _blockwise(parts.join, f"{name}-joined", chunks.rows, object, sent, chunks.labels, *joined),
-            chunks.rows,
-        )
+        sent = _blockwise(of_part, f"{name}-of-parts", chunks, chunks.labels, object, *pairs, *rank, *joined)
+        joined += _joined(sent, f"{name}-joined", chunks), chunks.rows
     if _is_like_z(name):
-        states = _blockwise(
-            functools.partial(parts.states, call, sizes), f"{name}-states", chunks.rows, object, *joined
-        )
+        of_rows = functools.partial(parts.states, call, sizes)
+        states = _blockwise(of_rows, f"{name}-states", chunks, chunks.rows, object, *joined)
         return _results(functools.partial(parts.result_of_part, call), call, chunks, found, *pairs, states, chunks.rows)
     return _results(functools.partial(parts.result_of_rows, call, sizes), call, chunks, found, *joined)
+
+
+def _joined(sent: da.Array, name: str, chunks: Chunks) -> da.Array:
+    """What all parts of rows send, joined by a tree of tasks."""
+    (axis,), meta = chunks.axes, np.empty((0,) * len(chunks.rows), object)
+    every = dask.config.get("split_every", JOINED)
+    options = {"axis": axis, "dtype": object, "meta": meta, "name": name, "split_every": every, "concatenate": False}
+    found: da.Array = da.reduction(sent, _same, parts.join, **options)
+    return found
+
+
+def _same(x: Any, **_: Any) -> Any:
+    return x
 
 
 def _results(task: Callable[..., Any], call: parts.Call, chunks: Chunks, found: Any, *pairs: Any) -> Any:
@@ -179,13 +191,13 @@ def _results(task: Callable[..., Any], call: parts.Call, chunks: Chunks, found: 
     name = call.function.__name__
     if not isinstance(found, tuple):
         labels, new = _labels_of_result(chunks, found, call)
-        return _blockwise(task, name, labels, found.dtype, *pairs, new_axes=new)
-    all_results = _blockwise(task, f"{name}-results", chunks.rows, object, *pairs)
+        return _blockwise(task, name, chunks, labels, found.dtype, *pairs, new_axes=new)
+    all_results = _blockwise(task, f"{name}-results", chunks, chunks.rows, object, *pairs)
     several = []
     for place, (field, one) in enumerate(zip(type(found)._fields, found, strict=True)):  # type: ignore[attr-defined]
         labels, new = _labels_of_result(chunks, one, call)
-        pick = operator.itemgetter(place)
-        several.append(_blockwise(pick, f"{name}-{field}", labels, one.dtype, all_results, chunks.rows, new_axes=new))
+        pick, of_field = operator.itemgetter(place), f"{name}-{field}"
+        several.append(_blockwise(pick, of_field, chunks, labels, one.dtype, all_results, chunks.rows, new_axes=new))
     return type(found)(*several)
 
 
@@ -224,9 +236,22 @@ def _reduced(rows: Any, given: Mapping[str, Any]) -> Any:
     return total(rows, weight)
 
 
-def _blockwise(function: Callable[..., Any], name: str, labels: Labels, dtype: Any, *pairs: Any, **more: Any) -> Any:
-    meta = np.empty((0,) * len(labels), dtype)
+def _blockwise(
+    function: Callable[..., Any], name: str, chunks: Chunks, labels: Labels, dtype: Any, *pairs: Any, **more: Any
+) -> Any:
+    meta, kept = np.empty((0,) * len(labels), dtype), tuple(k for k in labels if k in chunks.labels)
+    place = ArrayBlockIdDep(tuple(chunks.cuts[k] for k in kept)), kept
+    task = functools.partial(_in_chunk, function, {k: 0 for k in chunks.labels if k not in kept})
     # With concatenate=False, Dask keeps tasks that join parts apart from those that compute them.
     return da.blockwise(
-        function, labels, *pairs, token=name, dtype=dtype, meta=meta, align_arrays=False, concatenate=False, **more
+        task, labels, *place, *pairs, token=name, dtype=dtype, meta=meta, align_arrays=False, concatenate=False, **more
     )
+
+
+def _in_chunk(function: Callable[..., Any], first: Mapping[int, int], place: Sequence[int], *arguments: Any) -> Any:
+    """Call a function. An error names the chunk of the scores: its place, with `first` for axes that results lack."""
+    index = list(place)
+    for axis, number in first.items():
+        index.insert(axis, number)
+    with check.located(f"chunk {tuple(index)}"):
+        return function(*arguments)

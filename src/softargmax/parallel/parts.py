@@ -3,7 +3,8 @@
 A kernel of rows that are spread over processes gathers bytes from all parts, such as the states of their blocks, and
 merges them from left to right (core/processes.py). Processes do so at the same time. Without processes, a call for a
 part ends where the kernel gathers bytes for the first time, and returns those of the part (`sent`). `join` joins the
-bytes of all parts. A second call is given them, and ends where the kernel gathers bytes again, and so on.
+bytes of neighbours, until those of all parts are together. A second call is given them, and ends where the kernel
+gathers bytes again, and so on.
 
 A last call for one more part, which has no scores, merges the bytes of all parts. It computes results with numbers per
 row (`result_of_rows`), or the states of the rows (`states`), from which each part of a softmax is computed
@@ -48,19 +49,11 @@ class Call(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What a part sends to all others in one exchange."""
+    """What a part, or several neighbours, send to all others in one exchange."""
 
     found: bytes
     of_rows: tuple[Any, ...]
-    """The arrays of the part, without scores. Only the first part sends them."""
-
-
-class Joined(NamedTuple):
-    """What all parts have sent."""
-
-    found: tuple[bytes, ...]
-    """The bytes of all parts, for each exchange."""
-    of_rows: tuple[Any, ...]
+    """The arrays of the part, without scores. Only the first part sends them, in the first exchange."""
 
 
 def result(call: Call, *arrays: Any) -> Any:
@@ -71,11 +64,10 @@ def result(call: Call, *arrays: Any) -> Any:
 
 def sent(call: Call, sizes: tuple[int, ...], *arguments: Any) -> Sent:
     """What a part sends in an exchange. The arguments are its arrays, its rank, and what all parts have sent before."""
-    *arrays, rank, joined = arguments
-    part = _Part(sizes, int(rank[0]), () if joined is None else joined.found)
+    arrays, ((rank,), *before) = arguments[: len(call.names)], arguments[len(call.names) :]
+    part = _Part(sizes, rank, [all_parts.found for all_parts in before])
     blocks = tuple(map(_block, arrays))
-    is_first = part.rank == 0 and joined is None
-    of_rows = tuple(map(_without_scores, blocks, call.along)) if is_first else ()
+    of_rows = tuple(map(_without_scores, blocks, call.along)) if rank == 0 and not before else ()
     try:
         _of_part(call, part, blocks)
     except _ExchangeError as exchange:
@@ -83,28 +75,27 @@ def sent(call: Call, sizes: tuple[int, ...], *arguments: Any) -> Sent:
     return Sent(b"", of_rows)  # there are no rows
 
 
-def join(parts: Sequence[Sent], before: Joined | None = None) -> Joined:
-    """What all parts have sent in an exchange, and in those before."""
-    found = b"".join(part.found for part in parts)
-    return Joined((found,), parts[0].of_rows) if before is None else before._replace(found=(*before.found, found))
+def join(parts: Sequence[Sent], **_: Any) -> Sent:
+    """What neighbours send. Dask passes options that say where they are."""
+    return Sent(b"".join(part.found for part in parts), parts[0].of_rows)
 
 
-def result_of_rows(call: Call, sizes: tuple[int, ...], joined: Joined) -> Any:
-    """A result with numbers per row."""
-    return _of_part(call, _Part((*sizes, 0), len(sizes), joined.found), joined.of_rows)
+def result_of_rows(call: Call, sizes: tuple[int, ...], *joined: Sent) -> Any:
+    """A result with numbers per row, from what all parts have sent in each exchange."""
+    return _of_part(call, _of_no_scores(sizes, joined), joined[0].of_rows)
 
 
-def states(call: Call, sizes: tuple[int, ...], joined: Joined) -> native.State:
-    """The states of the rows, of a call that computes a softmax."""
+def states(call: Call, sizes: tuple[int, ...], *joined: Sent) -> native.State:
+    """The states of the rows, of a call that computes a softmax, from what all parts have sent."""
     found = []
-    with standing_in(_Part((*sizes, 0), len(sizes), joined.found)) as spread:
+    with standing_in(_of_no_scores(sizes, joined)) as spread:
 
         def fold(_operation: Any, i: Any, _first: bool, _out: Any) -> Any:
             found.append(native.fold(i.z, SpreadAxes(i.axes, spread), i.beta, i.where))
             return i.z
 
         with spreading(fold):
-            call(*joined.of_rows)
+            call(*joined[0].of_rows)
     return found[0]
 
 
@@ -123,7 +114,7 @@ def result_of_part(call: Call, *arguments: Any) -> Any:
 
 def exchanges_of(call: Call, sizes: tuple[int, ...], arrays: Sequence[Any]) -> tuple[int, Any]:
     """The number of exchanges of a call, and its result for one row. The arrays have one row, without scores."""
-    part = _Part((*sizes, 0), len(sizes), None)
+    part = _of_no_scores(sizes, None)
     found = _of_part(call, part, arrays)
     return part.exchanges, found
 
@@ -180,6 +171,11 @@ class _Part:
             raise _ExchangeError(mine)
         self.exchanges += 1
         return found
+
+
+def _of_no_scores(sizes: tuple[int, ...], joined: Sequence[Sent] | None) -> _Part:
+    """One more part, without scores."""
+    return _Part((*sizes, 0), len(sizes), None if joined is None else [all_parts.found for all_parts in joined])
 
 
 def _of_part(call: Call, part: _Part, arrays: Sequence[Any]) -> Any:
