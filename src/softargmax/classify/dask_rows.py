@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import dask.array as da
 import numpy as np
+from dask._expr import LLGExpr
 from dask._task_spec import TaskRef
 from dask.base import compute, get_scheduler, optimize, persist
 from dask.core import flatten, get_dependencies
@@ -144,8 +145,8 @@ class DaskBlocks:
         if client is None:
             return get(graph, keys)
         # A client waits for 10 ms after each message to its scheduler, and releasing futures sends one. So those of
-        # this sum are released after the next sum was sent.
-        self._futures = client.get(graph, keys, sync=False)
+        # this sum are released after the next sum was sent. A token saves the hash of all arguments.
+        self._futures = client.get(LLGExpr(graph, _determ_token=uuid4().hex), keys, sync=False)
         return client.gather(self._futures)
 
     def _load(self) -> None:
