@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 
 def peak_of(call: Callable[[], Any]) -> tuple[int, int, Any]:
     """Return the resident bytes before a call, the peak while it ran, and the result of the call."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak (VmHWM)
-    before = resident("VmRSS")
-    found = call()
+    before, found = reset_peak(), call()
     return before, resident("VmHWM"), found
+
+
+def reset_peak() -> int:
+    """Forget the peak of this process (VmHWM), and return its resident bytes."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return resident("VmRSS")
 
 
 def measured(program: str, *arguments: object) -> Any:

@@ -15,7 +15,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tools import parallel_tables, speed_page
+from tools import dask_tables, parallel_tables, speed_page
 from tools.measurements import (
     NOT_YET,
     PEERS,
@@ -292,6 +292,7 @@ def pages() -> dict[Path, str]:
         ("parallel", "messages", parallel_tables.messages),
         ("parallel", "scaling", parallel_tables.scaling),
         ("parallel", "modelled", parallel_tables.modelled),
+        ("dask", "dask measured", dask_tables.measured),
     ]
     filled += [("speed", name, fill) for name, fill in speed_page.fills(speed).items()]
     filled += [(f"tasks/{page}", name, partial(task, name)) for page, names in TASK_PAGES.items() for name in names]
