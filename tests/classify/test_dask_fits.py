@@ -221,6 +221,16 @@ def test_a_lost_worker_changes_nothing(cluster: Any, monkeypatch: pytest.MonkeyP
     same(found, expected)
 
 
+def coefficients(_: int) -> Any:
+    return SoftmaxRegression(max_iter=3, tol=1.0).fit(*arrays((300, 7))).coef_
+
+
+def test_fits_inside_tasks_of_all_workers(cluster: Any) -> None:
+    """A fit waits for tasks that need the thread in which it runs."""
+    one, other = [future.result(timeout=300) for future in cluster.map(coefficients, range(2), pure=False)]
+    np.testing.assert_array_equal(one, other)
+
+
 # --- dataframes, predictions ------------------------------------------------------------------------------------------
 
 

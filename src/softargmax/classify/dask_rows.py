@@ -138,16 +138,19 @@ class DaskBlocks:
             start, *found = found
         return _joined(join, start, found)
 
-    def _computed(self, graph: dict[Any, Any], keys: list[Any]) -> Any:
+    def _computed(self, graph: Any, keys: list[Any]) -> Any:
         """Compute keys of a graph."""
-        get = get_scheduler(collections=self._arrays)
-        client = getattr(get, "__self__", None)
-        if client is None:
-            return get(graph, keys)
-        # A client waits for 10 ms after each message to its scheduler, and releasing futures sends one. So those of
-        # this sum are released after the next sum was sent. A token saves the hash of all arguments.
-        self._futures = client.get(LLGExpr(graph, _determ_token=uuid4().hex), keys, sync=False)
-        return client.gather(self._futures)
+        get, futures = get_scheduler(collections=self._arrays), None
+        if client := getattr(get, "__self__", None):
+            from distributed import Future
+
+            # A client waits for 10 ms after each message to its scheduler, and releasing futures sends one. So those of
+            # this sum are released after the next sum was sent. A token saves the hash of all arguments.
+            futures = [Future(key, client) for key in keys]
+            graph = LLGExpr(graph, _determ_token=uuid4().hex)
+        found = get(graph, keys)
+        self._futures = futures
+        return found
 
     def _load(self) -> None:
         """Find the tasks that compute the parts of the arrays. The second time, keep the parts in memory."""
