@@ -176,7 +176,7 @@ class Places:
 
     def beyond(self, call: Callable[[], object]) -> float:
         """Return the largest number of bytes by which a call raises the memory of a worker."""
-        time.sleep(PAUSE)
+        time.sleep(10 * PAUSE)
         before = self.client.run(reset_peak)
         call()
         after = self.client.run(resident, "VmHWM")

@@ -140,7 +140,8 @@ class DaskBlocks:
 
     def _computed(self, graph: Any, keys: list[Any]) -> Any:
         """Compute keys of a graph."""
-        get, futures = get_scheduler(collections=self._arrays), None
+        futures: Any = None
+        get = get_scheduler(collections=self._arrays)
         if client := getattr(get, "__self__", None):
             from distributed import Future
 
