@@ -15,7 +15,6 @@ exit code is 1 if a limit is missed, or if a result of ours has other bits. dask
 from __future__ import annotations
 
 import json
-import os
 import time
 import warnings
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import dask
 import dask.array as da
 import numpy as np
+from bench.machine import Run
 from bench.peak import reset_peak, resident
 from dask.base import wait
 from dask.core import get_dependencies
@@ -34,7 +34,7 @@ from tools.measurements import RESULTS
 import softargmax as sa
 from softargmax.classify import GaussianNaiveBayes, LinearDiscriminant, SoftmaxRegression
 from softargmax.core import native
-from softargmax.measure import OURS, Timing, machine, package_version, readable
+from softargmax.measure import OURS, Timing, package_version, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -301,13 +301,13 @@ def missed(record: dict[str, Any]) -> list[str]:
 
 def main() -> int:
     """Measure, print, write the results, and return the exit code."""
-    here = machine()  # before the run, so that the load is that of other programs
+    watched = Run()
     sa.set_num_threads(1)
     versions = {name: package_version(name) for name in ("dask", "distributed", PEER)}
     options = {"n_workers": WORKERS, "threads_per_worker": 1, "dashboard_address": ":0", "memory_limit": "4GiB"}
     with LocalCluster(**options) as cluster, Client(cluster) as client:
-        record = {"machine": here, "isa": native.info()["isa"], "versions": versions, **measured(Places(client))}
-    record["load after"] = os.getloadavg()[0]
+        found = measured(Places(client))
+    record = {"machine": watched.machine(), "isa": native.info()["isa"], "versions": versions, **found}
     for limit in missed(record):
         print("MISSED:", limit)
     (RESULTS / "dask.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -32,7 +32,7 @@ def measured() -> str:
         table(["", "tasks", "most inputs of a task", "cluster", "threads", "ratio"], many),
         "Results with other bits than those of one chunk, and rows of NaN among rows with infinities:",
         table(["", "other bits", "peer, other bits", "NaN", "peer, NaN"], bits),
-        f"{measured_on(record)} With {versions}.{without} The load after the run was {record['load after']:.3g}.",
+        f"{measured_on(record)} With {versions}.{without}",
     ])  # fmt: skip
 
 

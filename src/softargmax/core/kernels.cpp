@@ -60,9 +60,8 @@ template <class T> std::int64_t block_size() { return block_bytes() / static_cas
 // 512, which takes 5% of the time.
 constexpr std::int64_t kPackedRows = 1024;
 
-// The largest number of pieces per thread, the time of packing one number of A or B in multiply-adds, and the share of
-// calls that wait for a piece whose thread has lost its core.
-constexpr std::int64_t kPiecesPerThread = 8;
+// The time of packing one number of A or B in multiply-adds, and the share of calls that wait for a piece whose thread
+// has lost its core.
 constexpr double kPacking = 22, kDelayed = 0.1;
 
 template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::int64_t i, std::int64_t m, std::int64_t j,
