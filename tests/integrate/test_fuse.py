@@ -272,6 +272,28 @@ def test_a_model_with_adapters_is_fused_from_outside() -> None:
         fuse(Adapters(torch.nn.Linear(2, 2)))
 
 
+@pytest.mark.filterwarnings("default")  # peft asks for attributes that transformers has renamed
+def test_a_model_with_a_lora_is_fused_from_outside() -> None:
+    peft = pytest.importorskip("peft")
+    options = {"r": 4, "task_type": "CAUSAL_LM", "init_lora_weights": False}
+    plain = peft.get_peft_model(trained("Llama")[1], peft.LoraConfig(target_modules="all-linear", **options))
+    fused = fuse(copy.deepcopy(plain))
+    a, b = (model(input_ids=texts(), labels=labels()) for model in (fused, plain))
+    assert a.logits is None
+    torch.testing.assert_close(a.loss, b.loss, rtol=1e-6, atol=0)
+    for output in (a, b):
+        output.loss.backward()
+    for (name, p), q in zip(fused.named_parameters(), plain.parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None) == ("lora" not in name)
+        if q.grad is not None:
+            assert float((p.grad - q.grad).abs().max()) <= 2e-6 * largest_gradient(plain), name
+    merged = fuse(unfuse(fused).merge_and_unload())
+    torch.testing.assert_close(merged(texts(), labels=labels()).loss, b.loss, rtol=1e-5, atol=0)
+    head = peft.get_peft_model(trained("Llama")[1], peft.LoraConfig(target_modules=["lm_head"], **options))
+    with pytest.raises(TypeError, match=r"^model: expected a head of type torch\.nn\.Linear, got peft\..*; merge or"):
+        fuse(head)
+
+
 def test_a_failing_call_leaves_the_model_as_it_was() -> None:
     fused, plain = trained("Llama")
     with pytest.raises(IndexError):

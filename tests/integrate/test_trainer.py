@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +11,17 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
-tokenizers = pytest.importorskip("tokenizers")
+pytest.importorskip("tokenizers")
 
 from tests.integrate.models import model_of  # noqa: E402 after the skip
+from tests.integrate.training import CLASSES, STEPS, TEXT, tokenizer  # noqa: E402
 
 from softargmax.integrate import fuse  # noqa: E402
-
-CLASSES = 400
 
 
 def examples() -> list[dict[str, Any]]:
     """Return tokens of a module's source, in pieces of several lengths, padded to one length."""
-    text = inspect.getsource(textwrap)
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel()
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=CLASSES, special_tokens=["<pad>"], initial_alphabet=alphabet, show_progress=False
-    )
-    made.train_from_iterator([text], trainer)
-    ids = made.encode(text).ids
+    ids = tokenizer().encode(TEXT).ids
     found = []
     for i in range(48):
         part = ids[30 * i : 30 * i + 20 + i % 11]
@@ -47,20 +36,7 @@ def examples() -> list[dict[str, Any]]:
 
 def losses(model: Any, folder: Path) -> list[float]:
     """Train for 10 steps of 2 x 4 examples, and return the loss of each step."""
-    given = transformers.TrainingArguments(
-        output_dir=str(folder),
-        max_steps=10,
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=2,
-        learning_rate=1e-2,
-        logging_steps=1,
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-        save_strategy="no",
-        dataloader_pin_memory=False,
-        seed=1,
-    )
+    given = transformers.TrainingArguments(output_dir=str(folder), **STEPS)
     trainer = transformers.Trainer(model=model, args=given, train_dataset=examples())
     trainer.train()
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

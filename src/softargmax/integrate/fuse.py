@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-from softargmax.loss import linear_cross_entropy
+from softargmax.loss import linear_cross_entropy, linear_selected_log_softmax
 from softargmax.normalize import entropy
 
 
@@ -151,9 +151,10 @@ class Change(NamedTuple):
 
 @dataclasses.dataclass
 class Call:
-    """A running call with labels: the kind of result that was asked for, the head with its input, and the metrics."""
+    """A running call with labels: the kinds of results that it wants, the head with its input, and the metrics."""
 
     as_dict: bool
+    per_token: bool
     head: Any = None
     h: Any = None
     metrics: dict[str, Tensor] = dataclasses.field(default_factory=dict)
@@ -188,8 +189,11 @@ class FusedLoss:
         head = _head_of(base)
         if self.keep not in head._forward_pre_hooks.values():  # resize_token_embeddings makes a new head
             self.handles.append(head.register_forward_pre_hook(self.keep))
-        as_dict = given.get("return_dict")
-        self.calls[get_ident()] = Call(base.config.return_dict if as_dict is None else as_dict)
+        as_dict, per_token = given.get("return_dict"), bool(given.get(FUSED_HEAD))
+        if per_token:
+            _check_trl(base)
+            kwargs = {name: value for name, value in kwargs.items() if name != FUSED_HEAD}
+        self.calls[get_ident()] = Call(base.config.return_dict if as_dict is None else as_dict, per_token)
         return args, kwargs | {"return_dict": True}
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -224,21 +228,24 @@ class FusedLoss:
         h, weight, bias, scale = call.h, call.head.weight, call.head.bias, self.change.scale
         if scale != 1:
             h, bias = h * scale, None if bias is None else bias * scale
+        last = shift_labels is None  # the last token of a text has no label
         if shift_labels is None:
             shift_labels = torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
-        h, y = h.flatten(0, -2), shift_labels.flatten().to(h.device)
-        if self.metrics:
-            call.metrics = metrics_of(h[y != ignore_index], weight, bias, y[y != ignore_index], self.change.cap)
-        loss: Tensor = linear_cross_entropy(
-            h,
-            weight,
-            y,
-            bias=bias,
-            softcap=self.change.cap,
-            ignore_index=ignore_index,
-            reduction="mean" if num_items_in_batch is None else "sum",
-            dtype=torch.promote_types(h.dtype, torch.float32),
-        )
+        shape, h, y = shift_labels.shape, h.flatten(0, -2), shift_labels.flatten().to(h.device)
+        options: dict[str, Any] = {"bias": bias, "softcap": self.change.cap, "ignore_index": ignore_index}
+        options["dtype"] = torch.promote_types(h.dtype, torch.float32)
+        counted = y != ignore_index
+        rows: dict[str, Tensor] = {}
+        if self.metrics or call.per_token:
+            rows = metrics_of(h[counted], weight, bias, y[counted], self.change.cap)
+            call.metrics = {name: x.sum() / max(len(x), 1) for name, x in rows.items()}
+        if call.per_token:
+            log_probs: Tensor = linear_selected_log_softmax(h, weight, y, **options)
+            found = {"log_probs": log_probs, "label_mask": counted, **for_trl(rows, counted)}
+            call.metrics = {name: x.reshape(shape)[..., : shape[-1] - last] for name, x in found.items()}
+            return -log_probs.sum() / counted.sum().clamp(min=1)
+        reduction = "mean" if num_items_in_batch is None else "sum"
+        loss: Tensor = linear_cross_entropy(h, weight, y, reduction=reduction, **options)
         if isinstance(num_items_in_batch, Tensor):
             num_items_in_batch = num_items_in_batch.to(loss.device)
         return loss if num_items_in_batch is None else loss / num_items_in_batch
@@ -257,16 +264,41 @@ class FusedLoss:
 
 @torch.no_grad()
 def metrics_of(h: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, cap: float | None) -> dict[str, Tensor]:
-    """Return the mean entropy and the accuracy of all rows. The scores are computed a few rows at a time."""
-    entropies, right = h.new_zeros((), dtype=torch.float32), h.new_zeros((), dtype=torch.float32)
+    """Return the entropy of each row, and True if its label has the largest score. Few scores are held at a time."""
+    entropies, right = [], []
     rows = max(1, SCORES_AT_ONCE // len(weight))
     for part, wanted in zip(torch.split(h, rows), torch.split(y, rows), strict=True):
         z = torch.nn.functional.linear(part, weight, bias).float()
         z = z if cap is None else cap * torch.tanh(z / cap)
-        entropies += entropy(z).sum()
-        right += (z.argmax(-1) == wanted).sum()
-    count = max(len(y), 1)
-    return {"entropy": entropies / count, "token_accuracy": right / count}
+        entropies.append(entropy(z))
+        right.append(z.argmax(-1) == wanted)
+    return {"entropy": torch.cat(entropies), "token_accuracy": torch.cat(right)}
+
+
+def for_trl(rows: dict[str, Tensor], counted: Tensor) -> dict[str, Tensor]:
+    """Return the metrics of all tokens under the names of TRL. They are 0 where `counted` is False."""
+    whole = [x.new_zeros(len(counted)).masked_scatter(counted, x) for x in rows.values()]
+    return dict(zip(("entropy", "is_top1"), whole, strict=True))
+
+
+FUSED_HEAD = "fused_lm_head"
+"""The argument with which trainers of TRL ask for numbers of each token in place of logits."""
+
+
+def _check_trl(model: Any) -> None:
+    """Raise ValueError unless TRL asks for what its SFTTrainer needs. Nothing but TRL's own function knows."""
+
+    def knows(function: Any) -> bool:
+        return "temperature" in getattr(getattr(function, "__code__", None), "co_freevars", ())
+
+    function = inspect.unwrap(model.forward, stop=knows)
+    asked = inspect.getclosurevars(function).nonlocals if knows(function) else {}
+    found = [asked.get(name) for name in ("temperature", "cast_lm_head_to_fp32", "outputs")]
+    if found != [1, False, ("log_probs", "entropy", "is_top1")]:
+        raise ValueError(
+            f"{FUSED_HEAD}: expected the SFTTrainer of TRL, got another use of TRL's own fused head, which stores no "
+            "logits either; call unfuse(model) first"
+        )
 
 
 def _hook_of(model: Any) -> FusedLoss | None:
