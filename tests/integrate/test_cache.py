@@ -55,6 +55,18 @@ def test_texts_are_those_of_the_cache_of_transformers(
     assert torch.equal(*found)
 
 
+@pytest.mark.parametrize("drafted", [True, False], ids=["draft_model", "prompt_lookup"])
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "GptOss"])
+def test_drafted_tokens_that_are_rejected_are_taken_back(family: str, drafted: bool) -> None:
+    model = model_of(family)
+    draft = {"assistant_model": model_of(family, num_hidden_layers=1)} if drafted else {"prompt_lookup_num_tokens": 3}
+    given = {"attention_mask": torch.ones(1, 8, dtype=torch.long), "max_new_tokens": 14, "do_sample": False}
+    wanted = model.generate(texts(1, 8), **given)
+    assert torch.equal(
+        model.generate(texts(1, 8), **given, **draft, past_key_values=GrowingCache(model.config)), wanted
+    )
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_tokens_are_appended_in_place(known: bool) -> None:
     model = model_of("Gemma2", "eager")

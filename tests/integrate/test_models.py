@@ -109,6 +109,48 @@ def test_compiled_models_take_padding(family: str) -> None:
     assert difference(compiled(**given).logits[rows], theirs(**given).logits[rows]) < 1e-6
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(OLD, reason="its masks cannot be exported")
+@pytest.mark.parametrize("side", [None, "right"])
+@pytest.mark.parametrize("family", ["Llama", "Gemma2", "GptOss", "Bert"])
+def test_exported_models_take_texts_of_any_length(family: str, side: str | None) -> None:
+    ours, theirs = pair(family)
+    given = inputs_of(family, side) | ({"use_cache": False} if family in DECODERS else {})
+    length = torch.export.Dim("length", min=2, max=60)
+    shapes = {name: {1: length} if torch.is_tensor(x) else None for name, x in given.items()}
+    exported = torch.export.export(ours, (), given, dynamic_shapes=shapes).module()
+    for stop in (17, 11):
+        given = {name: x[:, :stop] if torch.is_tensor(x) else x for name, x in given.items()}
+        rows = shown(family, given)
+        assert difference(exported(**given).logits[rows], theirs(**given).logits[rows]) < 1e-6
+
+
+@pytest.mark.parametrize("text", ["softargmax", "eager"])
+@pytest.mark.parametrize("vision", ["softargmax", "eager"])
+def test_parts_of_a_model_of_images_have_their_own_attention(text: str, vision: str) -> None:
+    images = transformers.CLIPVisionConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=16, patch_size=8
+    )
+    config = transformers.LlavaConfig(
+        vision_config=images, text_config=model_of("Llama").config, image_token_id=100, vision_feature_layer=-1
+    )
+    torch.manual_seed(0)
+    chosen = {"text_config": text, "vision_config": vision}
+    model = transformers.LlavaForConditionalGeneration._from_config(config, attn_implementation=chosen).eval()
+    tokens = texts(2, 12).clamp(max=99)
+    tokens[:, 2:6] = 100  # one image of 2 x 2 patches
+    given = {"input_ids": tokens, "pixel_values": torch.randn(2, 3, 16, 16)}
+    ours = model(**given).logits
+    assert (model.config.text_config._attn_implementation, model.config.vision_config._attn_implementation) == (
+        text, vision,
+    )  # fmt: skip
+    model.set_attn_implementation("eager")
+    theirs = model(**given).logits
+    assert difference(ours, theirs) < 1e-6
+    model.set_attn_implementation(chosen)
+    assert torch.equal(model(**given).logits, ours)
+
+
 def test_half_precision_is_as_exact_as_eager_attention() -> None:
     ours, theirs = pair("Llama")
     exact = theirs.double()(texts()).logits
