@@ -4,9 +4,9 @@
     python -m tools.compat dist/*.whl --only oldest   one environment; its new results replace the earlier ones
 
 A wheel is installed in a fresh environment, with the oldest or the newest versions that satisfy pyproject.toml. There
-a sample of all tests runs (`pytest --quick`). The versions and the number of tests go to bench/results/compat.json, and
-`tools/tables.py` writes the table of docs/installation.md. tests/test_tools.py compares the claims with the file.
-`make compat` calls this program.
+a sample of all tests runs (`pytest --quick`), and with transformers all of its tests. The versions and the number of
+tests go to bench/results/compat.json, and `tools/tables.py` writes the table of docs/installation.md.
+tests/test_tools.py compares the claims with the file. `make compat` calls this program.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ from packaging.requirements import Requirement
 from tools.fresh_environment import ROOT, FreshEnvironment, group
 
 RESULTS = ROOT / "bench" / "results" / "compat.json"
+TRANSFORMERS = "tests/integrate"
+"""The tests of transformers, whose interfaces change from version to version: all run, slow ones included."""
 
 
 class Environment(NamedTuple):
@@ -75,16 +78,21 @@ def tested(environment: Environment, wheels: list[Path]) -> dict[str, Any]:
         constraints.write_text("\n".join(environment.constraints), encoding="utf-8")
         fresh = FreshEnvironment(environment.python, Path(folder) / "venv")
         fresh.install_wheel(wheels, environment.extras, "--constraint", constraints, *group(environment.group))
-        options = ("--quick", "-q", "-n", "auto", "-p", "no:cacheprovider", *environment.options)
-        tests = ("--ignore=tests/test_tools.py", "tests")  # test_tools.py compares pages with this program's results
-        done = fresh.run("python", "-m", "pytest", *options, *tests, cwd=ROOT, stdout=subprocess.PIPE, check=False)
-        if done.returncode not in (0, 1):  # 1: tests failed
-            raise SystemExit(f"pytest: expected exit code 0 or 1, got {done.returncode}\n{done.stdout}")
+        # test_tools.py compares pages with this program's results.
+        runs = [("--quick", "--ignore=tests/test_tools.py", f"--ignore={TRANSFORMERS}", "tests")]
+        runs += [(TRANSFORMERS,)] if environment.extras == "all" else []
+        counts: Counter[str] = Counter()
+        for tests in runs:
+            options = ("-q", "-n", "auto", "-p", "no:cacheprovider", *environment.options, *tests)
+            done = fresh.run("python", "-m", "pytest", *options, cwd=ROOT, stdout=subprocess.PIPE, check=False)
+            if done.returncode not in (0, 1):  # 1: tests failed
+                raise SystemExit(f"pytest: expected exit code 0 or 1, got {done.returncode}\n{done.stdout}")
+            print(done.stdout[-3000:], flush=True)
+            found = re.findall(r"(\d+) (passed|failed|errors?)\b", done.stdout.splitlines()[-1])
+            counts.update({word: int(n) for n, word in found})
         listed = fresh.run("python", "-m", "pip", "list", "--format", "json", stdout=subprocess.PIPE).stdout
         python = fresh.run("python", "-V", stdout=subprocess.PIPE).stdout.split()[1]
-    print(done.stdout[-3000:])
     versions = {package["name"].lower().replace("_", "-"): package["version"] for package in json.loads(listed)}
-    counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|errors?)\b", done.stdout.splitlines()[-1])}
     packages = {name: versions[name] for name in claims() if name in versions}
     return {"python": python, "packages": packages, "passed": 0, **counts}
 
