@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from tests.integrate.models import CACHE, DECODERS, TRANSLATORS, model_of, padding, texts  # noqa: E402 after the skip
+from tests.integrate.models import CACHE, DECODERS, OLD, TRANSLATORS, model_of, padding, texts  # noqa: E402 after the skip
 
 from softargmax.integrate import GrowingCache, register, unregister  # noqa: E402
 
@@ -55,6 +55,7 @@ def test_texts_are_those_of_the_cache_of_transformers(
     assert torch.equal(*found)
 
 
+@pytest.mark.skipif(OLD, reason="layers with a window take no tokens back")
 @pytest.mark.parametrize("drafted", [True, False], ids=["draft_model", "prompt_lookup"])
 @pytest.mark.parametrize("family", ["Llama", "Mistral", "GptOss"])
 def test_drafted_tokens_that_are_rejected_are_taken_back(family: str, drafted: bool) -> None:

@@ -19,6 +19,7 @@ from transformers.masking_utils import causal_mask_function, sdpa_mask
 from transformers.utils.import_utils import is_tracing
 
 from softargmax.attend import attention
+from softargmax.core.torch_compile import compile_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     Order = float | Tensor | Callable[[torch.nn.Module, Tensor, Tensor], float | Tensor]
     """A number, a tensor, or a function of an attention layer, its queries and its keys that returns one of them."""
 
+compile_whole("softargmax.attend")  # at import, because a model may be compiled before its first call
 CAUSAL = torch.uint8
 """The dtype of a mask that only has the padding, in addition to causality and a window. A mask of bool says all."""
 REFUSED = {
@@ -222,7 +224,7 @@ def queries_of(given: dict[str, Any]) -> tuple[int, int | Tensor]:
     positions = given.get("cache_position")  # before transformers 5.4
     if positions is None:
         return given["q_length"], given.get("q_offset", 0)
-    return len(positions), positions[0] if is_tracing(positions) or positions.is_meta else int(positions[0])
+    return positions.shape[0], positions[0] if is_tracing(positions) or positions.is_meta else int(positions[0])
 
 
 def padding_of(attention_mask: Tensor | None, kv_offset: int, kv_length: int) -> Tensor | None:
