@@ -47,8 +47,10 @@ ESTIMATORS = {
     "bernoulli": BernoulliNaiveBayes(binarize=1.0),
     "linear": LinearDiscriminant(),
     "shrunk linear": LinearDiscriminant(shrinkage=0.2),
+    "auto linear": LinearDiscriminant(shrinkage="auto"),
     "quadratic": QuadraticDiscriminant(tol=0.0),
     "shrunk quadratic": QuadraticDiscriminant(shrinkage=0.2),
+    "auto quadratic": QuadraticDiscriminant(shrinkage="auto", tol=0.0),
     "temperature": TemperatureScaling(FrozenEstimator(GaussianNaiveBayes(var_smoothing=0.1).fit(X[::3], NAMES[::3]))),
     "vector": TemperatureScaling(FrozenEstimator(LinearDiscriminant().fit(X[::9], NAMES[::9])), method="vector"),
 }
@@ -313,8 +315,6 @@ def test_errors_of_models_name_the_chunk() -> None:
         BernoulliNaiveBayes(binarize=None).fit(x, y)
     with pytest.raises(ValueError, match=r"^y: chunk 2 \(rows 200 to 299\): label: expected one of"):
         clone(ESTIMATORS["vector"]).fit(x, da.from_array(np.where(np.arange(N) == 250, "wasp", NAMES), chunks=100))
-    with pytest.raises(ValueError, match="shrinkage: expected a number or None for Dask arrays, got 'auto'"):
-        LinearDiscriminant(shrinkage="auto").fit(x, y)
     with pytest.raises(TypeError, match="estimator: expected a FrozenEstimator for Dask arrays"):
         TemperatureScaling(GaussianNaiveBayes()).fit(x, y)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from softargmax.classify.base import indices_of
+from softargmax.core.arrays import is_lazy
 from softargmax.core.check import between, integer, one_of
 
 if TYPE_CHECKING:
@@ -111,7 +113,8 @@ def calibration_report(
     y : array_like
         The right classes, shape (n,).
     p : array_like
-        Probabilities, shape (n, K); for two classes also (n,), the probabilities of the second class.
+        Probabilities, shape (n, K); for two classes also (n,), the probabilities of the second class. If y or p is a
+        Dask array, p has the shape (n, K), and four numbers of each row come into memory.
     classes : array_like, optional
         The classes in the order of p's columns. If y has K different labels, the default is the sorted labels. If y has
         fewer labels, the default is 0 to K - 1. In this case all labels must be in this range, and one label must be 0.
@@ -168,14 +171,13 @@ def calibration_report(
     >>> round(report.ece, 2), tuple(round(end, 2) for end in report.ece_interval)
     (0.16, (0.15, 0.17))
     """
-    p, target = _checked(y, p, classes)
     bins, seed = integer(bins, "bins"), integer(seed, "seed")
     if not 1 <= bins <= MAX_BINS:
         raise ValueError(f"bins: expected 1 to {MAX_BINS}, got {bins}")
     if seed < 0:
         raise ValueError(f"seed: expected 0 or more, got {seed}")
     level, strategy = between(confidence, "confidence", 1.0), one_of(strategy, "strategy", STRATEGIES)
-    confidences, right = p.max(axis=1), p.argmax(axis=1) == target
+    confidences, right, of_class, brier = _rows(y, p, classes)
     edges = np.linspace(0, 1, bins + 1)
     if strategy == "quantile":
         edges = np.quantile(confidences, edges)
@@ -185,11 +187,10 @@ def calibration_report(
     hits, sums = (np.bincount(place, x, minlength=bins).astype(np.float64) for x in (right, confidences))
     with np.errstate(invalid="ignore", divide="ignore"):
         means, shares = sums / counts, hits / counts
-        log_loss = 0.0 - float(np.mean(np.log(p[np.arange(len(p)), target])))  # never -0.0
+        log_loss = 0.0 - float(np.mean(np.log(of_class)))  # never -0.0
     ece, interval = _error(counts, hits, sums, level, seed)
-    brier = np.square(p).sum(axis=1) - 2 * p[np.arange(len(p)), target] + 1
     return CalibrationReport(
-        len(p), float(right.mean()), log_loss, float(brier.mean()), ece, interval, edges, counts, means, shares
+        len(right), float(right.mean()), log_loss, float(brier.mean()), ece, interval, edges, counts, means, shares
     )
 
 
@@ -234,21 +235,41 @@ def standard_errors(counts: NDArray[np.int64], hits: Floats) -> Floats:
     return np.asarray(np.sqrt(share * (1 - share) / np.maximum(counts, 1)))
 
 
-def _checked(y: Any, p: Any, classes: Any) -> tuple[Floats, NDArray[np.int64]]:
-    """Return the probabilities, shape (n, K), and the indices of the right classes, shape (n,)."""
-    p, y = np.asarray(p, np.float64), np.asarray(y)
-    if p.ndim == 1:
-        p = np.stack([1 - p, p], axis=1)
-    if p.ndim != 2 or not p.size:
-        raise ValueError(f"p: expected shape (n, K), or (n,) for two classes, got {p.shape}")
-    if y.shape != p.shape[:1]:
-        raise ValueError(f"y: expected one class per row, shape {p.shape[:1]}, got {y.shape}")
+def _rows(y: Any, p: Any, classes: Any) -> Floats:
+    """Return four numbers of every row: the largest p, 1 if its class is right, the p of the right class, and Brier's.
+
+    A row's numbers have the same bits in an array in memory and in any chunk.
+    """
+    if not is_lazy(y) and not is_lazy(p):
+        p = np.asarray(p, np.float64)
+        p, y = np.stack([1 - p, p], axis=1) if p.ndim == 1 else p, np.asarray(y)
+        if p.ndim != 2 or not p.size:
+            raise ValueError(f"p: expected shape (n, K), or (n,) for two classes, got {p.shape}")
+        if y.shape != p.shape[:1]:
+            raise ValueError(f"y: expected one class per row, shape {p.shape[:1]}, got {y.shape}")
+        return np.ascontiguousarray(_measured(_classes(np.unique(y), p.shape[1], classes), y, p).T)
+    from softargmax.classify import dask_reports
+
+    y, p, labels = dask_reports.rows_of(y, p)
+    measure = partial(_measured, _classes(labels, p.shape[1], classes))
+    return np.ascontiguousarray(dask_reports.numbers_of_rows(measure, y, p, 4).T)
+
+
+def _measured(classes: Any, y: Any, p: Any) -> Floats:
+    p, order = np.asarray(p, np.float64), np.argsort(classes)
     if not ((p >= 0).all() and np.abs(p.sum(axis=1) - 1).max() < 1e-3):
         raise ValueError("p: expected probabilities in every row, 0 or above with the sum 1, got other numbers")
-    known = np.unique(y) if classes is None else np.asarray(classes)
-    if classes is None and len(known) < p.shape[1] and set(known) <= set(range(p.shape[1])) and known[0] == 0:
-        known = np.arange(p.shape[1])
-    if known.shape != p.shape[1:] or len(np.unique(known)) != len(known):
-        raise ValueError(f"classes: expected {p.shape[1]} distinct classes, one per column of p, got {known}")
-    order = np.argsort(known)
-    return p, order[indices_of(y, known[order])]
+    target = order[indices_of(y, classes[order])]
+    of_class = p[np.arange(len(p)), target]
+    brier = np.square(p).sum(axis=1) - 2 * of_class + 1
+    return np.stack([p.max(axis=1), p.argmax(axis=1) == target, of_class, brier], axis=1)
+
+
+def _classes(labels: NDArray[Any], number: int, classes: Any) -> NDArray[Any]:
+    """Return the classes in the order of the columns, from all labels that occur, or from the argument `classes`."""
+    known = labels if classes is None else np.asarray(classes)
+    if classes is None and len(known) < number and set(known) <= set(range(number)) and known[0] == 0:
+        known = np.arange(number)
+    if known.shape != (number,) or len(np.unique(known)) != len(known):
+        raise ValueError(f"classes: expected {number} distinct classes, one per column of p, got {known}")
+    return known

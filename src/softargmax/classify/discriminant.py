@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.covariance import ledoit_wolf, shrunk_covariance
+from sklearn.covariance import shrunk_covariance
 from threadpoolctl import threadpool_limits
 
 from softargmax.classify.base import Array, ScoreClassifier, affine, label, log_priors
 from softargmax.classify.distances import means as means_of
 from softargmax.classify.distances import power_of_two, scaled, square_sums, variances
 from softargmax.classify.rows import BLOCK
-from softargmax.core.arrays import is_lazy
 from softargmax.core.check import between
 from softargmax.core.signature import public
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from softargmax.classify.base import Features
-    from softargmax.classify.rows import Block, Training
+    from softargmax.classify.rows import Block, Sums, Training
 
 
 class LinearDiscriminant(ScoreClassifier):
@@ -277,19 +276,34 @@ def covariances(training: Training, scale: float, means: Array, counts: Array, s
     if shrinkage != "auto":
         factors = triangles(training, scale, means)
         return [np.asarray(shrunk_covariance(r.T @ r / n, shrinkage)) for r, n in zip(factors, counts, strict=True)]
-    if is_lazy(training.X):
-        raise ValueError("shrinkage: expected a number or None for Dask arrays, got 'auto', which needs rows in memory")
-    return [_ledoit_wolf(scaled(training.X[training.target == k], scale), 1 / scale) for k in range(len(counts))]
+    spreads = np.sqrt(variances(training, scale, counts, means))
+    spreads[spreads == 0] = 1 / scale
+    factors = triangles(training, scale, means, spreads)
+    fourths = training.usual_blocks().sum(_add_fourth_powers, (np.zeros(len(counts)),), scale, means, spreads)[0]
+    found = map(_ledoit_wolf, factors, fourths, counts)
+    return [covariance * spread[:, None] * spread for covariance, spread in zip(found, spreads, strict=True)]
 
 
-def _ledoit_wolf(x: Array, unit: float) -> Array:
-    spread = x.std(axis=0)
-    spread[spread == 0] = unit
-    return np.asarray(ledoit_wolf((x - x.mean(axis=0)) / spread)[0] * spread[:, None] * spread)
+def _ledoit_wolf(r: Array, fourth: float, n: float) -> Array:
+    """Return the estimate of Ledoit and Wolf (2004) from n rows x, from R with R^T R = sum x x^T, and sum |x|^4."""
+    covariance, size = r.T @ r / n, r.shape[1]
+    squares = np.square(covariance).sum()
+    distance = squares / size - (np.trace(covariance) / size) ** 2  # from the multiple of the identity
+    noise = (fourth / n - squares) / (size * n)
+    share = min(max(noise / distance, 0.0), 1.0) if distance > 0 else 0.0
+    return np.asarray(shrunk_covariance(covariance, share))
+
+
+def _add_fourth_powers(into: Sums, block: Block, scale: float, centres: Array, divisors: Array) -> None:
+    x = scaled(block.x, scale)
+    for k, (centre, divisor) in enumerate(zip(centres, divisors, strict=True)):
+        into[0][k] += np.square(np.square((x[block.target == k] - centre) / divisor).sum(axis=1)).sum()
 
 
 def triangles(training: Training, scale: float, centres: Array, divisor: Array | float = 1.0) -> list[Array]:
     """Return for each class the triangular factor R of (x - centre) / divisor = Q R, where x has the scaled rows.
+
+    `divisor` has one number for each feature, or each class and feature.
 
     R is the factor of the factors of all blocks, one below the other. So R^T R is not rounded to zero where directions
     differ much in length, unlike a sum of products. LAPACK's bits depend on its threads, so there is only one.
@@ -304,7 +318,8 @@ def triangles(training: Training, scale: float, centres: Array, divisor: Array |
 def _triangles_of_block(block: Block, scale: float, centres: Array, divisor: Array | float) -> list[Array]:
     x = scaled(block.x, scale)
     with threadpool_limits(1, user_api="blas"):  # here, because the block may be in another process
-        own = ((x[block.target == k] - centre) / divisor for k, centre in enumerate(centres))
+        pairs = zip(centres, np.broadcast_to(divisor, centres.shape), strict=True)
+        own = ((x[block.target == k] - centre) / each for k, (centre, each) in enumerate(pairs))
         return [np.asarray(np.linalg.qr(rows, mode="r")) for rows in own]
 
 

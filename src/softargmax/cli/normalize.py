@@ -13,18 +13,23 @@ import numpy as np
 import typer
 from rich.markup import escape
 
+import softargmax
 from softargmax import stream
 from softargmax.cli import parse, render, scores_file
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
-from softargmax.cli.options import Axis, Base, Columns, Dtype, Header, Json, Output, Temperature, Values
+from softargmax.cli.options import Axis, Base, Columns, Dtype, Header, Json, Output, Scheduler, Temperature, Values
+from softargmax.core.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from softargmax.cli.dask_cluster import Cluster
 
     Array = np.ndarray[Any, Any]
 
 Log = Annotated[bool, typer.Option("--log", "-l", help="Compute the logarithms of the probabilities.")]
 Memory = Annotated[str, typer.Option("--memory", help="Memory for converting a .npy file.")]
+MEMORY = "256M"
 
 
 def command(  # noqa: PLR0913 one argument per option
@@ -36,9 +41,10 @@ def command(  # noqa: PLR0913 one argument per option
     axis: Axis = "-1",
     output: Output = None,
     dtype: Dtype = None,
-    memory: Memory = "256M",
+    memory: Memory = MEMORY,
     header: Header = None,
     columns: Columns = None,
+    scheduler: Scheduler = None,
     json: Json = False,
 ) -> None:
     """Compute probabilities of numbers or of a file (the default: softargmax 1 2 3)."""
@@ -49,18 +55,23 @@ def command(  # noqa: PLR0913 one argument per option
         "temperature": temperature, "base": base, "axis": parse.axis_named(axis), "dtype": parse.dtype_named(dtype)
     }  # fmt: skip
     name = "log_softmax" if log else "softmax"
+    cap = parse.bytes_named(memory)
+    parse.check_options(options, memory=cap)
+    reading = scores_file.Reading(header, columns)
+    if scheduler is not None:
+        cluster = on_cluster(scheduler, words, reading, memory)
+        convert(partial(cluster.write, getattr(softargmax, name), **options), output, json=json)
+        return
     path = parse.source(words)
     kind = None if output is None else scores_file.kind_of(output)
     if output is not None:
         parse.check_target(output, path)
-    cap = parse.bytes_named(memory)
-    parse.check_options(options, memory=cap)
-    scores, names = readable(words, path, scores_file.Reading(header, columns))
+    scores, names = readable(words, path, reading)
     if not isinstance(scores, str):
         parse.check_options(options, scores.shape)
     run = partial(computed, name, scores, **options, memory=cap)
     if kind == ".npy":
-        convert(run, str(output), json=json)
+        convert(run, output, json=json)
         return
     result = run()
     if output is not None:
@@ -92,10 +103,19 @@ def computed(name: str, scores: Array | str, *target: str, **options: Any) -> Ar
     return result
 
 
-def convert(run: Callable[..., Array], output: str, *, json: bool) -> None:
-    """Call `run` to compute the result and write it to the .npy file `output`. Then print its size and the time."""
+def on_cluster(scheduler: str, words: list[str], reading: scores_file.Reading, memory: str = MEMORY) -> Cluster:
+    """Return the scores that the workers of a cluster read."""
+    with refused_as(FailedRunError):
+        require("--scheduler needs", "dask", dask="dask", distributed="distributed")
+    from softargmax.cli.dask_cluster import Cluster
+
+    return Cluster.of(scheduler, words, reading, parse.bytes_named(memory))
+
+
+def convert(run: Callable[..., Any], output: str | None, *, json: bool) -> None:
+    """Call `run` to compute the result and write it to `output`. Then print its size and the time."""
     start = time.perf_counter()
-    with render.progress(Path(output).name, quiet=json) as progress:
+    with render.progress(Path(output or "").name, quiet=json) as progress:
         result = run(output, progress=progress)
     seconds = time.perf_counter() - start
     fields = {"output": output, "shape": result.shape, "dtype": str(result.dtype), "bytes": result.nbytes}
@@ -104,4 +124,4 @@ def convert(run: Callable[..., Array], output: str, *, json: bool) -> None:
     elif sys.stdout.isatty():
         size = f"{result.nbytes / 2**20:,.1f} MiB"
         shape = " x ".join(map(str, result.shape)) or "one value"
-        render.console().print(f"{escape(output)}  [dim]{shape} {result.dtype}, {size} in {seconds:.2f} s[/]")
+        render.console().print(f"{escape(str(output))}  [dim]{shape} {result.dtype}, {size} in {seconds:.2f} s[/]")

@@ -29,3 +29,7 @@ Columns = Annotated[
 Output = Annotated[str | None, typer.Option("--output", "-o", help="Write to this .npy, .csv, .tsv or .txt file.")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="f16, f32 or f64; the dtype of the scores by default.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Scheduler = Annotated[
+    str | None,
+    typer.Option("--scheduler", help="Address of a Dask cluster that reads and writes files, such as tcp://host:8786."),
+]

@@ -9,7 +9,7 @@ import re
 from itertools import chain
 from pathlib import Path
 from tokenize import TokenError
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from softargmax.cli import parse, texts
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 Array = np.ndarray[Any, Any]
+T = TypeVar("T")
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": " "}
 KINDS = ".npy, .csv, .tsv or .txt"
@@ -66,6 +67,8 @@ def read(path: str, reading: Reading) -> Table:
     """Read a file, which may be gzip-compressed, or standard input for ``-``. A single column or row gives a vector."""
     if path != "-" and not Path(path).exists():
         raise FailedRunError(f"{path}: no such file, and not a number")
+    if Path(path).is_dir():
+        raise WrongUseError(f"{path}: expected one file, or --scheduler ADDRESS, whose workers read folders")
     kind = ".txt" if path == "-" else kind_of(re.sub(r"\.gz$", "", path, flags=re.IGNORECASE))
     name, data = texts.STDIN if path == "-" else path, texts.read(path)
     if kind == ".npy" or data.startswith(b"\x93NUMPY"):
@@ -76,8 +79,15 @@ def read(path: str, reading: Reading) -> Table:
 
 def npy_in(data: bytes, name: str) -> Array:
     """Read the bytes of a .npy file."""
+    array = valid_npy(lambda: np.lib.format.read_array(io.BytesIO(data), allow_pickle=False), name)
+    check_dtype(array, name)
+    return array
+
+
+def valid_npy(load: Callable[[], T], name: str) -> T:
+    """Return what `load` makes of a .npy file. Raise FailedRunError if the file is invalid."""
     try:
-        array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+        return load()
     except (
         ValueError,
         TypeError,
@@ -89,9 +99,12 @@ def npy_in(data: bytes, name: str) -> Array:
         TokenError,
     ) as error:
         raise FailedRunError(f"{name} is not a valid .npy file: {str(error)[:200]}") from error
+
+
+def check_dtype(array: Any, name: str) -> None:
+    """Raise FailedRunError unless streams can read the dtype of an array."""
     with refused_as(FailedRunError, f"{name}: "):
-        stream.logsumexp(np.zeros([1] * array.ndim, array.dtype), axis=None)  # checks the dtype
-    return array
+        stream.logsumexp(np.zeros([1] * array.ndim, array.dtype), axis=None)
 
 
 def decoded(data: bytes, name: str) -> str:

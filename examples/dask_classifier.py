@@ -1,0 +1,66 @@
+"""Fit classifiers to data that are larger than the memory of a worker.
+
+    python examples/dask_classifier.py
+
+The data are images of handwritten digits, which scikit-learn contains, each many times with other noise: 1.6 million
+rows, 410 MB in files. A worker has 400 MB.
+"""
+
+from __future__ import annotations
+
+import resource
+import tempfile
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+from distributed import Client, LocalCluster
+from sklearn.datasets import load_digits
+
+from softargmax.classify import GaussianNaiveBayes, LinearDiscriminant, SoftmaxRegression
+
+ROWS, PER_FILE, MEMORY = 1_600_000, 50_000, 400_000_000
+TEST = 100_000  # rows at the end
+
+
+def peak_memory() -> int:
+    """Return the peak memory of this process, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def noisy(images: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the images of rows, with noise that depends on the numbers of the rows."""
+    noise = np.random.default_rng(int(rows[0])).standard_normal((len(rows), images.shape[1]), dtype=np.float32)
+    return images[rows % len(images)] + 4 * noise
+
+
+def main(folder: Path) -> None:
+    """Write the data, and fit and test the classifiers."""
+    images, digits = load_digits(return_X_y=True)
+    images = images.astype(np.float32)
+    rows = da.arange(ROWS, chunks=PER_FILE)
+    X = rows.map_blocks(lambda part: noisy(images, part), new_axis=1, chunks=(rows.chunks[0], (64,)), dtype=np.float32)
+    da.to_npy_stack(folder, X)
+
+    X, y = da.from_npy_stack(folder, mmap_mode=None), digits[np.arange(ROWS) % len(digits)]
+    print(f"{X.nbytes / 1e6:.0f} MB of rows, workers of {MEMORY / 1e6:.0f} MB")
+    train, test = slice(0, ROWS - TEST), slice(ROWS - TEST, None)
+    for model in (GaussianNaiveBayes(), LinearDiscriminant(), SoftmaxRegression(tol=1e-2)):
+        model.fit(X[train], y[train])
+        print(f"{type(model).__name__} {model.score(X[test], y[test]):.4f}")
+
+    # Some files fit in memory. NumPy gives the same bits.
+    few = slice(0, 2 * PER_FILE)
+    lazy, memory = (SoftmaxRegression(tol=1e-2).fit(x, y[few]) for x in (X[few], X[few].compute()))
+    print(f"same bits as NumPy: {(lazy.coef_ == memory.coef_).all()}")
+
+
+if __name__ == "__main__":
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalCluster(n_workers=2, threads_per_worker=1, memory_limit=MEMORY, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        main(Path(folder))
+        most = max(client.run(peak_memory).values())
+        print(f"peak memory of a worker: {most / 1e6:.0f} MB")

@@ -1,0 +1,41 @@
+"""The programs in examples/ that use Dask: what they print, and the memory of their workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def printed(name: str) -> dict[str, str]:
+    """Run a program. Return what it prints: the numbers after the words."""
+    done = subprocess.run([sys.executable, EXAMPLES / name], check=False, capture_output=True, text=True,
+                          env={**os.environ, "OMP_WAIT_POLICY": "passive"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"^([a-zA-Z- ]+?):? ((?:[\d.]+|True|False).*)$", done.stdout, re.MULTILINE)
+    assert len(found) == len(done.stdout.splitlines()) - 1, done.stdout
+    return dict(found)
+
+
+@pytest.mark.slow
+def test_an_evaluation() -> None:
+    found = printed("dask_evaluation.py")
+    assert abs(float(found["temperature"]) - 2.5) < 0.1
+    before, after = (float(x) for x in found["calibration error"].split(", calibrated "))
+    assert after < before / 4
+    assert found["same bits as NumPy"] == "True"
+    assert float(found["peak memory of a worker"].split()[0]) < 400
+
+
+@pytest.mark.slow
+def test_classifiers() -> None:
+    found = printed("dask_classifier.py")
+    assert min(float(found[name]) for name in ("GaussianNaiveBayes", "LinearDiscriminant", "SoftmaxRegression")) > 0.8
+    assert found["same bits as NumPy"] == "True"
+    assert float(found["peak memory of a worker"].split()[0]) < 400
