@@ -22,7 +22,8 @@ from sklearn.frozen import FrozenEstimator
 import softargmax as sa
 from softargmax.classify import TemperatureScaling, calibration_report
 
-ROWS, CLASSES, PER_FILE, MEMORY = 21_000, 5_000, 500, 400_000_000
+ROWS, CLASSES, PER_FILE, MEMORY = 21_000, 5_000, 250, 400_000_000
+HELD = 2_000  # rows to which the temperature is fitted
 OVERCONFIDENT = 2.5  # the factor of the logits, which calibration has to find
 
 
@@ -59,8 +60,8 @@ def main(folder: Path) -> None:
     loss, accuracy = dask.compute(sa.cross_entropy(z, y), (z.argmax(axis=1) == y).mean())
     print(f"loss {loss:.4f}, accuracy {accuracy:.4f}")
 
-    # The temperature is fitted to a quarter of the rows, and tested on the others.
-    held, rest = slice(0, ROWS // 4), slice(ROWS // 4, None)
+    # One number needs few rows. The temperature is fitted to some of them, and tested on the others.
+    held, rest = slice(0, HELD), slice(HELD, None)
     model = TemperatureScaling(FrozenEstimator(Logits())).fit(z[held], y[held])
     test, names = z[rest], np.arange(CLASSES)
     before = calibration_report(y[rest], sa.softmax(test), classes=names)

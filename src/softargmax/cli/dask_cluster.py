@@ -165,7 +165,7 @@ def _of_parquet(path: Path, columns: str | None) -> tuple[da.Array, list[str]]:
     for name, dtype in frame.dtypes.items():
         if dtype.kind not in "biuf":
             raise ValueError(f"expected columns of numbers, got {name!r} of {dtype}; --columns selects columns")
-    # Optimised first: else `lengths` may be of other partitions than those that the array gets.
+    # Optimised first: else the lengths may be those of other partitions. Dask joins small files.
     return frame.optimize().to_dask_array(lengths=True), [names[place] for place in wanted]
 
 
