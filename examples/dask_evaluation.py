@@ -2,7 +2,7 @@
 
     python examples/dask_evaluation.py
 
-The logits of 21,000 rows and 5,000 classes are 420 MB in files, and a worker has 400 MB. The cluster is on this
+The logits of 105,000 rows and 1,000 classes are 420 MB in files, and a worker has 400 MB. The cluster is on this
 machine. For one on other machines, pass the address of its scheduler: Client("tcp://10.0.0.1:8786").
 """
 
@@ -22,8 +22,8 @@ from sklearn.frozen import FrozenEstimator
 import softargmax as sa
 from softargmax.classify import TemperatureScaling, calibration_report
 
-ROWS, CLASSES, PER_FILE, MEMORY = 21_000, 5_000, 250, 400_000_000
-HELD = 2_000  # rows to which the temperature is fitted
+ROWS, CLASSES, PER_FILE, MEMORY = 105_000, 1_000, 1_250, 400_000_000
+HELD = 5_000  # rows to which the temperature is fitted
 OVERCONFIDENT = 2.5  # the factor of the logits, which calibration has to find
 
 
@@ -62,7 +62,7 @@ def main(folder: Path) -> None:
 
     # One number needs few rows. The temperature is fitted to some of them, and tested on the others.
     held, rest = slice(0, HELD), slice(HELD, None)
-    model = TemperatureScaling(FrozenEstimator(Logits())).fit(z[held], y[held])
+    model = TemperatureScaling(FrozenEstimator(Logits())).fit(z[held].persist(), y[held])  # read once, not in each step
     test, names = z[rest], np.arange(CLASSES)
     before = calibration_report(y[rest], sa.softmax(test), classes=names)
     after = calibration_report(y[rest], sa.softmax(test, temperature=model.temperature_), classes=names)

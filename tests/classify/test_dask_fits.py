@@ -20,6 +20,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.frozen import FrozenEstimator
 from tests.classify import problems
+from tests.parallel.dask_cases import lose_a_worker
 
 from softargmax.classify import (
     BernoulliNaiveBayes,
@@ -212,7 +213,7 @@ def test_a_lost_worker_changes_nothing(cluster: Any, monkeypatch: pytest.MonkeyP
     def lose(self: Any, table: Any) -> Any:
         seen.append(1)
         if len(seen) == 4:
-            cluster.restart_workers(list(cluster.has_what())[:1])
+            lose_a_worker(cluster)
         return evaluate(self, table)
 
     expected = fitted("regression", X, NAMES, WEIGHT)

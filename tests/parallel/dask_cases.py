@@ -74,3 +74,15 @@ def same(found: Any, expected: Any) -> None:
     np.testing.assert_array_equal(found, expected)
     if expected.dtype.kind == "f":
         np.testing.assert_array_equal(np.signbit(found) & ~np.isnan(found), np.signbit(expected) & ~np.isnan(expected))
+
+
+def lose_a_worker(client: Any) -> None:
+    """Kill the worker that has the most results, which another process then replaces.
+
+    The nanny of a worker waits for at most 9 seconds until the killed process has ended, whatever timeout is passed. On
+    a busy machine, that is not always enough. With raise_for_error=False, the scheduler then only forgets the worker.
+    """
+    has = client.has_what()
+    worker = max(has, key=lambda address: len(has[address]))
+    assert has[worker]
+    client.restart_workers([worker], timeout=20, raise_for_error=False)

@@ -74,7 +74,7 @@ class Cluster(NamedTuple):
             with refused_as(WrongUseError):
                 found = function(scores, **options)
                 writer = _writer(output, found, names)
-            with computing(client, scores.nbytes, progress):
+            with computing(client, int(scores.nbytes), progress):
                 writer(str(folder))
         return found
 
@@ -84,7 +84,7 @@ class Cluster(NamedTuple):
             scores, _ = self.scores()
             with refused_as(WrongUseError):
                 found = function(scores, **options)
-            with computing(client, scores.nbytes, progress):
+            with computing(client, int(scores.nbytes), progress):
                 return found.compute()
 
     def scores(self) -> tuple[da.Array, list[str] | None]:
@@ -267,7 +267,7 @@ def _get(client: Client, size: int, progress: Progress, graph: Any, keys: Any, *
     return client.gather(found)
 
 
-class _Bar(ProgressBar):  # type: ignore[misc]
+class _Bar(ProgressBar):
     def __init__(self, futures: list[Any], size: int, progress: Callable[[int, int], None]) -> None:
         super().__init__(futures, futures[0].client.scheduler.address)
         self._size, self._progress = size, progress

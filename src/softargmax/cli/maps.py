@@ -59,11 +59,12 @@ class Inputs(NamedTuple):
     def report(self, key: str, function: Callable[..., Array], **options: Any) -> None:
         """Call `function` with the scores, and write or print the result. In JSON, `key` is the name of the result."""
         as_scores = key == "probabilities"  # the result has one value per score, so the column names still apply
+        scores: Any = None
+        names = None
         if isinstance(self.table, scores_file.Table):
             scores, names = self.table
             with refused_as(WrongUseError):
                 result = np.asarray(function(scores, **options))
-            values = {"values": scores}
         elif as_scores:
             normalize.convert(partial(self.table.write, function, **options), self.output, json=self.json)
             return
@@ -71,11 +72,11 @@ class Inputs(NamedTuple):
             check_output(self.output)
             with render.progress(self.table.path.name, quiet=self.json) as progress:
                 result = self.table.rows(function, progress=progress, **options)
-            values, names = {}, None
         if self.output is not None:
             scores_file.write(self.output, result, names if as_scores else None)
         if self.json:
             where = {key: result} if self.output is None else {"output": self.output, "shape": result.shape}
+            values = {} if scores is None else {"values": scores}
             print(render.as_json({**values, **where, **options}))
         elif self.output is None and as_scores:
             render.results(scores, result, result, names=names)
