@@ -63,10 +63,10 @@ def main(folder: Path) -> None:
     # One number needs few rows. The temperature is fitted to some of them, and tested on the others.
     held, rest = slice(0, HELD), slice(HELD, None)
     model = TemperatureScaling(FrozenEstimator(Logits())).fit(z[held].persist(), y[held])  # read once, not in each step
+    print(f"temperature {model.temperature_:.3f}")
     test, names = z[rest], np.arange(CLASSES)
     before = calibration_report(y[rest], sa.softmax(test), classes=names)
     after = calibration_report(y[rest], sa.softmax(test, temperature=model.temperature_), classes=names)
-    print(f"temperature {model.temperature_:.3f}")
     print(f"calibration error {before.ece:.3f}, calibrated {after.ece:.3f}")
     print(f"log-loss {before.log_loss:.3f}, calibrated {after.log_loss:.3f}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import warnings
@@ -116,6 +117,21 @@ def test_any_chunks_have_the_bits_of_arrays_in_memory(name: str, chunks: Any) ->
 def test_without_weights(name: str) -> None:
     with dask.config.set(scheduler="synchronous"):
         same(fitted(name, *arrays((300, 7), weight=False)), fitted(name, X, NAMES))
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_rows_stay_with_the_workers(name: str) -> None:
+    """No pass brings as many numbers to the caller as the rows have."""
+    sizes = []
+
+    def get(graph: Any, keys: Any, **options: Any) -> Any:
+        found = dask.get(graph, keys, **options)
+        sizes.append(len(pickle.dumps(found)))
+        return found
+
+    with dask.config.set(scheduler=get):
+        fitted(name, *arrays((250, 7)))
+    assert max(sizes) < X.nbytes / 2
 
 
 def test_rows_in_float32_and_two_classes() -> None:

@@ -223,8 +223,12 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
             )
         return np.asarray(target)
 
-    def _check_chunk(self, X: Any) -> Any:
-        """Check a chunk of rows of a Dask array, and return the rows."""
+    def _check_chunk(self, X: Any) -> None:
+        """Check a chunk of rows of a Dask array. It returns nothing, because results come to the caller's process."""
+        self._checked_chunk(X)
+
+    def _checked_chunk(self, X: Any) -> Any:
+        """Return the checked rows of a chunk of a Dask array."""
         return check_array(X, dtype=KINDS, input_name="X", ensure_min_samples=0)
 
     def _fitted_rows(self, X: Any) -> Any:

@@ -70,8 +70,8 @@ class _CountingBayes(NaiveBayes):
         else:
             add_product(self._features(block.transposed).astype(np.float64), members, total.T)
 
-    def _check_chunk(self, X: Any) -> Any:
-        return self._features(super()._check_chunk(X))
+    def _checked_chunk(self, X: Any) -> Any:
+        return self._features(super()._checked_chunk(X))
 
     def _learn(self, alpha: Any) -> None:
         """Set `feature_log_prob_` from the counts."""
