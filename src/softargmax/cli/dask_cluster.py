@@ -269,7 +269,7 @@ def _get(client: Client, size: int, progress: Progress, graph: Any, keys: Any, *
 
 class _Bar(ProgressBar):
     def __init__(self, futures: list[Any], size: int, progress: Callable[[int, int], None]) -> None:
-        super().__init__(futures, futures[0].client.scheduler.address)
+        super().__init__(futures, futures[0].client.scheduler.address)  # type: ignore[no-untyped-call]
         self._size, self._progress = size, progress
 
     def _draw_bar(self, remaining: int, all: int, **_: Any) -> None:  # noqa: A002 the name in distributed
