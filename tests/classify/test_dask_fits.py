@@ -275,16 +275,6 @@ def test_dataframes() -> None:
         model.predict(lazy[columns].rename(columns={"x0": "other"}))
 
 
-@pytest.mark.filterwarnings("ignore:The inplace keyword:DeprecationWarning")  # of pandas, in Dask's reader
-def test_some_columns_of_parquet_files(tmp_path: Any) -> None:
-    """Dask reads several files in one task if few of their columns are needed."""
-    frame, _ = frames()
-    dd.from_pandas(frame, npartitions=9).to_parquet(tmp_path, write_index=False)
-    lazy = dd.read_parquet(tmp_path)
-    model, memory = GaussianNaiveBayes().fit(lazy[["x1", "x2"]], lazy["class"]), GaussianNaiveBayes()
-    same(model, memory.fit(frame[["x1", "x2"]], frame["class"]))
-
-
 @pytest.mark.parametrize("method", ["predict", "predict_proba", "predict_log_proba", "decision_function"])
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_predictions_are_lazy(name: str, method: str) -> None:

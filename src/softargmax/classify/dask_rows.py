@@ -310,8 +310,7 @@ def array_of(value: Any, name: str, dimensions: int, rows: Any = "auto", *, leng
     if _is_frame(value):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Dask currently has limited support for converting pandas", UserWarning)
-            # Optimised first: else the lengths may be those of other partitions. Dask joins small files.
-            value = value.optimize().to_dask_array(lengths=lengths or None)
+            value = value.to_dask_array(lengths=lengths or None)
         kind = value.dtype if isinstance(value.dtype, np.dtype) else np.dtype(object)
         value = value.map_blocks(np.asarray, meta=np.empty((0,) * value.ndim, kind))  # not pandas' arrays of strings
     elif is_lazy(value) and not isinstance(value, da.Array):
