@@ -121,7 +121,7 @@ def test_parquet(run: Any, tmp_path: Path, address: str, single: bool) -> None:
     if single:
         frame.to_parquet(tmp_path / "z.parquet")
     else:
-        dd.from_pandas(frame, npartitions=3).to_parquet(tmp_path / "z.parquet", write_index=False)
+        dd.from_pandas(frame, npartitions=9).to_parquet(tmp_path / "z.parquet", write_index=False)
     done = run("z.parquet", "--scheduler", address, "-o", "p.parquet", "--columns", "c,a")
     assert (done.code, done.err) == (0, "")
     found = pd.read_parquet(tmp_path / "p.parquet")

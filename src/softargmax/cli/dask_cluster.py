@@ -165,8 +165,14 @@ def _of_parquet(path: Path, columns: str | None) -> tuple[da.Array, list[str]]:
     for name, dtype in frame.dtypes.items():
         if dtype.kind not in "biuf":
             raise ValueError(f"expected columns of numbers, got {name!r} of {dtype}; --columns selects columns")
-    # Optimised first: else the lengths may be those of other partitions. Dask joins small files.
-    return frame.optimize().to_dask_array(lengths=True), [names[place] for place in wanted]
+    # Not `to_dask_array`: it counts other partitions than those of the array if Dask joins small files.
+    parts, kind = frame.to_delayed(), np.result_type(*frame.dtypes)
+    lengths = dask.compute(*(dask.delayed(len)(part) for part in parts))
+    arrays = [
+        da.from_delayed(dask.delayed(np.asarray)(part, kind), (length, len(wanted)), kind)
+        for part, length in zip(parts, lengths, strict=True)
+    ]
+    return da.concatenate(arrays), [names[place] for place in wanted]
 
 
 def _check_zarr() -> None:
