@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import dask
 import dask.array as da
 import numpy as np
+from dask.base import compute
+from dask.delayed import delayed
 from distributed import Client, KilledWorker
 from distributed.client import futures_of
 from distributed.diagnostics.progressbar import ProgressBar
@@ -167,9 +169,9 @@ def _of_parquet(path: Path, columns: str | None) -> tuple[da.Array, list[str]]:
             raise ValueError(f"expected columns of numbers, got {name!r} of {dtype}; --columns selects columns")
     # Not `to_dask_array`: it counts other partitions than those of the array if Dask joins small files.
     parts, kind = frame.to_delayed(), np.result_type(*frame.dtypes)
-    lengths = dask.compute(*(dask.delayed(len)(part) for part in parts))
+    lengths = compute(*(delayed(len)(part) for part in parts))
     arrays = [
-        da.from_delayed(dask.delayed(np.asarray)(part, kind), (length, len(wanted)), kind)
+        da.from_delayed(delayed(np.asarray)(part, kind), (length, len(wanted)), kind)
         for part, length in zip(parts, lengths, strict=True)
     ]
     return da.concatenate(arrays), [names[place] for place in wanted]
