@@ -10,6 +10,7 @@ from dask.base import compute
 from dask.delayed import delayed
 
 from softargmax.classify.dask_rows import array_of, place
+from softargmax.core.check import located
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,10 +35,8 @@ def numbers_of_rows(measure: Callable[[Any, Any], Any], y: Any, p: Any, width: i
     def of_chunk(p: Any, y: Any, block_id: Any) -> Any:
         if not len(p):
             return np.empty((0, width))
-        try:
+        with located(place("p", lengths, block_id[0])):
             return measure(y[:, 0], p)
-        except ValueError as error:
-            raise ValueError(f"{place('p', lengths, block_id[0])}: {error}") from error
 
     lengths = p.chunks[0]
     found = da.map_blocks(of_chunk, p, y[:, None], chunks=(lengths, (width,)), meta=np.empty((0, width)))
