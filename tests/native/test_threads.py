@@ -128,6 +128,7 @@ LARGE = """
 import numpy as np, os, softargmax
 z = np.random.default_rng(0).standard_normal((64, 9000), np.float32)
 """
+TORCH = "import torch; torch.softmax(torch.ones(64, 9000), -1)\n"  # OpenMP has started
 MAPPED = """
 softargmax.softmax(z)
 print("libgomp" in open("/proc/self/maps").read())
@@ -146,7 +147,7 @@ def test_torchs_openmp_is_the_only_one(order: tuple[str, str]) -> None:
     """Whether torch is imported first or last, one libgomp is mapped, and both libraries use its threads."""
     pytest.importorskip("torch")
     calls = {
-        "torch": "import torch; torch.softmax(torch.ones(64, 9000), -1)\n",
+        "torch": TORCH,
         "softargmax": "softargmax.softmax(z)\n",
     }
     code = """
@@ -204,7 +205,7 @@ def test_signals_arrive_during_calls(*, torch: bool) -> None:
         pytest.importorskip("torch")
     code = (
         LARGE
-        + ("import torch; torch.softmax(torch.ones(64, 9000), -1)\n" if torch else "")
+        + (TORCH if torch else "")
         + """
 import signal, time
 softargmax.set_num_threads(4)
@@ -258,7 +259,7 @@ def test_more_threads_than_processors(*, torch: bool) -> None:
         pytest.importorskip("torch")
     code = (
         LARGE
-        + ("import torch; torch.softmax(torch.ones(64, 9000), -1)\n" if torch else "")
+        + (TORCH if torch else "")
         + """
 softargmax.set_num_threads(1)
 one = softargmax.softmax(z)

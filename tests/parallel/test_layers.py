@@ -59,6 +59,20 @@ def same_gradients(of: nn.Module, expected: nn.Module) -> None:
         same(whole(one.grad), other.grad)
 
 
+def same_step(spread: nn.Module, one: nn.Module, hidden: torch.Tensor, y: torch.Tensor) -> None:
+    """Losses and all gradients of a layer over processes have the bits of the layer in one process."""
+    h, h_ = (hidden.clone().requires_grad_() for _ in range(2))
+    expected, found = one(h, y), spread(h_, y)
+    same(found, expected)
+    for layer, losses in ((one, expected), (spread, found)):
+        layer.zero_grad()
+        losses.sum().backward()
+    assert h.grad is not None
+    assert h_.grad is not None
+    same(h_.grad, h.grad)
+    same_gradients(spread, one)
+
+
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
@@ -330,16 +344,7 @@ def sampled(group: Any, name: str, options: dict[str, Any]) -> None:
     hidden = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0))
     target = torch.tensor([[1, -100, 7, 7], [39, 0, -100, 3], [20, 21, 22, 1]])
     for y in (target, target, torch.full((3, 4), -100)):  # each step has its own draws
-        h, h_ = (hidden.clone().requires_grad_() for _ in range(2))
-        expected, found = one(h, y), spread(h_, y)
-        same(found, expected)
-        for layer, losses in ((one, expected), (spread, found)):
-            layer.zero_grad()
-            losses.sum().backward()
-        assert h.grad is not None
-        assert h_.grad is not None
-        same(h_.grad, h.grad)
-        same_gradients(spread, one)
+        same_step(spread, one, hidden, y)
     same(spread.scores(hidden).full_tensor(), one.scores(hidden))
     if name in DISTRIBUTIONS:
         same(spread.log_prob(hidden).full_tensor(), one.log_prob(hidden))

@@ -10,7 +10,7 @@ import torch
 from tests.output.layers import layer_of
 from tests.parallel.cases import same
 from tests.parallel.test_bits import WORLDS
-from tests.parallel.test_layers import same_gradients
+from tests.parallel.test_layers import same_step
 from tests.parallel.workers import Workers
 
 from softargmax import nn
@@ -44,16 +44,7 @@ def steps(group: Any, name: str, k: int, dtype: torch.dtype, options: dict[str, 
     one, spread = layers(group, name, k, dtype=dtype, **options)
     hidden, target = inputs(k, dtype)
     for y in (target, torch.full((3, 4), -100)):
-        h, h_ = (hidden.clone().requires_grad_() for _ in range(2))
-        expected, found = one(h, y), spread(h_, y)
-        same(found, expected)
-        for layer, losses in ((one, expected), (spread, found)):
-            layer.zero_grad()
-            losses.sum().backward()
-        assert h.grad is not None
-        assert h_.grad is not None
-        same(h_.grad, h.grad)
-        same_gradients(spread, one)
+        same_step(spread, one, hidden, y)
 
 
 BIASES = {"adaptive": {"head_bias": True, "tail_bias": True}, "hierarchical": {}}
