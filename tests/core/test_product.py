@@ -10,7 +10,7 @@ import pytest
 import softargmax as s
 from softargmax.core import _native
 
-SHAPES = ((1, 1, 1), (5, 33, 7), (130, 1030, 600), (97, 50, 1500), (13, 2, 513), (3, 2, 0), (0, 3, 4))
+SHAPES = ((1, 1, 1), (5, 33, 7), (130, 1030, 600), (97, 50, 1500), (97, 60, 900), (13, 2, 513), (3, 2, 0), (0, 3, 4))
 
 
 def product(a: Any, b: Any, bias: Any = None) -> Any:
@@ -56,7 +56,7 @@ def test_bits_of_a_row_do_not_depend_on_other_rows() -> None:
 def test_more_rows_than_are_packed_at_once() -> None:
     """One piece packs at most 1024 rows at once."""
     rng = np.random.default_rng(4)
-    a, b = rng.standard_normal((2100, 600)).astype("float32"), rng.standard_normal((600, 40)).astype("float32")
+    a, b = rng.standard_normal((2100, 600)).astype("float32"), rng.standard_normal((600, 70)).astype("float32")
     s.set_num_threads(1)
     try:
         whole = product(a, b)
@@ -65,6 +65,26 @@ def test_more_rows_than_are_packed_at_once() -> None:
     finally:
         s.set_num_threads(0)
     assert np.array_equal(product(a, b), whole)
+
+
+@pytest.mark.parametrize("depth", [0, 511, 600, 1500])
+def test_rows_that_are_not_packed_have_the_same_bits(depth: int) -> None:
+    """With at most 64 columns, contiguous rows are read where they are. Rows with another stride are packed."""
+    rng = np.random.default_rng(6)
+    memory = rng.standard_normal((100, depth + 3)).astype("float32")
+    memory[24:48] = 0
+    a, b = memory[:, 1 : depth + 1], rng.standard_normal((depth, 64)).astype("float32")
+    packed = product(np.asfortranarray(a), b)
+    assert np.array_equal(product(a, b), packed)
+    assert np.array_equal(product(a, np.asfortranarray(b[:, :33])), packed[:, :33])
+    wider = product(a, np.concatenate([b, b], 1))
+    assert np.array_equal(wider[:, :64], packed)
+    for sparse in (False, True):
+        added = np.ones_like(packed)
+        _native.product(a, b, added, None, adds=True, sparse=sparse)
+        again = np.ones_like(packed)
+        _native.product(np.asfortranarray(a), b, again, None, adds=True)
+        assert np.array_equal(added, again)
 
 
 def test_large_products_are_written_past_the_caches() -> None:
@@ -131,7 +151,7 @@ def test_wrong_shapes_are_refused() -> None:
 
 def test_tiles_of_zeros_change_no_bit() -> None:
     rng = np.random.default_rng(1)
-    for m, k, n in ((60, 1100, 70), (13, 30, 33), (130, 512, 40)):
+    for m, k, n in ((60, 1100, 70), (13, 30, 33), (130, 512, 40), (60, 1000, 40)):
         a, b = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
         a[12:36] = 0
         a[:, 512:] *= rng.random((m, 1)) < 0.1

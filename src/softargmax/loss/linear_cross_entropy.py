@@ -68,7 +68,7 @@ def linear_cross_entropy(
     Notes
     -----
     The function stores the scores of a few rows (a part) at a time. The number of scores of a part is at most the
-    largest of four numbers: an eighth of the number of all scores, an eighth of the number of entries of w, 2^20, and
+    largest of four numbers: an eighth of the number of all scores, an eighth of the number of entries of w, 2^21, and
     K. Half-precision inputs are multiplied and summed in float32.
 
     The forward pass also computes the gradients, and saves them for the backward pass, if all three conditions hold:

@@ -30,6 +30,16 @@ template <class S> struct Matrix {
     }
 };
 
+// The layout of A: the element of row i at depth d is at i * row + d * col. Here it is known at compile time.
+template <int row_, int col_> struct Layout {
+    static constexpr int row = row_, col = col_;
+};
+// The layout of rows that are not packed.
+struct RowMajor {
+    std::int64_t row;
+    static constexpr int col = 1;
+};
+
 // A packed operand: `count` rows of A or columns of B, in panels of Width rows or columns. The last panel is padded
 // with zeros. Access is fastest if the panels are aligned to 64 bytes.
 template <class T, int Width> struct Panels {
@@ -163,27 +173,46 @@ template <class T> struct Corner {
         const T* from = addend.data ? addend.data + i * addend.pitch + j : nullptr;
         return {c + i * pitch + j, pitch, rows - i, cols - j, {from, addend.pitch}, upcoming, streams};
     }
-    // True if the sums of a tile are elements of C, without an addend.
-    bool takes(int tile_rows, int tile_cols, bool first) const {
-        return first && !addend.data && tile_rows <= rows && tile_cols <= cols;
-    }
     // Adds the sum of a chunk to the addend, or to the sums of the chunks before it, which are in C. No sum is -0,
     // which products that underflow can leave: otherwise it would matter whether `multiply` skips a later panel of
     // zeros.
     template <class V> SOFTARGMAX_INLINE void operator()(V sum, std::int64_t i, std::int64_t j, bool first) const {
         if (i >= rows) return;
         const std::int64_t n = cols - j;
-        T* const to = c + i * pitch + j;
-        sum = (first ? V::all(0) : V::load_part(to, n, 0)) + sum;
-        if (first && addend.data) sum = V::load_part(addend.data + i * addend.pitch + j, n, 0) + sum;
-        sum.store_part(to, n);
+        const Addend<T> to_add = first ? addend : Addend<T>{c, pitch};
+        sum = sum + V::all(0);
+        if (to_add.data) sum = V::load_part(to_add.data + i * to_add.pitch + j, n, 0) + sum;
+        sum.store_part(c + i * pitch + j, n);
+    }
+    // The same for a tile of sums. Tiles inside of C need no tests for each pack: without them, a product of depth 2
+    // takes 0.8 of the time. Tiles at the edges of C share one function.
+    template <class V, int Rows, int Packs> SOFTARGMAX_INLINE void add(const V (&sum)[Rows][Packs], bool first) const {
+        alignas(64) T copy[Rows][Packs * V::kLanes];
+        const bool whole = Rows <= rows && Packs * V::kLanes <= cols;
+        const Addend<T> to_add = first ? addend : Addend<T>{c, pitch};
+#pragma GCC unroll 12
+        for (int i = 0; i < Rows; ++i)
+#pragma GCC unroll 4
+            for (int j = 0; j < Packs; ++j) {
+                const std::int64_t k = j * V::kLanes;
+                const V found = sum[i][j] + V::all(0);
+                if (!whole) found.store(copy[i] + k);
+                else if (to_add.data) (V::load(to_add.data + i * to_add.pitch + k) + found).store(c + i * pitch + k);
+                else if (streams) found.stream(c + i * pitch + k);
+                else found.store(c + i * pitch + k);
+            }
+        if (!whole) add_part<V>(copy[0], Rows, Packs * V::kLanes, first);
+    }
+
+  private:
+    template <class V>
+    SOFTARGMAX_CALLED void add_part(const T* sums, std::int64_t tile_rows, std::int64_t tile_cols, bool first) const {
+        for (std::int64_t i = 0; i < std::min(tile_rows, rows); ++i)
+            for (std::int64_t j = 0; j < std::min(tile_cols, cols); j += V::kLanes)
+                (*this)(V::load(sums + i * tile_cols + j), i, j, first);
     }
 };
 
-// The layout of A, known at compile time: the element of row i at depth d is at i * row + d * col.
-template <int row_, int col_> struct Layout {
-    static constexpr int row = row_, col = col_;
-};
 using Packed = Layout<1, kPanelRows>;
 
 // The depth of a product, cut into chunks with separate sums, because shorter chains of multiply-adds accumulate fewer
@@ -198,10 +227,10 @@ struct Depth {
 };
 
 // Multiplies `Rows` rows of A by `Packs` adjacent packs of columns of B. The sums of a chunk start at start(i, j).
-// Calls put(sum, i, j, first) for every pack of the product, once per chunk. `first` is true for the first chunk.
-// Adjacent depths of B are `pitch` numbers apart.
+// Calls put(sum, i, j, first) for every pack of the product, once per chunk, or put.add for a part of C. `first` is
+// true for the first chunk. Adjacent depths of B are `pitch` numbers apart.
 template <class A, int Rows, int Packs = kTilePacks, class T, class Put, class Start>
-SOFTARGMAX_INLINE void tile(const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put,
+SOFTARGMAX_INLINE void tile(A layout, const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put,
                             const Start& start) {
     using V = Pack<T>;
     std::int64_t d = 0;
@@ -222,36 +251,26 @@ SOFTARGMAX_INLINE void tile(const T* a, const T* b, std::int64_t pitch, const De
                 if (put.upcoming->fetch()) stop = std::min(end, d + kDepthsPerFetch);
             }
 #pragma GCC unroll 1
-            for (; d < stop; ++d, a += A::col, b += pitch) {
+            for (; d < stop; ++d, a += layout.col, b += pitch) {
                 V y[Packs];
 #pragma GCC unroll 4
                 for (int j = 0; j < Packs; ++j) y[j] = V::load(b + j * V::kLanes);
 #pragma GCC unroll 12
                 for (int i = 0; i < Rows; ++i) {
-                    const V x = V::all(a[i * A::row]);
+                    const V x = V::all(a[i * layout.row]);
 #pragma GCC unroll 4
                     for (int j = 0; j < Packs; ++j) sum[i][j] = fma(x, y[j], sum[i][j]);
                 }
             }
         }
-        // Without tests for each pack, a product of depth 2 takes 0.8 of the time.
-        if constexpr (std::is_same_v<Put, Corner<float>>)
-            if (put.takes(Rows, Packs * V::kLanes, first)) {
+        if constexpr (std::is_same_v<Put, Corner<T>>) {
+            put.add(sum, first);
+        } else {
 #pragma GCC unroll 12
-                for (int i = 0; i < Rows; ++i)
+            for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
-                    for (int j = 0; j < Packs; ++j) {
-                        T* const to = put.c + i * put.pitch + j * V::kLanes;
-                        const V found = sum[i][j] + V::all(0);
-                        if (put.streams) found.stream(to);
-                        else found.store(to);
-                    }
-                continue;
-            }
-#pragma GCC unroll 12
-        for (int i = 0; i < Rows; ++i)
-#pragma GCC unroll 4
-            for (int j = 0; j < Packs; ++j) put(sum[i][j], i, j * V::kLanes, first);
+                for (int j = 0; j < Packs; ++j) put(sum[i][j], i, j * V::kLanes, first);
+        }
     } while (d < depth.size);
 }
 // The sums of most products start at 0.
@@ -261,12 +280,12 @@ template <class V> struct Zero {
 // Computes a tile of at most `Rows` rows. If fewer rows are left, it uses a smaller tile, because a full tile takes
 // as long for 1 row as for all of its rows. `put` must ignore rows beyond `rows`.
 template <class A, int Rows = kTileRows, class T, class Put, class Start = Zero<Pack<T>>>
-void lowest_tile(std::int64_t rows, const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put,
-                 const Start& start = {}) {
+void lowest_tile(A layout, std::int64_t rows, const T* a, const T* b, std::int64_t pitch, const Depth& depth,
+                 const Put& put, const Start& start = {}) {
     constexpr int step = kTileRows / 3, fewer = Rows > step ? Rows - step : step / 2;
     if constexpr (Rows > fewer)
-        if (rows <= fewer) return lowest_tile<A, fewer>(rows, a, b, pitch, depth, put, start);
-    tile<A, Rows>(a, b, pitch, depth, put, start);
+        if (rows <= fewer) return lowest_tile<A, fewer>(layout, rows, a, b, pitch, depth, put, start);
+    tile<A, Rows>(layout, a, b, pitch, depth, put, start);
 }
 
 // True if all n numbers are 0. Reading stops at the first pack with a nonzero number, so the check of a dense panel
@@ -280,22 +299,23 @@ template <class T> bool all_zero(const T* x, std::int64_t n) {
     return true;
 }
 
-// Computes C = addend + A B. A has at most kRowsAtOnce rows, which stay in the second-level cache while B is read. If
-// A is `sparse`, panels of zeros are skipped. This changes no bit of a finite product, because the sums of such panels
-// would be +0. If B is small, C is written in the order of its memory. With AVX2, the product of 256 x 374 with depth 2
-// then takes 0.75 of the time (Zen 4).
+// Computes C = addend + A B. A has at most kRowsAtOnce rows, which stay in the first- or second-level cache while B is
+// read, as the rows of C do between two chunks of the depth. If A is `sparse`, panels of zeros are skipped. This
+// changes no bit of a finite product, because the sums of such panels would be +0. If B is small, C is written in the
+// order of its memory. With AVX2, the product of 256 x 374 with depth 2 then takes 0.75 of the time (Zen 4).
 constexpr std::int64_t kRowsAtOnce = kRegisterBytes == 64 ? 12 : 48;
 constexpr std::int64_t kInFirstCache = 4096;  // numbers of B that leave room for A and C in the first-level cache
 template <class T>
-void multiply(Panels<T, kTileRows> a, PanelsB<T> b, const Corner<T>& all, bool sparse = false) {
+void multiply_chunk(Panels<T, kTileRows> a, PanelsB<T> b, std::int64_t begin, const Corner<T>& all, bool sparse) {
+    const std::int64_t depth = std::min(kDepth, a.depth - begin);
     bool zeros[kRowsAtOnce / kTileRows] = {};
     for (int p = 0; sparse && p * kTileRows < a.count; ++p)
-        zeros[p] = all_zero(a.at(p * kTileRows), kTileRows * a.depth);
+        zeros[p] = all_zero(a.at(p * kTileRows) + begin * kTileRows, kTileRows * depth);
     const auto compute = [&](std::int64_t i, std::int64_t j) {
         const bool zero = zeros[i / kTileRows];
         if (zero && all.addend.data == all.c) return;
-        lowest_tile<Layout<1, kTileRows>>(a.count - i, a.at(i), b.at(j), kPanelCols<T>,
-                                          Depth(zero ? 0 : a.depth, kDepth), all.at(i, j));
+        lowest_tile(Layout<1, kTileRows>{}, a.count - i, a.at(i) + begin * kTileRows, b.at(j) + begin * kPanelCols<T>,
+                    kPanelCols<T>, Depth(zero ? 0 : depth), all.at(i, j));
     };
     if (b.count * b.depth <= kInFirstCache) {
         for (std::int64_t i = 0; i < a.count; i += kTileRows)
@@ -311,6 +331,25 @@ void multiply(Panels<T, kTileRows> a, PanelsB<T> b, const Corner<T>& all, bool s
                 for (int k = 0; k < kTileCols<T>; k += Pack<T>::kLanes)
                     __builtin_prefetch(all.c + r * all.pitch + j + k, 1);
             compute(i, j);
+        }
+}
+template <class T> void multiply(Panels<T, kTileRows> a, PanelsB<T> b, Corner<T> all, bool sparse = false) {
+    multiply_chunk(a, b, 0, all, sparse);
+    all.addend = {all.c, all.pitch};
+    for (std::int64_t d = kDepth; d < a.depth; d += kDepth) multiply_chunk(a, b, d, all, sparse);
+}
+
+// The same for whole tiles of rows that are not packed.
+template <class T> void multiply_unpacked(Matrix<T> a, PanelsB<T> b, Corner<T> all, bool sparse) {
+    for (std::int64_t d = 0; d == 0 || d < a.cols; d += kDepth, all.addend = {all.c, all.pitch})
+        for (std::int64_t i = 0; i < a.rows; i += kTileRows) {
+            const T* const rows = a.data + i * a.row + d;
+            const std::int64_t depth = std::min(kDepth, a.cols - d);
+            bool zero = sparse;
+            for (int r = 0; zero && r < kTileRows; ++r) zero = all_zero(rows + r * a.row, depth);
+            for (std::int64_t j = 0; j < b.count; j += kTileCols<T>)
+                tile<RowMajor, kTileRows>({a.row}, rows, b.at(j) + d * kPanelCols<T>, kPanelCols<T>,
+                                          Depth(zero ? 0 : depth), all.at(i, j), Zero<Pack<T>>{});
         }
 }
 
@@ -357,8 +396,9 @@ void multiply_by_rows(PanelsA<T> a, Matrix<T> b, const Corner<T>& all, T* sums, 
                 const auto start = [&](std::int64_t r, std::int64_t k) SOFTARGMAX_LAMBDA {
                     return starts ? V::all(0) : V::load(sum + r * sums_pitch + k);
                 };
-                if constexpr (Packs > kTilePacks) tile<Packed, 2, Packs>(rows, from, pitch, Depth(n), put, start);
-                else lowest_tile<Packed>(a.count - i, rows, from, pitch, n, put, start);
+                if constexpr (Packs > kTilePacks)
+                    tile<Packed, 2, Packs>(Packed{}, rows, from, pitch, Depth(n), put, start);
+                else lowest_tile(Packed{}, a.count - i, rows, from, pitch, n, put, start);
             }
         }
     }
