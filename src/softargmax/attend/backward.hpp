@@ -155,9 +155,9 @@ template <class T> struct Backward {
         for (std::int64_t j = 0; j < pitch; j += kTileCols<T>)
             for (std::int64_t i = 0; i < count; i += kTileRows)
                 lowest_tile(A{}, count - i, a + i * A::row, b + j / kPanelCols<T> * panel + j % kPanelCols<T>,
-                               kPanelCols<T>, depth,
-                               [to = c + i * pitch + j, pitch, rest = count - i](Pack<T> sum, int r, int col, bool)
-                                   SOFTARGMAX_LAMBDA {
+                            kPanelCols<T>, depth,
+                            [to = c + i * pitch + j, pitch, rest = count - i](Pack<T> sum, int r, int col, bool)
+                                SOFTARGMAX_LAMBDA {
                     if (r >= rest) return;
                     T* at = to + r * pitch + col;
                     (Pack<T>::load(at) + sum).store(at);
@@ -167,10 +167,11 @@ template <class T> struct Backward {
     static void products(int count, const T* a, const T* b, std::int64_t depth, Range all, T* z) {
         for (std::int64_t j = all.begin; j < all.end; j += kTileCols<T>)
             for (int i = 0; i < count; i += kTileRows)
-                lowest_tile(Packed{}, count - i, a + i, b + j / kPanelCols<T> * kPanelCols<T> * depth + j % kPanelCols<T>,
-                                    kPanelCols<T>, Depth(depth, kWidthChunk),
-                                    [to = z + i * kBackPitch + j](Pack<T> sum, int r, int c, bool first)
-                                        SOFTARGMAX_LAMBDA { add_chunk(sum, to + r * kBackPitch + c, first); });
+                lowest_tile(Packed{}, count - i, a + i,
+                            b + j / kPanelCols<T> * kPanelCols<T> * depth + j % kPanelCols<T>, kPanelCols<T>,
+                            Depth(depth, kWidthChunk),
+                            [to = z + i * kBackPitch + j](Pack<T> sum, int r, int c, bool first)
+                                SOFTARGMAX_LAMBDA { add_chunk(sum, to + r * kBackPitch + c, first); });
     }
 
     // Computes the gradients for all pairs of a query in the query block `block` (about 100 queries) and a key in the

@@ -376,8 +376,8 @@ template <class T> struct QueryTile {
             const T* columns = block.keys + j / kPanelCols<T> * kPanelCols<T> * width + j % kPanelCols<T>;
             for (int i = 0; i < rows; i += kTileRows)
                 lowest_tile(Packed{}, rows - i, q + i, columns, kPanelCols<T>, Depth(width, kWidthChunk),
-                                    [to = z + i * kPitch + j](Pack<T> sum, int r, int c, bool first)
-                                        SOFTARGMAX_LAMBDA { add_chunk(sum, to + r * kPitch + c, first); });
+                            [to = z + i * kPitch + j](Pack<T> sum, int r, int c, bool first)
+                                SOFTARGMAX_LAMBDA { add_chunk(sum, to + r * kPitch + c, first); });
         }
     }
     // Adds the block of keys that starts at `begin` to the output and state of each query.
@@ -423,8 +423,8 @@ template <class T> struct QueryTile {
                 if (block.pitch > kPanelCols<T>)  // values that are not packed
                     prefetch_values(block, k + n + n * j / pitch, k + n + n * (j + kTileCols<T>) / pitch);
                 for (int i = 0; i < rows; i += kTileRows)
-                    lowest_tile(InPlace{}, 
-                        rows - i, z + i * kPitch + k, columns, block.pitch, n,
+                    lowest_tile(
+                        InPlace{}, rows - i, z + i * kPitch + k, columns, block.pitch, n,
                         [to = sums + i * pitch + j, starts = k == in.begin, this](Pack<T> sum, int r, int c, bool)
                             SOFTARGMAX_LAMBDA { add_chunk(sum, to + r * pitch + c, starts); });
             }

@@ -60,8 +60,8 @@ inline std::int64_t rows_at_once(std::int64_t rows, std::int64_t width, std::int
         std::max({divided(parts), kLeastScores / std::max<std::int64_t>(classes, 1), width / 8, std::int64_t{1}});
     return divided(std::max<std::int64_t>(divided(most), 1));
 }
-// Eleven parts, not eight, so that the scores of a part, in whole huge pages, and the packed rows and columns of products
-// together take less than 1/8 of the memory of all scores, for 128 MiB of scores or more.
+// Eleven parts, not eight, so that the scores of a part, in whole huge pages, and the packed rows and columns of
+// products together take less than 1/8 of the memory of all scores, for 128 MiB of scores or more.
 constexpr std::int64_t kParts = 11;
 
 }  // namespace softargmax::loss
