@@ -35,6 +35,7 @@ from bench.peak import peak_of
 from bench.promises import isa
 
 import softargmax as sa
+from softargmax.core import _native
 from softargmax.core.torch_processes import Processes
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ RESULT = Path(__file__).parent / "results" / "parallel.json"
 STEP, CHAIN = 1.15, 1.6
 ROWS, WIDTH, CLASSES = 1024, 512, 32_768
 SUM = 2_000_000  # float32 numbers: 8 MB
-PARTS = 11  # a last layer computes its rows in 11 parts, and so sums the gradient of h
+PARTS = _native.PARTS  # a last layer computes its rows in so many parts, and so sums the gradient of h
 WORLDS = (1, 2, 4)
 TURNS = 7
 LARGE = 256, 64, 1 << 20  # rows, width and classes of the layer whose memory is measured; no cut divides a block
