@@ -51,8 +51,8 @@ struct LinearArgs : Args {
 // Returns the number of rows of a part. The scores of one part are in memory at a time. A part has 1/parts of all rows.
 // It has more rows if its scores would take less than 8 MiB in float32, or less than an eighth of the memory of W.
 // Every part reads all of W, which takes as long as computing the scores of about 20 rows: with 4 MiB, a step of 357 x
-// 326 x 11675 takes 1.06 times as long (Intel Xeon, model 167). All parts but the last have
-// the same number of rows, because a short part would read W for few rows.
+// 326 x 11675 takes 1.06 times as long (Intel Xeon, model 167). All parts but the last have the same number of rows,
+// because a short part would read W for few rows.
 inline std::int64_t rows_at_once(std::int64_t rows, std::int64_t width, std::int64_t classes, std::int64_t parts) {
     constexpr std::int64_t kLeastScores = 1 << 21;
     const auto divided = [&](std::int64_t by) { return (rows + by - 1) / by; };

@@ -173,23 +173,20 @@ template <class T> struct Corner {
         const T* from = addend.data ? addend.data + i * addend.pitch + j : nullptr;
         return {c + i * pitch + j, pitch, rows - i, cols - j, {from, addend.pitch}, upcoming, streams};
     }
-    // Adds the sum of a chunk to the addend, or to the sums of the chunks before it, which are in C. No sum is -0,
-    // which products that underflow can leave: otherwise it would matter whether `multiply` skips a later panel of
-    // zeros.
-    template <class V> SOFTARGMAX_INLINE void operator()(V sum, std::int64_t i, std::int64_t j, bool first) const {
+    // Adds the sum of a chunk to the addend. For the second chunk and later ones, the addend is C. No sum is -0, which
+    // products that underflow can leave: otherwise it would matter whether `multiply` skips a later panel of zeros.
+    template <class V> SOFTARGMAX_INLINE void operator()(V sum, std::int64_t i, std::int64_t j, bool) const {
         if (i >= rows) return;
         const std::int64_t n = cols - j;
-        const Addend<T> to_add = first ? addend : Addend<T>{c, pitch};
         sum = sum + V::all(0);
-        if (to_add.data) sum = V::load_part(to_add.data + i * to_add.pitch + j, n, 0) + sum;
+        if (addend.data) sum = V::load_part(addend.data + i * addend.pitch + j, n, 0) + sum;
         sum.store_part(c + i * pitch + j, n);
     }
     // The same for a tile of sums. Tiles inside of C need no tests for each pack: without them, a product of depth 2
     // takes 0.8 of the time. Tiles at the edges of C share one function.
-    template <class V, int Rows, int Packs> SOFTARGMAX_INLINE void add(const V (&sum)[Rows][Packs], bool first) const {
+    template <class V, int Rows, int Packs> SOFTARGMAX_INLINE void add(const V (&sum)[Rows][Packs]) const {
         alignas(64) T copy[Rows][Packs * V::kLanes];
         const bool whole = Rows <= rows && Packs * V::kLanes <= cols;
-        const Addend<T> to_add = first ? addend : Addend<T>{c, pitch};
 #pragma GCC unroll 12
         for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
@@ -197,19 +194,19 @@ template <class T> struct Corner {
                 const std::int64_t k = j * V::kLanes;
                 const V found = sum[i][j] + V::all(0);
                 if (!whole) found.store(copy[i] + k);
-                else if (to_add.data) (V::load(to_add.data + i * to_add.pitch + k) + found).store(c + i * pitch + k);
+                else if (addend.data) (V::load(addend.data + i * addend.pitch + k) + found).store(c + i * pitch + k);
                 else if (streams) found.stream(c + i * pitch + k);
                 else found.store(c + i * pitch + k);
             }
-        if (!whole) add_part<V>(copy[0], Rows, Packs * V::kLanes, first);
+        if (!whole) add_part<V>(copy[0], Rows, Packs * V::kLanes);
     }
 
   private:
     template <class V>
-    SOFTARGMAX_CALLED void add_part(const T* sums, std::int64_t tile_rows, std::int64_t tile_cols, bool first) const {
+    SOFTARGMAX_CALLED void add_part(const T* sums, std::int64_t tile_rows, std::int64_t tile_cols) const {
         for (std::int64_t i = 0; i < std::min(tile_rows, rows); ++i)
             for (std::int64_t j = 0; j < std::min(tile_cols, cols); j += V::kLanes)
-                (*this)(V::load(sums + i * tile_cols + j), i, j, first);
+                (*this)(V::load(sums + i * tile_cols + j), i, j, true);
     }
 };
 
@@ -227,8 +224,8 @@ struct Depth {
 };
 
 // Multiplies `Rows` rows of A by `Packs` adjacent packs of columns of B. The sums of a chunk start at start(i, j).
-// Calls put(sum, i, j, first) for every pack of the product, once per chunk, or put.add for a part of C. `first` is
-// true for the first chunk. Adjacent depths of B are `pitch` numbers apart.
+// Calls put(sum, i, j, first) for every pack of the product, once per chunk, or put.add(sum) for a part of C, which
+// takes one chunk. `first` is true for the first chunk. Adjacent depths of B are `pitch` numbers apart.
 template <class A, int Rows, int Packs = kTilePacks, class T, class Put, class Start>
 SOFTARGMAX_INLINE void tile(A layout, const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put,
                             const Start& start) {
@@ -264,7 +261,7 @@ SOFTARGMAX_INLINE void tile(A layout, const T* a, const T* b, std::int64_t pitch
             }
         }
         if constexpr (std::is_same_v<Put, Corner<T>>) {
-            put.add(sum, first);
+            put.add(sum);
         } else {
 #pragma GCC unroll 12
             for (int i = 0; i < Rows; ++i)
