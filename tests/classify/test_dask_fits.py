@@ -7,6 +7,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -17,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dask.core import istask
+from distributed import wait
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.frozen import FrozenEstimator
@@ -275,6 +277,37 @@ def test_dataframes() -> None:
     assert model.score(lazy[columns], lazy["class"]) == expected.score(frame[columns], frame["class"])
     with pytest.raises(ValueError, match="feature names"):
         model.predict(lazy[columns].rename(columns={"x0": "other"}))
+
+
+def test_parquet_files_that_dask_joins(tmp_path: Path) -> None:
+    """Dask reads few columns of small files together, so rows and labels have other partitions."""
+    frame, lazy = frames()
+    lazy.repartition(npartitions=9).to_parquet(tmp_path, write_index=False)
+    lazy = dd.read_parquet(tmp_path)
+    columns = [name for name in frame if name != "class"]
+    assert lazy[columns].optimize().npartitions != lazy["class"].optimize().npartitions
+    model = fitted("regression", lazy[columns], lazy["class"])
+    same(model, fitted("regression", frame[columns], frame["class"]))
+    assert model.score(lazy[columns], lazy["class"]) == model.score(frame[columns], frame["class"])
+
+
+def test_dataframes_on_workers_are_read_once(tmp_path: Path, cluster: Any) -> None:
+    frame, lazy = frames()
+    lazy.to_parquet(tmp_path, write_index=False)
+    columns = [name for name in frame if name != "class"]
+    expected = fitted("regression", frame[columns], frame["class"])
+    with cluster.as_current():
+        kept = dd.read_parquet(tmp_path).persist()
+        wait(kept)
+        for file in tmp_path.glob("*.parquet"):
+            file.unlink()
+        same(fitted("regression", kept[columns], kept["class"]), expected)
+
+
+def test_columns_of_several_dtypes() -> None:
+    frame = pd.DataFrame({"flag": X[:, 0] > 0.5, "count": np.arange(N), "size": X[:, 1].astype(np.float32)})
+    expected = fitted("regression", frame, Y)
+    same(fitted("regression", dd.from_pandas(frame, npartitions=3), Y), expected)
 
 
 @pytest.mark.parametrize("method", ["predict", "predict_proba", "predict_log_proba", "decision_function"])

@@ -6,7 +6,6 @@ parts are added in the order of the rows, so a sum has the bits of the sum over 
 
 from __future__ import annotations
 
-import warnings
 from copy import deepcopy
 from functools import partial, reduce
 from itertools import chain, pairwise
@@ -26,6 +25,7 @@ from sklearn.utils.validation import _check_feature_names, check_non_negative
 from softargmax.classify.rows import Blocks, Training
 from softargmax.core.arrays import is_lazy
 from softargmax.core.check import located
+from softargmax.core.dask_frames import array_of_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -308,11 +308,7 @@ def array_of(value: Any, name: str, dimensions: int, rows: Any = "auto", *, leng
     `rows` are the chunks of an array in memory. With `lengths`, all chunks have known lengths.
     """
     if _is_frame(value):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Dask currently has limited support for converting pandas", UserWarning)
-            value = value.to_dask_array(lengths=lengths or None)
-        kind = value.dtype if isinstance(value.dtype, np.dtype) else np.dtype(object)
-        value = value.map_blocks(np.asarray, meta=np.empty((0,) * value.ndim, kind))  # not pandas' arrays of strings
+        value = array_of_frame(value, lengths=lengths)
     elif is_lazy(value) and not isinstance(value, da.Array):
         raise TypeError(f"{name}: expected a Dask array or dataframe, got a {type(value).__name__}")
     elif not is_lazy(value):

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import dask
 import dask.array as da
 import numpy as np
-from dask.base import compute
-from dask.delayed import delayed
 from distributed import Client, KilledWorker
 from distributed.client import futures_of
 from distributed.diagnostics.progressbar import ProgressBar
@@ -29,6 +27,7 @@ import softargmax
 from softargmax.cli import parse, scores_file, texts
 from softargmax.cli.dask_npy import NpyFile, report
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
+from softargmax.core.dask_frames import array_of_frame
 from softargmax.core.native import BLOCK
 
 if TYPE_CHECKING:
@@ -167,14 +166,7 @@ def _of_parquet(path: Path, columns: str | None) -> tuple[da.Array, list[str]]:
     for name, dtype in frame.dtypes.items():
         if dtype.kind not in "biuf":
             raise ValueError(f"expected columns of numbers, got {name!r} of {dtype}; --columns selects columns")
-    # Not `to_dask_array`: it counts other partitions than those of the array if Dask joins small files.
-    parts, kind = frame.to_delayed(), np.result_type(*frame.dtypes)
-    lengths = compute(*(delayed(len)(part) for part in parts))
-    arrays = [
-        da.from_delayed(delayed(np.asarray)(part, kind), (length, len(wanted)), kind)
-        for part, length in zip(parts, lengths, strict=True)
-    ]
-    return da.concatenate(arrays), [names[place] for place in wanted]
+    return array_of_frame(frame), [names[place] for place in wanted]
 
 
 def _check_zarr() -> None:
