@@ -54,24 +54,25 @@ inline std::int64_t block_bytes() {
 }
 template <class T> std::int64_t block_size() { return block_bytes() / static_cast<std::int64_t>(sizeof(T)); }
 
-// The largest number of rows of A that are packed at once. All blocks of B are multiplied by them. If the rows were
+// The largest number of rows of A that are packed at once. They are multiplied by all blocks of B. If the rows were
 // packed again for each block, a product of 1024 x 8192 with depth 768 would take 1.1 times as long with AVX-512, and
 // 1.07 times with AVX2 (the same Xeon, one thread). With half as many rows, B is packed twice for 1024 rows of depth
 // 512, which takes 5% of the time.
 constexpr std::int64_t kPackedRows = 1024;
 
-// The largest depth that is packed at once. Greater depths are packed chunk by chunk. If this were always so, results
-// would leave the caches before those of the next chunk are added: a product of 114 x 50257 with depth 768 would take
-// 1.03 times as long (the same Xeon, one thread). With two chunks of a greater depth, one of 512 x 512 would.
+// The largest depth that is packed whole. Greater depths are packed in chunks of kDepth. With such chunks for all
+// depths, a product of 114 x 50257 with depth 768 takes 1.03 times as long, because results leave the caches before the
+// next chunk is added. With chunks of kPackedDepth for greater depths, one of 512 x 512 with depth 32768 does (the same
+// Xeon, one thread).
 constexpr std::int64_t kPackedDepth = 2 * kDepth;
 
 // The largest number of columns for which contiguous rows of A are read where they are. Packing a number takes as long
 // as multiplying it by 13 columns. The product of 20,000 x 10 with depth 784 takes 0.65 of the time, that of 2000 x 64
-// with depth 4096 0.81. If rows are 128 KiB apart, 64 columns take 1.06 times as long, and 128 columns 1.13 times.
+// with depth 4096 0.81. If rows are 128 KiB apart, 64 columns take 1.06 times as long, and 128 columns 1.13 times (the same Xeon, one thread).
 constexpr std::int64_t kFewColumns = 64;
 
 // The time of packing one number of A or B in multiply-adds, and the share of calls that wait for a piece whose thread
-// has lost its core.
+// has lost its core. Pieces of large products are packed from memory, which takes longer than from a cache.
 constexpr double kPacking = 22, kDelayed = 0.1;
 
 template <class T, int Width> Panels<T, Width> packed(const Factor2D& x, std::int64_t i, std::int64_t m, std::int64_t j,
@@ -118,8 +119,7 @@ struct Pieces {
         return (n + Panel * count - 1) / (Panel * count) * Panel;
     }
     // The estimated time of a product per unit of depth, in multiply-adds. Many pieces take more time to pack. Few
-    // pieces take more time if one is delayed. For 1024 x 512 with depth 32768 on two threads, 4 pieces take 120 ms,
-    // and 16 take 137.
+    // pieces take more time if one is delayed.
     double time(int threads) const {
         const auto m = static_cast<double>(rows), n = static_cast<double>(cols);
         const auto rounds = static_cast<double>((count + threads - 1) / threads);
@@ -134,12 +134,12 @@ template <class T> struct Piece {
 
     // Computes the piece. The partial sums of an element of C are added in the order of their depth.
     void compute() const {
-        const std::int64_t most = args.depth > kPackedDepth || reads_in_place() ? kDepth : kPackedDepth;
+        const std::int64_t most = args.depth > kPackedDepth || reads_b_in_place() ? kDepth : kPackedDepth;
         const std::int64_t deepest = std::clamp<std::int64_t>(args.depth, 64, most);
         const std::int64_t width = block_size<T>() / deepest / kPanelCols<T> * kPanelCols<T>;
         const std::int64_t height = Pieces::part<kRowsAtOnce>(m, (m + kPackedRows - 1) / kPackedRows);
-        // Always as much as the largest piece needs: memory that is not touched takes none, but memory that grows
-        // leaves its former part in the heap.
+        // Always the size for the largest piece. Memory that is not touched costs nothing, but growing leaves the
+        // former block in the heap. No caller holds kOther here.
         T* const b = scratch(kOther).get<T>(block_size<T>() + (kPackedRows + kRowsAtOnce) * kPackedDepth);
         T* const a = b + block_size<T>();
         for (std::int64_t row = i; row < i + m; row += height)
@@ -153,13 +153,13 @@ template <class T> struct Piece {
                     }
                 };
                 if constexpr (std::is_same_v<T, float>)
-                    if (reads_in_place()) {
+                    if (reads_b_in_place()) {
                         const auto few = packed<T, kPanelRows>(args.a, row, count, d, depth, a);
                         each_block(
-                            [&](const Piece& piece, Upcoming& next) { piece.multiply_in_place(few, d, b, next); });
+                            [&](const Piece& piece, Upcoming& next) { piece.multiply_b_in_place(few, d, b, next); });
                         continue;
                     }
-                const std::int64_t unpacked = reads_rows_in_place() ? count / kTileRows * kTileRows : 0;
+                const std::int64_t unpacked = reads_a_in_place() ? count / kTileRows * kTileRows : 0;
                 const auto rest = packed<T, kTileRows>(args.a, row + unpacked, count - unpacked, d, depth, a);
                 each_block(
                     [&](const Piece& piece, Upcoming& next) { piece.multiply_panels(unpacked, rest, d, b, next); });
@@ -171,7 +171,7 @@ template <class T> struct Piece {
         const Factor2D turned{args.b.data, args.b.type, args.b.col, args.b.row};
         return packed<T, kPanelCols<T>>(turned, col, count, d, depth, to);
     }
-    Matrix<T> in_place(std::int64_t d, std::int64_t depth, std::int64_t count) const {
+    Matrix<T> b_in_place(std::int64_t d, std::int64_t depth, std::int64_t count) const {
         const T* data = reinterpret_cast<const T*>(args.b.data) + d * args.b.row + j * args.b.col;
         return {data, depth, count, args.b.row, args.b.col};
     }
@@ -208,25 +208,25 @@ template <class T> struct Piece {
         }
     }
     // True if whole panels of A are not packed, because B has few columns.
-    bool reads_rows_in_place() const {
+    bool reads_a_in_place() const {
         return std::is_same_v<T, float> && n <= kFewColumns && args.a.col == 1 && args.a.type == Type::f32;
     }
     // True if reading B where it is, without packing, is possible and faster. The code for it is compiled only for
     // float: for double it would take 0.1 MB, and few output layers have float64 scores.
-    bool reads_in_place() const {
+    bool reads_b_in_place() const {
         return args.b.type == Type::f32 && args.depth > 0 &&
                ((args.b.col == 1 && m <= kMostByRows) || (args.b.row == 1 && m <= kMostByColumns));
     }
     // If GCC 12 inlined it, the product of 3 x 137 with depth 38552 would take 1.6 times as long.
-    SOFTARGMAX_CALLED void multiply_in_place(PanelsA<T> few, std::int64_t d, T* b, Upcoming& next) const {
+    SOFTARGMAX_CALLED void multiply_b_in_place(PanelsA<T> few, std::int64_t d, T* b, Upcoming& next) const {
         const std::int64_t depth = few.depth;
         const auto all = corner(i, m, d, &next);
         if (args.b.col == 1) {
             const bool in_cache = args.depth * n * static_cast<std::int64_t>(sizeof(T)) <= second_level_cache();
-            return multiply_by_rows(few, in_place(d, depth, n), all, b, in_cache);
+            return multiply_by_rows(few, b_in_place(d, depth, n), all, b, in_cache);
         }
         const std::int64_t whole = n / kColumnsAtOnce<T> * kColumnsAtOnce<T>;
-        const auto part = in_place(d, depth, whole);
+        const auto part = b_in_place(d, depth, whole);
         multiply_by_columns(m, few.data, part, part.rows, all);
         if (whole == n) return;
         const auto rows = packed<T, kTileRows>(args.a, i, m, d, depth, b);

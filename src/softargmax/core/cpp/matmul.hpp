@@ -52,11 +52,11 @@ template <class T, int Width> struct Panels {
 
 // With 32 registers of 512 bits, a panel of A times a panel of B is one tile of C. It has 24 accumulators, and takes
 // two loads and 12 broadcasts per 24 multiply-adds. This reaches 98% of the peak of a Zen 5 core, with B in the
-// second-level cache. Tiles of 8 by 32 reach the same, with more memory traffic. With smaller registers, a panel times
-// a panel is four tiles of 6 by 16, with 12 accumulators of 256 bits. They reach 98% of the peak, and tiles of 4 by 16
-// reach 91%. `multiply` takes panels of kTileRows rows, because 6 of 12 rows would bring the other 6 into the
-// first-level cache, too: with panels of 6 rows and AVX2, products of depth 512 take 3% (512 x 512) and 5% (1024 x
-// 8192) less time on an Intel Xeon, model 167.
+// second-level cache. Tiles of 8 by 32 reach the same, with more memory traffic. With smaller registers, a tile has 6 by 16
+// numbers, and 12 accumulators of 256 bits. Attention, and products with few rows, use panels of 12 rows (`PanelsA`,
+// `Packed`). `multiply` uses panels of kTileRows rows, because 6 of 12 rows would bring the other 6 into the first-level
+// cache, too: with panels of 6 rows and AVX2, products of depth 512 take 3% (512 x 512) and 5% (1024 x 8192) less time
+// on an Intel Xeon, model 167.
 constexpr int kPanelRows = 12, kTileRows = kRegisterBytes == 64 ? 12 : 6, kTilePacks = kRegisterBytes == 64 ? 2 : 1;
 template <class T> constexpr int kPanelCols = 2 * Pack<T>::kLanes;
 template <class T> constexpr int kTileCols = kTilePacks * Pack<T>::kLanes;
@@ -175,7 +175,7 @@ template <class T> struct Corner {
     }
     // Adds the sum of a chunk to the addend. For the second chunk and later ones, the addend is C. No sum is -0, which
     // products that underflow can leave: otherwise it would matter whether `multiply` skips a later panel of zeros.
-    template <class V> SOFTARGMAX_INLINE void operator()(V sum, std::int64_t i, std::int64_t j, bool) const {
+    template <class V> SOFTARGMAX_INLINE void operator()(V sum, std::int64_t i, std::int64_t j, bool /*first*/) const {
         if (i >= rows) return;
         const std::int64_t n = cols - j;
         sum = sum + V::all(0);
@@ -210,6 +210,7 @@ template <class T> struct Corner {
     }
 };
 
+// Panels of kPanelRows rows.
 using Packed = Layout<1, kPanelRows>;
 
 // The depth of a product, cut into chunks with separate sums, because shorter chains of multiply-adds accumulate fewer
@@ -224,8 +225,8 @@ struct Depth {
 };
 
 // Multiplies `Rows` rows of A by `Packs` adjacent packs of columns of B. The sums of a chunk start at start(i, j).
-// Calls put(sum, i, j, first) for every pack of the product, once per chunk, or put.add(sum) for a part of C, which
-// takes one chunk. `first` is true for the first chunk. Adjacent depths of B are `pitch` numbers apart.
+// Calls put(sum, i, j, first) for every pack of the product, once per chunk. `first` is true for the first chunk. If put
+// is a Corner, the depth is one chunk, and put.add(sum) is called once. Adjacent depths of B are `pitch` numbers apart.
 template <class A, int Rows, int Packs = kTilePacks, class T, class Put, class Start>
 SOFTARGMAX_INLINE void tile(A layout, const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put,
                             const Start& start) {
@@ -395,7 +396,7 @@ void multiply_by_rows(PanelsA<T> a, Matrix<T> b, const Corner<T>& all, T* sums, 
                 };
                 if constexpr (Packs > kTilePacks)
                     tile<Packed, 2, Packs>(Packed{}, rows, from, pitch, Depth(n), put, start);
-                else lowest_tile(Packed{}, a.count - i, rows, from, pitch, n, put, start);
+                else lowest_tile(Packed{}, a.count - i, rows, from, pitch, Depth(n), put, start);
             }
         }
     }
