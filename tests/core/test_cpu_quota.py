@@ -145,8 +145,14 @@ TORCH = "import torch; torch.set_num_threads(4)"
 
 @pytest.mark.parametrize(
     ("environment", "before", "arguments", "threads"),
-    [({}, "", [], 1), ({"OMP_NUM_THREADS": "2"}, "", [], 2), ({}, "", ["2"], 2), ({}, TORCH, [], 1)],
-    ids=["by default", "OMP_NUM_THREADS", "set_num_threads", "torch"],
+    [
+        ({}, "", [], 1),
+        ({"OMP_NUM_THREADS": "2"}, "", [], 2),
+        ({"OMP_NUM_THREADS": "many"}, "", [], 1),
+        ({}, "", ["2"], 2),
+        ({}, TORCH, [], 1),
+    ],
+    ids=["by default", "OMP_NUM_THREADS", "OMP_NUM_THREADS, no number", "set_num_threads", "torch"],
 )
 def test_a_quota_limits_the_default_number_of_threads(
     tmp_path: Path, environment: dict[str, str], before: str, arguments: list[str], threads: int

@@ -15,6 +15,7 @@ from tests.digests.digest import digest
 from tests.digests.inputs import below, scores
 
 import softargmax
+from softargmax.core import _native
 
 ROWS, SIZE = 16, 3 * 4096 + 5
 Z = scores(ROWS, SIZE, salt="long rows")
@@ -31,6 +32,14 @@ def _normalize() -> Any:
 
 def _loss() -> Any:
     return softargmax.cross_entropy_and_gradient(Z, below(SIZE, ROWS), reduction="none")
+
+
+def _last_layer() -> Any:
+    """A last layer whose rows are computed in three parts. The gradients of its weights are sums over the parts."""
+    rows, width, classes = 24, 2, 200_000
+    assert -(-rows // _native.rows_at_once(rows, width, classes, _native.PARTS)) == 3
+    h, w = scores(rows, width, salt="h"), scores(classes, width, salt="w")
+    return softargmax.linear_cross_entropy_and_gradient(h, w, below(classes, rows))
 
 
 def _sparse() -> Any:
@@ -71,6 +80,7 @@ ROOMS = {
     _core: "c35b657e1401426f",
     _normalize: "f73de201a81ca935",
     _loss: "87b17a9631b50661",
+    _last_layer: "de4062fda108e4ac",
     _sparse: "f73de201a81ca935",
     _sample: "b4b7743390b67ca9",
     _attend: "1d4f1215c5cadc36",
