@@ -14,14 +14,15 @@ import json
 import statistics
 import sys
 import time
+import warnings
 
 import numpy as np
 
 import softargmax as sa
 from softargmax.measure import OURS, Case
 
-PEER, OF_ARRAYS = "torch", "SciPy"
-THREADS, CALLS, SECONDS = 2, 5, 15.0  # CALLS per side and case
+PEER, OF_ARRAYS, OF_FITS = "torch", "SciPy", "scikit-learn"
+THREADS, CALLS, SECONDS = 2, 5, 8.0  # CALLS per side and case
 LINEAR = "linear_cross_entropy 1024x512x32768"
 
 
@@ -30,6 +31,7 @@ def of_tensors() -> list[Case]:
     import entmax
     import torch
     from bench.loss import both
+    from bench.structure import by_terms
     from torch.nn import functional
 
     torch.manual_seed(0)
@@ -40,6 +42,10 @@ def of_tensors() -> list[Case]:
     logits = torch.randn(64, 128_256)
     q, one = torch.randn(1, 8, 1024, 64), torch.randn(2, 8, 1, 128)
     k, v = torch.randn(2, 8, 8192, 128), torch.randn(2, 8, 8192, 128)
+    counts = np.arange(32_768, 0, -1)
+    tree = sa.nn.HierarchicalSoftmax(512, sa.output.Tree.huffman(counts), sparse=True)
+    few, label, full = h[:256], words[:256], leaves[1]
+    a, b = torch.randn(256, 256), torch.randn(256, 256)
 
     return [
         Case(
@@ -80,16 +86,32 @@ def of_tensors() -> list[Case]:
             "categorical 64x128256",
             {OURS: lambda: sa.categorical(logits, seed=0), PEER: lambda: torch.multinomial(logits.softmax(-1), 1)},
         ),
+        Case(
+            "hierarchical softmax 256x512x32768, backward",
+            {
+                OURS: lambda: torch.autograd.grad(tree(few, label), tree.parameters()),
+                PEER: lambda: torch.autograd.grad(functional.cross_entropy(few @ full.T, label), full),
+            },
+        ),
+        Case(
+            "log_matmul 256x256x256",
+            {OURS: lambda: sa.log_matmul(a, b), PEER: lambda: by_terms(a, b)},
+        ),
     ]
 
 
 def of_arrays() -> list[Case]:
     """Return the cases of arrays, which run on threads of our own. SciPy has no sparse maps, and no draws of rows."""
     from scipy import special
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
 
     rng = np.random.default_rng(0)
     z, y = rng.standard_normal((512, 32_768), np.float32), rng.integers(32_768, size=512)
     q, rows = rng.standard_normal((1, 8, 1024, 64), np.float32), np.arange(512)
+    x = rng.standard_normal((5000, 784), np.float32)
+    classes, steps = np.argmax(x[:, :10] + rng.gumbel(size=(5000, 10)), axis=-1), {"max_iter": 10, "tol": 0.0}
+    warnings.simplefilter("ignore", ConvergenceWarning)
     return [
         Case("softmax 512x32768, NumPy", {OURS: lambda: sa.softmax(z), OF_ARRAYS: lambda: special.softmax(z, axis=-1)}),
         Case(
@@ -104,6 +126,13 @@ def of_arrays() -> list[Case]:
             {
                 OURS: lambda: sa.attention(q, q, q),
                 OF_ARRAYS: lambda: special.softmax(q @ q.swapaxes(-1, -2) / 8, axis=-1) @ q,
+            },
+        ),
+        Case(
+            "fit 5000x784, 10 classes, 10 steps",
+            {
+                OURS: lambda: sa.classify.SoftmaxRegression(**steps).fit(x, classes),
+                OF_FITS: lambda: LogisticRegression(**steps).fit(x, classes),
             },
         ),
     ]

@@ -33,7 +33,6 @@ from tools.measurements import RESULTS
 
 import softargmax as sa
 from softargmax.classify import GaussianNaiveBayes, LinearDiscriminant, SoftmaxRegression
-from softargmax.core import native
 from softargmax.measure import OURS, Timing, package_version, readable
 
 if TYPE_CHECKING:
@@ -307,7 +306,7 @@ def main() -> int:
     options = {"n_workers": WORKERS, "threads_per_worker": 1, "dashboard_address": ":0", "memory_limit": "4GiB"}
     with LocalCluster(**options) as cluster, Client(cluster) as client:
         found = measured(Places(client))
-    record = {"machine": watched.machine(), "isa": native.info()["isa"], "versions": versions, **found}
+    record = {"machine": watched.machine(), "versions": versions, **found}
     for limit in missed(record):
         print("MISSED:", limit)
     (RESULTS / "dask.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from softargmax import measure
+from softargmax.core import native
 
 ROOT = Path(__file__).resolve().parent.parent
 BEFORE = 2.0
@@ -18,12 +19,17 @@ OTHERS = 0.1
 
 
 def machine() -> dict[str, Any]:
-    """Return `softargmax.measure.machine`, and the commit, with "-dirty" if the library or a bench differs from it."""
+    """Return `softargmax.measure.machine`, the instruction set and threads of our kernels, and the commit.
+
+    The commit has "-dirty" if the library, its build or a bench differs from it.
+    """
     git = ["git", "-C", str(ROOT)]
     found = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
-    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "src", "bench/*.py"], check=False)
-    commit = found.stdout.strip() + "-dirty" * changed.returncode
-    return measure.machine() | ({} if found.returncode else {"commit": commit})
+    built_from = ["src", "CMakeLists.txt", "cmake", "pyproject.toml", "bench/*.py"]
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *built_from], check=False)
+    commit = found.stdout.strip() + "-dirty" * (changed.returncode != 0)
+    ours = {name: value for name, value in native.info().items() if name in ("isa", "threads")}
+    return measure.machine() | ours | ({} if found.returncode else {"commit": commit})
 
 
 class Others:
@@ -63,7 +69,7 @@ class Run:
     def machine(self) -> dict[str, Any]:
         """Describe the machine, and the number of processors that others used before the run and during it.
 
-        Raise an error if it is above OTHERS during the run.
+        Raise an error if others used more than OTHERS processors during the run.
         """
         during = self.others.processors()
         if during > OTHERS:

@@ -32,7 +32,6 @@ import torch
 import torch.distributed as dist
 from bench.machine import Run
 from bench.peak import peak_of
-from bench.promises import isa
 
 import softargmax as sa
 from softargmax.core import _native
@@ -180,7 +179,6 @@ def main() -> int:
     missed = missed or any(one["memory / scores"] > SHARE for one in ratios.values())
     record = {
         "machine": watched.machine(),
-        "isa": isa(),
         "seconds": {world: times for world, (times, _) in found.items()},
         "memory": {world: taken for world, (_, taken) in found.items()},
         "ratios": ratios,

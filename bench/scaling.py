@@ -26,7 +26,6 @@ from bench.exchanges import Member, linear_cross_entropy
 from bench.machine import Run
 from bench.network import Model, Network
 from bench.parallel import ROWS, SUM, WIDTH, WORLDS, in_processes, in_turns
-from bench.promises import isa
 from tools.measurements import RESULTS
 
 import softargmax as sa
@@ -122,7 +121,6 @@ def main() -> int:
     shared = {world: network._replace(speed=network.speed * min(1, here["cores"] / world)) for world in WORLDS}
     record = {
         "machine": here,
-        "isa": isa(),
         "network": network._asdict(),
         "slow network": slow._asdict(),
         "steps": of_steps,

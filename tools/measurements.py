@@ -67,5 +67,5 @@ def processor_of(machine: dict[str, Any]) -> str:
     if processor:
         found.append(" ".join(f"{name} {processor[name]}" for name in ("family", "model") if name in processor))
         found += [f"{level} {size}" for level, size in processor["caches"].items()]
-        found.append(processor["isas"][0])
+        found.append(f"up to {processor['isas'][0]}")
     return ", ".join([*found, f"{machine.get('cores', '?')} cores"])
