@@ -60,11 +60,16 @@ def test_a_gradient_penalty():
     assert torch.allclose(found.double(), wanted, rtol=1e-5, atol=1e-8)
 
 
-def test_scores_changed_in_place_raise_an_error():
-    z = torch.randn(6, 5, requires_grad=True) * 1.0
-    loss = s.cross_entropy(z, torch.tensor([0, 1, 2, 3, 4, 0]))
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_scores_changed_in_place_raise_an_error_if_they_are_read_again(reduction):
+    leaf, y = torch.randn(6, 5, requires_grad=True), torch.tensor([0, 1, 2, 3, 4, 0])
+    z = leaf * 1.0
+    wanted = torch.autograd.grad(s.cross_entropy(z, y), z)[0]
+    loss = s.cross_entropy(z, y, reduction=reduction).mean()
     with torch.no_grad():
-        z.add_(1)
+        z.add_(torch.arange(5))
+    if reduction == "mean":  # the forward pass has computed the gradient, of the scores before the change
+        assert torch.equal(torch.autograd.grad(loss, z, retain_graph=True)[0], wanted)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 

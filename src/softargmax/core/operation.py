@@ -117,7 +117,6 @@ class Operation(Generic[A, R]):
         differentiable: bool = True,
         always_by_rule: bool = False,
         refuse: Callable[[A, Any], None] | None = None,
-        forward_gradients: Mapping[str, str] | None = None,
         together: Callable[[A, Wanted], Together | None] | None = None,
         spreads: Mapping[str, int] | None = None,
         defined_over_processes: bool = False,
@@ -133,11 +132,9 @@ class Operation(Generic[A, R]):
           differentiating the definition would lose digits.
         - `refuse`: a function of the record and the kernel's return value, called if this value is not None. It may
           raise an error.
-        - `forward_gradients`: a map from names of arguments to names of results. In the forward pass, the kernel writes
-          the gradient of the argument, for an incoming gradient of 1, into the result. The first backward pass of an
-          eager call returns this gradient, times the incoming gradient.
         - `together`: a function of a record and names of arguments that returns how to compute the first result, which
-          must be one number, and its gradients in one pass, or None if that is impossible. JAX uses it.
+          must be one number, and its gradients in one pass, or None if that is impossible. JAX and eager calls of torch
+          use it: the backward pass then only multiplies the gradients by the incoming one.
         - `spreads`: a map from names of arguments and results to negative axes, for an operation with an argument
           `spread`: the axis along which processes have parts of the array. (If there are `axes`, processes have parts
           of all arrays with scores.)
@@ -148,8 +145,8 @@ class Operation(Generic[A, R]):
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
         self.saved, self.constant, self.batch, self.differentiable = saved, constant, batch, differentiable
-        self.always_by_rule, self.refuse, self.forward_gradients = always_by_rule, refuse, dict(forward_gradients or {})
-        self.together, self.spreads, self.block = together, dict(spreads or {}), block
+        self.always_by_rule, self.refuse, self.together = always_by_rule, refuse, together
+        self.spreads, self.block = dict(spreads or {}), block
         self.defined_over_processes = defined_over_processes
         self.fields: tuple[str, ...] = type(results)._fields  # type: ignore[attr-defined]
         self.tree = branch(arguments)

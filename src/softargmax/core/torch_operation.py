@@ -14,6 +14,7 @@ forward mode, to any order.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from softargmax.core.torch_private import (
     forward_mode,
     know_cuda,
     primal,
+    saves_with_hooks,
     tangent_of,
     transformed,
     unwrap_dead_wrappers,
@@ -118,8 +120,10 @@ class TorchOperation:
         if stage is AT_ONCE:
             return self.launcher(array.device.type)(i, first)
         if stage is RECORDED:
-            if first and self.operation.forward_gradients:
-                return self._apply_with_gradients(i, *self.slots.of_varying(i))
+            if first and self.operation.together and not saves_with_hooks():
+                both = self.operation.together(i, self._wanted(self.slots.needed(i)))
+                if both is not None:
+                    return self._apply_together(i, both, *self.slots.of_varying(i))
             found = self._apply_recorded(i, *self.slots.of_varying(i))
             return found[0] if first and self.many else found
         flat = self.flatten(i)
@@ -211,9 +215,9 @@ class TorchOperation:
         self._apply_here = apply_here(self.rule)
         recorded = {"forward": self._forward_recorded, "backward": self._backward_recorded}
         self._apply_recorded = apply_here(_function(f"{operation.name}_recorded", recorded))
-        if operation.forward_gradients:
-            kept = {"forward": self._forward_with_gradients, "backward": self._backward_with_gradients}
-            self._apply_with_gradients = apply_here(_function(f"{operation.name}_with_gradients", kept))
+        if operation.together:
+            both = {"forward": self._forward_together, "backward": self._backward_together}
+            self._apply_together = apply_here(_function(f"{operation.name}_together", both))
         LIBRARY.impl(operation.name, self._autograd, "Autograd", with_keyset=True)
 
     def serve(self, device: str) -> None:
@@ -302,34 +306,45 @@ class TorchOperation:
     def _backward_recorded(self, ctx: Any, *g: Any) -> Any:
         return None, *self._run_vjp(ctx, g, ctx.needs_input_grad[1:])
 
-    def _forward_with_gradients(self, ctx: Any, i: Any, *_varying: Any) -> Any:
-        """Run the kernel, which also writes gradients, for an eager call of which only the first result is returned.
+    def _forward_together(self, ctx: Any, i: Any, both: Any, *_varying: Any) -> Any:
+        """Compute the loss and its gradients, for an eager call of which only the loss is returned.
 
         No other code has references to these gradients. So the backward pass may scale them in place and return them,
-        and needs no memory for a second gradient of the weights. The operation's other results are no outputs: with
-        them, a step of a small last layer takes 4 us more.
+        and needs no memory for a second gradient.
         """
-        found = self.launcher(self.operation.array(i).device.type)(i)
-        self.slots.save_gradients(ctx, i, found)
+        found = both.operation.torch.launcher(self.operation.array(i).device.type)(both.arguments)
+        named = dict(zip(both.operation.fields, found, strict=True))
+        ctx.forward_gradients = [named.get(both.gradients.get(name)) for name in self.slots.varying]
+        self.slots.save_record(ctx, i, (found[0], *[None] * (len(self.operation.fields) - 1)))
         ctx.requested = dispatch.requested()
         return found[0]
 
-    def _backward_with_gradients(self, ctx: Any, g: Tensor | None) -> Any:
-        """Return the gradients that the forward computed, scaled in place, or run the rule if they cannot be used.
+    def _backward_together(self, ctx: Any, g: Tensor | None) -> Any:
+        """Return the gradients that the forward computed, times g, or run the rule if they cannot be used."""
+        gradients, ctx.forward_gradients = ctx.forward_gradients, None
+        if g is not None and gradients is not None and not torch.is_grad_enabled():
+            gradients = self._scaled(ctx, gradients, g)
+        else:
+            gradients = None
+        if gradients is None:
+            missing = [None] * (len(self.operation.fields) - 1)
+            gradients = self._run_vjp(ctx, (g, *missing), ctx.needs_input_grad[2:])
+        return None, None, *gradients
+
+    def _scaled(self, ctx: Any, gradients: list[Any], g: Tensor) -> list[Any] | None:
+        """The gradients times the number g, in their own memory. None if this would round half precision twice.
 
         Torch rounds a gradient to the dtype of its argument.
         """
-        gradients = ctx.forward_gradients
-        if g is None or gradients is None or not ctx.complete or torch.is_grad_enabled():
-            missing = [None] * (len(self.operation.fields) - 1)
-            return None, *self._run_vjp(ctx, (g, *missing), ctx.needs_input_grad[1:])
-        ctx.forward_gradients = None
         if not g.is_cpu:
             arrays = self.slots.restore(ctx.saved_tensors, ctx.numbers, ctx.likes)[2]
-            gradients = [x if x is None else _times(x, g, of.dtype) for x, of in zip(gradients, arrays, strict=True)]
-        elif g.item() != 1.0:
-            gradients = [x if x is None else x.mul_(g) for x in gradients]
-        return None, *gradients
+            return [x if x is None else _times(x, g, of.dtype) for x, of in zip(gradients, arrays, strict=True)]
+        scale = g.item()
+        if scale == 1.0:
+            return gradients
+        if abs(math.frexp(scale)[0]) != 0.5 and any(x is not None and x.dtype.itemsize == 2 for x in gradients):
+            return None
+        return [x if x is None else x.mul_(g) for x in gradients]
 
     def _backward(self, ctx: Any, *g: Any) -> Any:
         flat: list[Any] = [None] * len(self.slots.slots)
@@ -355,10 +370,6 @@ class TorchOperation:
             return [None] * len(needed)
         # Unpack the saved tensors only once, because activation checkpointing does not allow a second time.
         i, r, arrays = self.slots.restore(ctx.saved_tensors, ctx.numbers, ctx.likes)
-        if gradients := getattr(ctx, "forward_gradients", None):
-            names = self.operation.forward_gradients
-            computed = zip(self.slots.varying, gradients, strict=True)
-            r = r._replace(**{names[name]: x for name, x in computed if x is not None})
         found = self.vjp(i, r, r.__class__(*g), self._wanted(tuple(needed)))
         return [
             self.fitted(found[name], of.shape, of.dtype) if need and found[name] is not None else None

@@ -37,6 +37,7 @@ __all__ = [
     "primal",
     "recording",
     "register_sharding",
+    "saves_with_hooks",
     "tangent_of",
     "transformed",
     "unwrap_dead_wrappers",
@@ -144,6 +145,11 @@ def apply_here(rule: type[torch.autograd.Function]) -> Callable[..., Any]:
     """
     found: Callable[..., Any] = super(torch.autograd.Function, rule).apply  # type: ignore[misc]
     return found
+
+
+def saves_with_hooks() -> bool:
+    """True inside torch.utils.checkpoint, save_on_cpu and other contexts that store saved tensors in their own way."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
 def in_order(library: Any, operator: str) -> None:

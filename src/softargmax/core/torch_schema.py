@@ -33,7 +33,8 @@ class SchemaSlots:
     - `flatten(record)` returns the slots, `unflatten(*slots)` the record.
     - `stage(record)` tells how an eager call runs: AT_ONCE, RECORDED or ELSEWHERE.
     - `save` saves the arrays that the rules read, and only the shape and dtype of other arrays. It takes slots.
-    - `save_record` does the same for a record. `save_gradients` also keeps the gradients that the kernel has written.
+    - `save_record` does the same for a record.
+    - `needed(record)` tells for each array that may have a gradient whether the call needs it.
     - `of_varying(record)` returns the arrays that may have a gradient.
     - `restore` returns (record, results, arrays that may have a gradient).
     """
@@ -61,7 +62,7 @@ class SchemaSlots:
     def _generate_stage(self) -> None:
         operation, unpacked = self._operation, f"{self._operation.tree.target}= _i"
         tests: list[str] = []
-        self._derived: dict[str, str] = {}  # for each argument: the condition that it needs a gradient
+        derived: list[str] = []  # for each array that may have a gradient, the condition that the call needs it
         for leaf in operation.leaves:
             absent = [f"{leaf.name} is None"] * leaf.optional
             absent += [leaf.kind.number.format(leaf.name)] * bool(leaf.kind.number)
@@ -69,12 +70,14 @@ class SchemaSlots:
             if arrays:
                 tests.append(f"({' or '.join((*absent, ' and '.join(map(PLAIN_TENSOR.format, arrays))))})")
                 tracked = f"({' or '.join(f'{array}.requires_grad' for array in arrays)})"
-                self._derived[leaf.name] = " and ".join((*(f"not ({one})" for one in absent), tracked))
+                if leaf.name in self.varying:
+                    derived.append(" and ".join((*(f"not ({one})" for one in absent), tracked)))
         plain = " and ".join((*tests, EAGER))
-        recorded = f"_grad() and ({' or '.join(self._derived.values())})" if operation.differentiable else "False"
+        recorded = f"_grad() and ({' or '.join(derived)})" if operation.differentiable else "False"
         lines = [unpacked, f"if not ({plain}): return _ELSEWHERE", f"return _RECORDED if {recorded} else _AT_ONCE"]
         stages = {"_ELSEWHERE": ELSEWHERE, "_RECORDED": RECORDED, "_AT_ONCE": AT_ONCE}
         self.stage = generated("_i", lines, **READY_NAMES, **stages)
+        self.needed = generated("_i", [unpacked, f"return ({''.join(f'{one}, ' for one in derived)})"])
 
     def _generate_save(self, packed: str, names: dict[str, Any]) -> None:
         operation = self._operation
@@ -102,9 +105,6 @@ class SchemaSlots:
         ]
         record = [f"{operation.tree.target}= _i", *unpack]
         self.save_record = generated("_ctx, _i, _output", [*record, *keep], **names)
-        if operation.forward_gradients:
-            keep[2:2] = self._gradient_lines()
-            self.save_gradients = generated("_ctx, _i, _output", [*record, *keep], **names)
         again = [f"{', '.join(saved)}, = _kept"] * bool(saved) + [f"{numbers}= _numbers"] * bool(numbers)
         again += [f"if {name} is None: {name} = _likes[{place}]" if dynamic else f"{name} = _likes[{place}]"
                   for place, name in enumerate(others)]  # fmt: skip
@@ -113,19 +113,3 @@ class SchemaSlots:
             "_kept, _numbers, _likes", [*again, f"return {packed}, _Results({results}), ({slots})"], **names
         )
         self.of_varying = generated("_i", [*record, f"return ({slots})"], **names)
-
-    def _gradient_lines(self) -> list[str]:
-        """Lines that keep the results that are gradients, and remove them from the results.
-
-        Only the gradients of a single number are computed. `_ctx.complete` is True if there is a gradient for every
-        argument that needs one.
-        """
-        written, needs, first = self._operation.forward_gradients, self._derived, self._operation.fields[0]
-        lines = [
-            f"if not ({needs[name]} and {first}.ndim == 0 and {field}.shape == {name}.shape): {field} = None"
-            for name, field in written.items()
-        ]
-        gradients = "".join(f"{written.get(name)}, " for name in self.varying)
-        missing = [f"{needs[name]} and {written.get(name)} is None" for name in self.varying]
-        lines += [f"_ctx.forward_gradients = ({gradients})", f"_ctx.complete = not ({' or '.join(missing)})"]
-        return [*lines, *(f"{field} = None" for field in written.values())]

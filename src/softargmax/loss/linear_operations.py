@@ -8,6 +8,7 @@ options, autograd differentiates the definition.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core import _native
@@ -79,10 +80,17 @@ def _refuse(i: LinearCrossEntropy, row: int) -> None:
 
 
 def _together(i: LinearCrossEntropy, wanted: Wanted) -> Together | None:
-    if i.kept or not wanted <= OF_LAYER.keys():
+    forms, names = _forms_of(wanted)
+    if i.kept or len(forms) < len(wanted):
         return None
-    names = {name: f"d{letter}" for name, letter in OF_LAYER.items() if name in wanted}
-    return Together(linear_cross_entropy, i._replace(forms=gradient_letters(wanted)), names)
+    return Together(linear_cross_entropy, i if i.forms == forms else i._replace(forms=forms), names)
+
+
+@functools.cache
+def _forms_of(wanted: Wanted) -> tuple[str, dict[str, str]]:
+    """Return the letters of the wanted arrays of a layer, and the names of their gradients among the results."""
+    forms = gradient_letters(wanted)
+    return forms, {name: f"d{letter}" for name, letter in OF_LAYER.items() if letter in forms}
 
 
 linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
@@ -101,7 +109,6 @@ linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
     refuse=_refuse,
     saved={*Layer._fields, *LossOptions._fields, "dh", "dw", "db"},
     constant={"target", "where", "dh", "dw", "db"},
-    forward_gradients={"h": "dh", "w": "dw", "bias": "db"},
     together=_together,
     spreads=_CLASSES | {"dw": -2, "db": -1},
     defined_over_processes=True,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core import _native
-from softargmax.core.arrays import namespace, row_shape, squeezed
+from softargmax.core.arrays import dtype_name, namespace, row_shape, squeezed
 from softargmax.core.operation import Operation, Together, row_sum
 from softargmax.core.processes import whole_shape
 from softargmax.core.record import Gradients, Result, Wanted, like
@@ -37,12 +37,13 @@ def refuse(i: CrossEntropy, row: int) -> None:
 def _cross_entropy_vjp(i: CrossEntropy, r: Loss, g: Loss, wanted: Wanted) -> Gradients:
     if "z" not in wanted:
         return {}
-    states = None if r.states.shape == (0,) else r.states
+    states = None if r.states is None or r.states.shape == (0,) else r.states
     return {"z": cross_entropy_vjp.first(CrossEntropyVjp(i, states, g.loss, 0.0))}
 
 
 def _together(i: CrossEntropy, wanted: Wanted) -> Together | None:
-    if wanted != {"z"} or i.kept:
+    # In float16, a gradient is rounded after it is multiplied by g. Otherwise it could underflow before (loss scaling).
+    if wanted != {"z"} or i.kept or dtype_name(i.z.dtype) == "float16":
         return None
     return Together(cross_entropy_and_gradient, GradientOf(i, None, 0.0), {"z": "gradient"})
 
