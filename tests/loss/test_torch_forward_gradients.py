@@ -11,6 +11,11 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402 after the skip
 
 N, K = 5, 9000
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+OPTIONS = {
+    "plain": {},
+    "smoothing, z-loss": {"label_smoothing": 0.1, "z_loss": 0.01},
+    "soft-cap, temperature, weights": {"softcap": 5.0, "temperature": 0.7, "weight": torch.linspace(0.0, 2.0, K)},
+}
 
 
 def scores(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -52,9 +57,19 @@ def test_float16_gradients_are_scaled_before_they_are_rounded():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_pass_has_the_same_bits(dtype):
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("layout", ["rows", "columns", "middle axis"])
+def test_every_pass_has_the_same_bits(layout, options, dtype):
     z, y = scores(dtype)
-    loss = s.cross_entropy(z, y, reduction="sum", label_smoothing=0.1, z_loss=0.01)
+    if layout == "columns":
+        z, axis = z.detach().T.contiguous().T.requires_grad_(), -1
+    elif layout == "middle axis":
+        z, y, axis = z.detach().T.reshape(3, 3000, N).requires_grad_(), torch.tensor([[0] * N, [1] * N, [2999] * N]), 1
+    else:
+        axis = -1
+    if "weight" in options:
+        options = {**options, "weight": options["weight"][: z.shape[axis]].to(dtype)}
+    loss = s.cross_entropy(z, y, axis=axis, reduction="sum", **options)
     passes = [torch.autograd.grad(loss, z, retain_graph=True)[0] for _ in range(3)]
     assert torch.equal(passes[0], passes[1])
     assert torch.equal(passes[1], passes[2])
