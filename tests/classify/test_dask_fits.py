@@ -279,6 +279,7 @@ def test_dataframes() -> None:
         model.predict(lazy[columns].rename(columns={"x0": "other"}))
 
 
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # in Dask's reader
 def test_parquet_files_that_dask_joins(tmp_path: Path) -> None:
     """Dask reads few columns of small files together, so rows and labels have other partitions."""
     frame, lazy = frames()
