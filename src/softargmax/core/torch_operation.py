@@ -14,7 +14,6 @@ forward mode, to any order.
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -320,31 +319,20 @@ class TorchOperation:
         return found[0]
 
     def _backward_together(self, ctx: Any, g: Tensor | None) -> Any:
-        """Return the gradients that the forward computed, times g, or run the rule if they cannot be used."""
-        gradients, ctx.forward_gradients = ctx.forward_gradients, None
-        if g is not None and gradients is not None and not torch.is_grad_enabled():
-            gradients = self._scaled(ctx, gradients, g)
-        else:
-            gradients = None
-        if gradients is None:
-            missing = [None] * (len(self.operation.fields) - 1)
-            gradients = self._run_vjp(ctx, (g, *missing), ctx.needs_input_grad[2:])
-        return None, None, *gradients
-
-    def _scaled(self, ctx: Any, gradients: list[Any], g: Tensor) -> list[Any] | None:
-        """The gradients times the number g, in their own memory. None if this would round half precision twice.
+        """Return the gradients that the forward computed, scaled in place, or run the rule if they cannot be used.
 
         Torch rounds a gradient to the dtype of its argument.
         """
-        if not g.is_cpu:
+        gradients, ctx.forward_gradients = ctx.forward_gradients, None
+        if g is None or gradients is None or torch.is_grad_enabled():
+            missing = [None] * (len(self.operation.fields) - 1)
+            gradients = self._run_vjp(ctx, (g, *missing), ctx.needs_input_grad[2:])
+        elif not g.is_cpu:
             arrays = self.slots.restore(ctx.saved_tensors, ctx.numbers, ctx.likes)[2]
-            return [x if x is None else _times(x, g, of.dtype) for x, of in zip(gradients, arrays, strict=True)]
-        scale = g.item()
-        if scale == 1.0:
-            return gradients
-        if abs(math.frexp(scale)[0]) != 0.5 and any(x is not None and x.dtype.itemsize == 2 for x in gradients):
-            return None
-        return [x if x is None else x.mul_(g) for x in gradients]
+            gradients = [x if x is None else _times(x, g, of.dtype) for x, of in zip(gradients, arrays, strict=True)]
+        elif g.item() != 1.0:
+            gradients = [x if x is None else x.mul_(g) for x in gradients]
+        return None, None, *gradients
 
     def _backward(self, ctx: Any, *g: Any) -> Any:
         flat: list[Any] = [None] * len(self.slots.slots)

@@ -100,10 +100,10 @@ def cross_entropy(z: Logits, /, target: Target, **options: Unpack[Keywords]) -> 
     :math:`\tau p_k - m_k + 2 c\,\mathrm{lse}\,p_k`. For a target class y, :math:`1 - p_y` does not cancel: it is as
     accurate as the sum of the other probabilities. The gradient is 0 outside the support.
 
-    For torch tensors in CPU memory whose gradient autograd records, the forward pass also computes the gradient, if
-    `reduction` is "mean" or "sum" and only z needs one. The backward pass then multiplies it by the incoming gradient,
-    in place. It computes the gradient itself for float16, for bfloat16 unless the incoming gradient is a power of 2,
-    and inside `torch.utils.checkpoint`. Call the function under `torch.no_grad()` if you need no gradient.
+    The forward pass also computes the gradient, and saves it for the backward pass, if all four conditions hold:
+    autograd records the call, and of its arguments only z needs a gradient; z is a torch tensor in CPU memory, and not
+    in half precision; `reduction` is "mean" or "sum"; and the call is not inside `torch.utils.checkpoint`. Call the
+    function under `torch.no_grad()` if you need no gradient.
 
     References
     ----------

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core import _native
-from softargmax.core.arrays import dtype_name, namespace, row_shape, squeezed
+from softargmax.core.arrays import HALVES, dtype_name, namespace, row_shape, squeezed
 from softargmax.core.operation import Operation, Together, row_sum
 from softargmax.core.processes import whole_shape
 from softargmax.core.record import Gradients, Result, Wanted, like
@@ -42,8 +42,8 @@ def _cross_entropy_vjp(i: CrossEntropy, r: Loss, g: Loss, wanted: Wanted) -> Gra
 
 
 def _together(i: CrossEntropy, wanted: Wanted) -> Together | None:
-    # In float16, a gradient is rounded after it is multiplied by g. Otherwise it could underflow before (loss scaling).
-    if wanted != {"z"} or i.kept or dtype_name(i.z.dtype) == "float16":
+    # A gradient in half precision is rounded after it is multiplied by g. Before, it could underflow (loss scaling).
+    if wanted != {"z"} or i.kept or dtype_name(i.z.dtype) in HALVES:
         return None
     return Together(cross_entropy_and_gradient, GradientOf(i, None, 0.0), {"z": "gradient"})
 
