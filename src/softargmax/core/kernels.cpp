@@ -68,7 +68,8 @@ constexpr std::int64_t kPackedDepth = 2 * kDepth;
 
 // The largest number of columns for which contiguous rows of A are read where they are. Packing a number takes as long
 // as multiplying it by 13 columns. The product of 20,000 x 10 with depth 784 takes 0.65 of the time, that of 2000 x 64
-// with depth 4096 0.81. If rows are 128 KiB apart, 64 columns take 1.06 times as long, and 128 columns 1.13 times (the same Xeon, one thread).
+// with depth 4096 0.81. If rows are 128 KiB apart, 64 columns take 1.06 times as long, and 128 columns 1.13 times (the
+// same Xeon, one thread).
 constexpr std::int64_t kFewColumns = 64;
 
 // The time of packing one number of A or B in multiply-adds, and the share of calls that wait for a piece whose thread

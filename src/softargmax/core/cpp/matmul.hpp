@@ -52,11 +52,11 @@ template <class T, int Width> struct Panels {
 
 // With 32 registers of 512 bits, a panel of A times a panel of B is one tile of C. It has 24 accumulators, and takes
 // two loads and 12 broadcasts per 24 multiply-adds. This reaches 98% of the peak of a Zen 5 core, with B in the
-// second-level cache. Tiles of 8 by 32 reach the same, with more memory traffic. With smaller registers, a tile has 6 by 16
-// numbers, and 12 accumulators of 256 bits. Attention, and products with few rows, use panels of 12 rows (`PanelsA`,
-// `Packed`). `multiply` uses panels of kTileRows rows, because 6 of 12 rows would bring the other 6 into the first-level
-// cache, too: with panels of 6 rows and AVX2, products of depth 512 take 3% (512 x 512) and 5% (1024 x 8192) less time
-// on an Intel Xeon, model 167.
+// second-level cache. Tiles of 8 by 32 reach the same, with more memory traffic. With smaller registers, a tile has 6
+// by 16 numbers, and 12 accumulators of 256 bits. Attention, and products with few rows, use panels of 12 rows
+// (`PanelsA`, `Packed`). `multiply` uses panels of kTileRows rows, because 6 of 12 rows would bring the other 6 into
+// the first-level cache, too: with panels of 6 rows and AVX2, products of depth 512 take 3% (512 x 512) and 5% (1024 x
+// 8192) less time on an Intel Xeon, model 167.
 constexpr int kPanelRows = 12, kTileRows = kRegisterBytes == 64 ? 12 : 6, kTilePacks = kRegisterBytes == 64 ? 2 : 1;
 template <class T> constexpr int kPanelCols = 2 * Pack<T>::kLanes;
 template <class T> constexpr int kTileCols = kTilePacks * Pack<T>::kLanes;
@@ -225,8 +225,9 @@ struct Depth {
 };
 
 // Multiplies `Rows` rows of A by `Packs` adjacent packs of columns of B. The sums of a chunk start at start(i, j).
-// Calls put(sum, i, j, first) for every pack of the product, once per chunk. `first` is true for the first chunk. If put
-// is a Corner, the depth is one chunk, and put.add(sum) is called once. Adjacent depths of B are `pitch` numbers apart.
+// Calls put(sum, i, j, first) for every pack of the product, once per chunk. `first` is true for the first chunk. If
+// put is a Corner, the depth is one chunk, and put.add(sum) is called once. Adjacent depths of B are `pitch` numbers
+// apart.
 template <class A, int Rows, int Packs = kTilePacks, class T, class Put, class Start>
 SOFTARGMAX_INLINE void tile(A layout, const T* a, const T* b, std::int64_t pitch, const Depth& depth, const Put& put,
                             const Start& start) {

@@ -4,10 +4,10 @@
 // After a call, OpenMP's threads spin for some milliseconds. In this time threads of our own would have to share the
 // cores with them. But OpenMP waits for every thread of its team. If another process uses a core, a short call waits
 // until the system gives the core to OpenMP's thread. Our own pool only waits for threads that have started to work. If
-// a call waits longer for OpenMP's threads than it works, the next calls therefore run on our own pool. If the call works
-// longer than it waits, the next calls stay on OpenMP. Beside busy processes, threads of our own would share the cores
-// with those of OpenMP, which spin after torch's calls: attention on two cores of a Zen 4 then took 30 ms on our threads,
-// and 26 ms on OpenMP's.
+// a call waits longer for OpenMP's threads than it works, the next calls therefore run on our own pool. If the call
+// works longer than it waits, the next calls stay on OpenMP. Beside busy processes, threads of our own would share the
+// cores with those of OpenMP, which spin after torch's calls: attention on two cores of a Zen 4 then took 30 ms on our
+// threads, and 26 ms on OpenMP's.
 #include "core/cpp/threads.hpp"
 
 #include <dlfcn.h>

@@ -26,7 +26,8 @@ void start_threads();
 // The smallest number of scores for which a call uses several threads. A kernel takes about as long for them as waking
 // a thread takes.
 constexpr std::int64_t kParallel = 1 << 15;
-// The smallest number of multiply-adds for which a matrix product uses several threads. Their product also takes about as long.
+// The smallest number of multiply-adds for which a matrix product uses several threads. Their product also takes about
+// as long.
 constexpr std::int64_t kParallelProduct = 1 << 19;
 // The number of pieces into which a thread's share of the work is cut. A thread that loses its core delays one piece.
 constexpr std::int64_t kPiecesPerThread = 8;
