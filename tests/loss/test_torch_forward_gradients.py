@@ -85,6 +85,15 @@ def test_the_forward_keeps_one_gradient_and_releases_it():
     assert loss.grad_fn.forward_gradients is None
 
 
+@pytest.mark.parametrize("g", [float("inf"), float("nan")])
+def test_ignored_rows_have_no_gradient_whatever_comes_in(g):
+    z, y = scores()
+    (found,) = torch.autograd.grad(s.cross_entropy(z, y), z, torch.tensor(g))
+    assert not found[2].any()
+    assert not found[0].isfinite().any()
+    torch.testing.assert_close(found, by_rule(z, y, g), equal_nan=True)
+
+
 @pytest.mark.parametrize("linear", [False, True])
 def test_checkpoints_keep_no_gradient(linear):
     torch.manual_seed(0)

@@ -14,6 +14,7 @@ forward mode, to any order.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -321,10 +322,11 @@ class TorchOperation:
     def _backward_together(self, ctx: Any, g: Tensor | None) -> Any:
         """Return the gradients that the forward computed, scaled in place, or run the rule if they cannot be used.
 
-        Torch rounds a gradient to the dtype of its argument.
+        A gradient of 0 stays 0 whatever g is, so a g that is not finite cannot be a factor. Torch rounds a gradient to
+        the dtype of its argument.
         """
         gradients, ctx.forward_gradients = ctx.forward_gradients, None
-        if g is None or gradients is None or torch.is_grad_enabled():
+        if g is None or gradients is None or torch.is_grad_enabled() or (g.is_cpu and not math.isfinite(g.item())):
             missing = [None] * (len(self.operation.fields) - 1)
             gradients = self._run_vjp(ctx, (g, *missing), ctx.needs_input_grad[2:])
         elif not g.is_cpu:
