@@ -71,9 +71,10 @@ def linear_cross_entropy(
     largest of four numbers: an eighth of the number of all scores, an eighth of the number of entries of w, 2^21, and
     K. Half-precision inputs are multiplied and summed in float32.
 
-    The forward pass also computes the gradients, and saves them for the backward pass, if all four conditions hold:
-    autograd records the call, the arrays are torch tensors in CPU memory, `reduction` is "mean" or "sum", and the call
-    is not inside `torch.utils.checkpoint`. Call the function under `torch.no_grad()` if you need no gradients.
+    The forward pass also computes the gradients, and saves them for the backward pass, if all three conditions hold:
+    autograd records the call, the arrays are torch tensors in CPU memory, and `reduction` is "mean" or "sum". Inside
+    `torch.utils.checkpoint` they are not kept, but computed again. Call the function under `torch.no_grad()` if you need
+    no gradients.
 
     Edge rows are as in `cross_entropy`. A class whose bias is -inf is outside the support, except in rows where its
     product of h and w is +inf.
