@@ -73,8 +73,8 @@ def linear_cross_entropy(
 
     The forward pass also computes the gradients, and saves them for the backward pass, if all three conditions hold:
     autograd records the call, the arrays are torch tensors in CPU memory, and `reduction` is "mean" or "sum". Inside
-    `torch.utils.checkpoint` they are not kept, but computed again. Call the function under `torch.no_grad()` if you need
-    no gradients.
+    `torch.utils.checkpoint` they are not kept, but computed again. Call the function under `torch.no_grad()` if you
+    need no gradients.
 
     Edge rows are as in `cross_entropy`. A class whose bias is -inf is outside the support, except in rows where its
     product of h and w is +inf.
