@@ -38,7 +38,7 @@ SERVES = {
     "matplotlib": r"(cli|classify)/plot\w*\.py",
     "rich": r"cli/.*\.py",
     "typer": r"cli/.*\.py",
-    "dask": r"(core|parallel|classify|cli)/dask_\w+\.py",
+    "dask": r"(parallel|classify|cli)/dask_\w+\.py",
     **dict.fromkeys(("pyarrow", "skops"), ""),
 }
 OPTIONAL = (*SERVES, "ml_dtypes", "click")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import dask.array as da
 import numpy as np
-from dask.base import compute
-from dask.delayed import delayed
+
+if TYPE_CHECKING:
+    import dask.array as da
 
 
 def array_of_frame(frame: Any, *, lengths: bool = True) -> da.Array:
@@ -17,6 +17,10 @@ def array_of_frame(frame: Any, *, lengths: bool = True) -> da.Array:
     Rows have the dtype that holds those of all columns, and object if there is none. With `lengths`, the rows of all
     partitions are counted now. Otherwise their number is unknown (nan).
     """
+    import dask.array as da
+    from dask.base import compute
+    from dask.delayed import delayed
+
     # Not `to_dask_array`: it counts other partitions than those of the array if Dask joins small Parquet files.
     parts, dtype = frame.to_delayed(), _dtype_of(frame)
     shape = (len(frame.columns),) if frame.ndim == 2 else ()
