@@ -110,8 +110,8 @@ def log_matmul(
         raise ValueError(f"b: expected shape {fits}, got {tuple(b.shape)}")
     items = xp.zeros((*batch, 1, 1), dtype=a.dtype, device=device_of(a))
     beta = check.scale_of(temperature, base, items, (len(batch), len(batch) + 1), rows="the batch")
-    a, b = (_in_support(xp.astype(x, row_dtype(dtype)), mask, beta) for x, mask in ((a, in_a), (b, in_b)))
-    c = xp.astype(_product(a, b, beta, batch), dtype)
+    a, b = (_in_support(xp.astype(x, row_dtype(dtype), copy=False), mask, beta) for x, mask in ((a, in_a), (b, in_b)))
+    c = xp.astype(_product(a, b, beta, batch), dtype, copy=False)
     return squeezed(c, vectors) if vectors else c
 
 
