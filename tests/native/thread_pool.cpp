@@ -15,7 +15,6 @@
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 std::atomic<int> wrong{0};
@@ -100,10 +99,14 @@ void call_at_once(int rounds) {
     for (std::thread& caller : callers) caller.join();
 }
 
-// Calls leave OpenMP if they wait longer for its threads than they work, for a pause that doubles each time.
-class Pauses {
+// If a call waits longer for OpenMP's threads than it works, the calls that follow leave OpenMP, and their caller
+// starts alone. Every call forgets an eighth of the wait. Short calls end before others start, until less than 10 us
+// are left.
+class LateThreads {
     std::atomic<int>& regions_;
     std::atomic<int>& late_;
+    static constexpr int kLate = 20;  // ms, of which an eighth is added to the expected wait
+    static constexpr int kCalls = 42;  // 2.5 ms (7 / 8)^42 < 10 us. Other processes can only make it more.
 
     // Runs a call in which the caller works for `work` ms. Returns true if it ran on OpenMP's threads.
     bool on_openmp(int late, int work) const {
@@ -120,27 +123,32 @@ class Pauses {
         });
         return regions_ != before;
     }
-    // A late call on OpenMP's threads is followed by a pause of `pause` ms.
-    bool pauses(int pause) const {
-        const auto end = Clock::now() + milliseconds(kLate + pause);
-        bool right = on_openmp(kLate, 0);
-        for (const int wait : {0, pause / 2}) {
-            std::this_thread::sleep_for(milliseconds(wait));
-            if (Clock::now() < end) right &= !on_openmp(0, 0);
-        }
-        std::this_thread::sleep_for(milliseconds(pause));
-        return right;
+    // The number of short calls until one runs on OpenMP's threads again.
+    int calls_without() const {
+        int calls = 0;
+        while (!on_openmp(0, 0)) ++calls;
+        return calls;
     }
-    // A call that waits, but less than it works, stays on OpenMP's threads. The next pause is the shortest again.
-    bool stays() const { return on_openmp(kLate, 3 * kLate); }
-
-    static constexpr int kLate = 20, kShortest = 50;
+    static bool runs_alone() {
+        const auto caller = std::this_thread::get_id();
+        std::atomic<int> others{0};
+        softargmax::parallel_for(2, 64,
+                                 [&](std::int64_t, std::int64_t) { others += std::this_thread::get_id() != caller; });
+        return others == 0;
+    }
+    bool leave_once() const {
+        const bool late = on_openmp(kLate, 0), alone = runs_alone(), long_call_leaves = !on_openmp(0, 3);
+        const int calls = 2 + calls_without();
+        return late && alone && long_call_leaves && calls >= kCalls;
+    }
+    // A call that waits, but less than it works, changes nothing.
+    bool stays() const { return on_openmp(kLate, 3 * kLate) && calls_without() < kCalls; }
 
   public:
-    Pauses(std::atomic<int>& regions, std::atomic<int>& late) : regions_(regions), late_(late) {}
-    bool are_right() const {
-        for (int i = 0; i < 40 && !stays(); ++i) std::this_thread::sleep_for(milliseconds(kShortest));
-        return pauses(kShortest) && pauses(2 * kShortest) && stays() && stays() && pauses(kShortest) && on_openmp(0, 0);
+    LateThreads(std::atomic<int>& regions, std::atomic<int>& late) : regions_(regions), late_(late) {}
+    bool are_avoided() const {
+        calls_without();
+        return stays() && leave_once() && leave_once() && stays();
     }
 };
 
@@ -152,10 +160,10 @@ int main(int, char** arguments) {
     void* const library = dlopen(arguments[1], RTLD_NOW);
     if (!library) return std::puts(dlerror()), 1;
     softargmax::find_openmp();
-    const Pauses pauses(*static_cast<std::atomic<int>*>(dlsym(library, "regions")),
-                        *static_cast<std::atomic<int>*>(dlsym(library, "late_ms")));
-    int tries = 5;  // other processes may disturb some of them
-    while (tries > 0 && !pauses.are_right()) --tries;
+    const LateThreads late_threads(*static_cast<std::atomic<int>*>(dlsym(library, "regions")),
+                                   *static_cast<std::atomic<int>*>(dlsym(library, "late_ms")));
+    int tries = 20;  // other processes may disturb some of them
+    while (tries > 0 && !late_threads.are_avoided()) --tries;
     wrong += tries == 0;
     call_at_once(150);
     std::printf("%d\n", wrong.load());
