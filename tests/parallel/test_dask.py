@@ -156,6 +156,27 @@ def test_terms(options: dict[str, Any], chunks: Any) -> None:
     compare("cross_entropy", chunks, PROBABILITIES, **options)
 
 
+@every_chunks
+@pytest.mark.parametrize("options", LOSSES.values(), ids=LOSSES.keys())
+def test_gradients(options: dict[str, Any], chunks: Any) -> None:
+    compare("cross_entropy_and_gradient", chunks, TARGET, **options)
+
+
+@pytest.mark.parametrize("chunks", [CHUNKS["rows"], CHUNKS["both"], CHUNKS["empty"]], ids=["rows", "both", "empty"])
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_gradients_of_other_dtypes_and_axes(dtype: str, chunks: Any) -> None:
+    for options in (LOSSES["mean"], LOSSES["all"]):
+        compare("cross_entropy_and_gradient", chunks, TARGET, z=scores(dtype), **options)
+    compare("cross_entropy_and_gradient", chunks, PROBABILITIES, z=scores(dtype))
+    rows_last = tuple(reversed(chunks))
+    compare("cross_entropy_and_gradient", rows_last, TARGET, z=np.ascontiguousarray(scores(dtype).T), axis=0)
+
+
+def test_gradients_of_no_rows() -> None:
+    compare("cross_entropy_and_gradient", (2, 4096), np.full(6, -100))
+    compare("cross_entropy_and_gradient", (2, 4096), np.zeros(0, int), z=np.zeros((0, COLUMNS), np.float32))
+
+
 @pytest.mark.parametrize("chunks", [CHUNKS["rows"], CHUNKS["both"], CHUNKS["thousands"]])
 def test_selected_classes(chunks: Any) -> None:
     compare("selected_log_softmax", chunks, TARGET, temperature=0.7)
@@ -207,6 +228,45 @@ def test_last_layers(name: str, reduction: str) -> None:
             pairs = zip(found, expected, strict=True) if isinstance(expected, tuple) else [(found, expected)]
             for one, other in pairs:
                 same(one.compute(), other)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_gradients_of_last_layers(reduction: str, with_bias: bool) -> None:
+    """Losses have the bits of arrays in memory, and so does dh if it is not divided.
+
+    Sums over rows are as near to the truth as 40 additions in float32 are, in any order.
+    """
+    rng = np.random.default_rng(0)
+    h, w, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((40, 16), (50, 16), (50,)))
+    target, weight = rng.integers(0, 50, 40), rng.random(50)
+    target[7] = -100
+    options = {"reduction": reduction, "weight": weight, **({"bias": bias} if with_bias else {})}
+    function = softargmax.linear_cross_entropy_and_gradient
+    expected, wide = function(h, w, target, **options), [x.astype(np.float64) for x in (h, w)]
+    true = function(*wide, target, **{**options, **({"bias": bias.astype(np.float64)} if with_bias else {})})
+    dz = _absolute_gradient(wide[0] @ wide[1].T + (bias if with_bias else 0.0), target, weight, reduction)
+    bounds = {"dh": dz @ abs(wide[1]), "dw": dz.T @ abs(wide[0]), "dbias": dz.sum(0)}
+    for chunks in ((40, 16), (7, 16), (13, 5)):
+        found = lazily(function, da.from_array(h, chunks=chunks), da.from_array(w, chunks=(9, 7)), target, **options)
+        same(found.loss.compute(), expected.loss)
+        assert (found.dbias is None) == (not with_bias)
+        for name in ("dh", "dw", "dbias")[: 3 if with_bias else 2]:
+            one = getattr(found, name)
+            assert one.dtype == one._meta.dtype == np.float32
+            assert one.shape == getattr(true, name).shape
+            error = abs(one.compute().astype(np.float64) - getattr(true, name))
+            assert (error <= (40 + 50 + 16) * 2.0**-24 * bounds[name]).all(), name
+        if reduction != "mean":
+            same(found.dh.compute(), expected.dh)
+
+
+def _absolute_gradient(z: Any, target: Any, weight: Any, reduction: str) -> Any:
+    """w_y (p + t) of every row, divided by the total weight for a mean: at least the gradient's absolute value."""
+    counts = target >= 0
+    of_rows = np.where(counts, weight[target * counts], 0.0)
+    dz = of_rows[:, None] * (softargmax.softmax(z) + np.eye(z.shape[1])[target * counts])
+    return dz / of_rows.sum() if reduction == "mean" else dz
 
 
 # --- what is refused, and when ---------------------------------------------------------------------------------------

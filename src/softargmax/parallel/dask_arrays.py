@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from softargmax.core import check
 from softargmax.core.arrays import axes_of, is_dask
 from softargmax.core.dispatch import check_serves, requested_name
 from softargmax.core.seeds import seed_of
+from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient, LossAndGradient
 from softargmax.parallel import parts
 from softargmax.parallel.dask_chunks import OF_CLASSES, OF_ROWS, ROWWISE, Chunks, lazy
 from softargmax.sample.operations import FILTERS
@@ -41,9 +43,10 @@ LIKE_Z_OF_WHOLE_ROWS = ("sparsemax", "entmax", "topk_softmax", "logcumsumexp", "
 PER_ROW_OF_WHOLE_ROWS = ("sparsemax_loss", "entmax_loss")
 """Functions that need whole rows in one task, as the two above."""
 OF_DRAWS = ("categorical", "categorical_with_logprob")
-OF_LAYERS = ("linear_cross_entropy", "linear_cross_entropy_terms", "linear_selected_log_softmax")
+WITH_GRADIENT, WITH_LAYER_GRADIENTS = "cross_entropy_and_gradient", "linear_cross_entropy_and_gradient"
+OF_LAYERS = ("linear_cross_entropy", "linear_cross_entropy_terms", "linear_selected_log_softmax", WITH_LAYER_GRADIENTS)
 """Functions of a layer (h, w, bias), which every task has."""
-NAMES = (*LIKE_Z, *PER_ROW, *LIKE_Z_OF_WHOLE_ROWS, *PER_ROW_OF_WHOLE_ROWS, *OF_DRAWS, *OF_LAYERS)
+NAMES = (*LIKE_Z, *PER_ROW, WITH_GRADIENT, *LIKE_Z_OF_WHOLE_ROWS, *PER_ROW_OF_WHOLE_ROWS, *OF_DRAWS, *OF_LAYERS)
 JOINED = 16
 """Number of parts whose bytes are joined by one task. Dask's option `split_every` replaces it."""
 _LISTS = ("where", "weights", *ROWWISE, *OF_CLASSES)
@@ -61,10 +64,15 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
     if given.get("out") is not None:
         raise TypeError("out: not supported with Dask arrays")
     if given.get("reduction") in ("mean", "sum"):
-        rows = call(function, arguments, {**options, "reduction": "none", "dtype": np.float64})
-        return _reduced(rows, given)
-    by_position = tuple(key for key, x in bound.signature.parameters.items() if x.kind is not x.KEYWORD_ONLY)
-    arrays = {key: lazy(key, x) for key, x in given.items() if key in (by_position[0], "z_q", "w") or _is_array(key, x)}
+        return _reduced(function, given, bound.signature)
+    return _of_rows(function, given, bound.signature)
+
+
+def _of_rows(function: Callable[..., Any], given: Mapping[str, Any], signature: inspect.Signature) -> Any:
+    """Call a function that does not add up rows. If `given` has a `divisor`, gradients are divided by it."""
+    by_position = tuple(key for key, x in signature.parameters.items() if x.kind is not x.KEYWORD_ONLY)
+    always = by_position[0], "z_q", "w", "divisor"
+    arrays = {key: lazy(key, x) for key, x in given.items() if key in always or _is_array(key, x)}
     plain = {key: x for key, x in given.items() if key not in arrays}
     with dask.config.set({"array.rechunk.method": "tasks"}):  # by default, a cluster would write all chunks to disks
         return _of_arrays(function, by_position, arrays, plain)
@@ -100,6 +108,8 @@ def _of_arrays(
     along = tuple(chunks.along(labels) for _, labels in placed.values())
     of_parts = parts.Call(function, plain, by_position, tuple(placed), along, requested_name())
     found = _result(of_parts, chunks, placed)
+    if name == WITH_GRADIENT:
+        return found._replace(gradient=found.gradient.rechunk(cuts))
     return found.rechunk(cuts) if _is_like_z(name) else found
 
 
@@ -147,7 +157,7 @@ def _is_like_z(name: str) -> bool:
 def _spreads(name: str, given: Mapping[str, Any]) -> bool:
     """True if a function can be computed from parts of rows."""
     plain_draws = name == "categorical" and given["replace"] is True and all(given.get(key) is None for key in FILTERS)
-    return requested_name() != "reference" and (name in (*LIKE_Z, *PER_ROW) or plain_draws)
+    return requested_name() != "reference" and (name in (*LIKE_Z, *PER_ROW, WITH_GRADIENT) or plain_draws)
 
 
 def _result(call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Array, Labels]]) -> Any:
@@ -158,7 +168,9 @@ def _result(call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Arra
     examples = [chunks.example(key, *one, draws if isinstance(draws, int) else 1) for key, one in arrays.items()]
     sizes, pairs, name = chunks.sizes, [x for one in arrays.values() for x in one], call.function.__name__
     if len(sizes) == 1:
-        return _results(functools.partial(parts.result, call), call, chunks, parts.result(call, *examples), *pairs)
+        of_whole_rows = functools.partial(parts.with_gradient if name == WITH_GRADIENT else parts.result, call)
+        of_results = _with_layer_gradients if name == WITH_LAYER_GRADIENTS else _results
+        return of_results(of_whole_rows, call, chunks, of_whole_rows(*examples), *pairs)
     exchanges, found = parts.exchanges_of(call, sizes, examples)
     rank = ArrayBlockIdDep((sizes,)), chunks.axes
     joined: list[Any] = []
@@ -170,6 +182,10 @@ def _result(call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Arra
         of_rows = functools.partial(parts.states, call, sizes)
         states = _blockwise(of_rows, f"{name}-states", chunks, chunks.rows, object, *joined)
         return _results(functools.partial(parts.result_of_part, call), call, chunks, found, *pairs, states, chunks.rows)
+    if name == WITH_GRADIENT:
+        of_rows, of_part = (functools.partial(f, call, sizes) for f in (parts.loss_of_rows, parts.gradient_of_part))
+        gradient = _results(of_part, call, chunks, found.gradient, *pairs, *rank, *joined)
+        return LossAndGradient(_results(of_rows, call, chunks, found.loss, *joined), gradient)
     return _results(functools.partial(parts.result_of_rows, call, sizes), call, chunks, found, *joined)
 
 
@@ -201,11 +217,38 @@ def _results(task: Callable[..., Any], call: parts.Call, chunks: Chunks, found: 
     return type(found)(*several)
 
 
+def _with_layer_gradients(task: Callable[..., Any], call: parts.Call, chunks: Chunks, found: Any, *pairs: Any) -> Any:
+    """The losses of a layer, dh in the chunks of h, and the sums of the other gradients of all chunks of rows."""
+    name, rows = call.function.__name__, chunks.rows
+    results = _blockwise(task, f"{name}-results", chunks, rows, object, *pairs)
+    divisor = dict(zip(call.names, pairs[::2], strict=True)).get("divisor", 1.0)
+
+    def of_rows(place: int, one: Any) -> da.Array:
+        labels, new = _labels_of_result(chunks, one, call)
+        pick, of_field = operator.itemgetter(place), f"{name}-{found._fields[place]}"
+        return _blockwise(pick, of_field, chunks, labels, one.dtype, results, rows, new_axes=new)
+
+    def added(place: int, one: Any) -> da.Array:
+        own = {chunks.own(2 + k): n for k, n in enumerate(one.shape)}
+        pick, of_field = functools.partial(parts.of_one_chunk, place, len(rows)), f"{name}-{found._fields[place]}"
+        each, ones = (*rows, *own), dict.fromkeys(rows, 1)
+        x = _blockwise(pick, of_field, chunks, each, one.dtype, results, rows, new_axes=own, adjust_chunks=ones)
+        return x.sum(axis=rows, dtype=np.float64, split_every=2)  # few, because each is as large as the layer
+
+    dh, dw, db = (
+        None if one is None else (f(place, one) / divisor).astype(one.dtype)
+        for place, (f, one) in enumerate(zip((of_rows, added, added), found[1:], strict=True), start=1)
+    )
+    return LinearLossAndGradient(of_rows(0, found.loss), dh, dw, db)
+
+
 def _labels_of_result(chunks: Chunks, found: Any, call: parts.Call) -> tuple[Labels, dict[int, int]]:
     """The labels of a result, and the sizes of the axes that scores do not have."""
     name, ndim, shape = call.function.__name__, len(chunks.cuts), np.shape(found)
     if _is_like_z(name):
         return chunks.labels, {}
+    if name == WITH_GRADIENT and len(shape) == ndim:
+        return chunks.labels, {} if len(chunks.sizes) > 1 else {k: chunks.shape[k] for k in chunks.axes}
     several = name == "selected_log_softmax" and len(shape) == ndim
     kept = call.options.get("keepdims") or several
     labels = tuple(ndim + k if k in chunks.axes else k for k in chunks.labels) if kept else chunks.rows
@@ -214,26 +257,42 @@ def _labels_of_result(chunks: Chunks, found: Any, call: parts.Call) -> tuple[Lab
     return (*labels, *more), {**new, **more}
 
 
-def _reduced(rows: Any, given: Mapping[str, Any]) -> Any:
+def _reduced(function: Callable[..., Any], given: Mapping[str, Any], signature: inspect.Signature) -> Any:
     """The sum or mean of the losses of all rows, which one task adds up in float64, as a call in memory does."""
     scores = [lazy(key, given[key]).dtype for key in ("z", "h", "w", "bias") if given.get(key) is not None]
     floating = [check.scores(np.empty(0, dtype)).dtype for dtype in scores]
     dtype = check.dtype_of_rows(given["dtype"], np.empty(0, np.result_type(*floating)))
-    mean, weight = given["reduction"] == "mean", given.get("weight")
+    mean, weight, ignored = given["reduction"] == "mean", given.get("weight"), given["ignore_index"]
     target: Any = lazy("target", given["target"])
     if not mean or target.dtype.kind == "f":
         target = weight = None
 
-    def total(losses: da.Array, weight: Any) -> Any:
-        labels = tuple(range(losses.ndim))
-        pairs = [losses, labels, target, None if target is None else labels]
-        pairs += [None, None] if weight is None else [lazy("weight", weight), (losses.ndim,)]
-        task = functools.partial(parts.total, dtype, given["ignore_index"], mean)
-        return da.blockwise(task, (), *pairs, dtype=dtype, meta=np.empty((), dtype), concatenate=True)
+    def total(task: Callable[..., Any], dtype: Any, weight: Any, *losses: da.Array) -> da.Array:
+        pairs = [y for x in (*losses, target) for y in (x, None if x is None else tuple(range(x.ndim)))]
+        pairs += [None, None] if weight is None else [lazy("weight", weight), (target.ndim,)]
+        found: da.Array = da.blockwise(task, (), *pairs, dtype=dtype, meta=np.empty((), dtype), concatenate=True)
+        return found
 
-    if isinstance(rows, tuple):
-        return type(rows)(*map(total, rows, (weight, None, None, weight)))
-    return total(rows, weight)
+    def of_losses(losses: da.Array, weight: Any) -> da.Array:
+        return total(functools.partial(parts.total, dtype, ignored, mean), dtype, weight, losses)
+
+    of_rows = {**given, "reduction": "none", "dtype": np.float64}
+    if function.__name__ in (WITH_GRADIENT, WITH_LAYER_GRADIENTS) and mean:
+        count = _number_of_rows(given) or math.inf  # of probabilities
+        total_weight = functools.partial(parts.total_weight_of, ignored)
+        of_rows["divisor"] = count if target is None else total(total_weight, np.float64, weight)
+    rows = _of_rows(function, of_rows, signature)
+    if isinstance(rows, CrossEntropyTerms):
+        return CrossEntropyTerms(*map(of_losses, rows, (weight, None, None, weight)))
+    if isinstance(rows, LossAndGradient | LinearLossAndGradient):
+        return rows._replace(loss=of_losses(rows.loss, weight))
+    return of_losses(rows, weight)
+
+
+def _number_of_rows(given: Mapping[str, Any]) -> int:
+    shape = lazy(*next(iter(given.items()))).shape
+    (axis,) = axes_of(given.get("axis", -1), len(shape))
+    return math.prod(shape[:axis] + shape[axis + 1 :])
 
 
 def _blockwise(

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from softargmax.core import native
+from softargmax.core.arrays import row_shape
 from softargmax.core.dispatch import requesting
-from softargmax.core.loss_reduction import total_of_rows
+from softargmax.core.loss_reduction import row_weights, total_of_rows, total_weight
 from softargmax.core.processes import SpreadAxes, spreading, standing_in
 
 if TYPE_CHECKING:
@@ -41,9 +42,14 @@ class Call(NamedTuple):
     implementation: str | None
     """The implementation that was requested by name."""
 
+    def given(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """All arguments by name."""
+        return {**self.options, **dict(zip(self.names, arrays, strict=True))}
+
     def __call__(self, *arrays: Any) -> Any:
         """Call the function."""
-        given = {**self.options, **dict(zip(self.names, arrays, strict=True))}
+        given = self.given(arrays)
+        given.pop("divisor", None)  # of gradients: `_divided`
         by_position = [given.pop(name) for name in self.by_position]
         return self.function(*by_position, **given)
 
@@ -60,6 +66,23 @@ def result(call: Call, *arrays: Any) -> Any:
     """The result for whole rows."""
     with requesting(call.implementation):
         return call(*map(_block, arrays))
+
+
+def with_gradient(call: Call, *arrays: Any) -> Any:
+    """The losses of whole rows, and their gradient."""
+    arrays = tuple(map(_block, arrays))
+
+    def serve(operation: Any, i: Any, _first: bool, _out: Any) -> Any:
+        with requesting(call.implementation):
+            return operation(_divided(i, call.given(arrays)))
+
+    with spreading(serve):
+        return call(*arrays)
+
+
+def of_one_chunk(place: int, ndim: int, results: Any) -> Any:
+    """One of the results for the rows of a chunk, with axes for the place of the chunk."""
+    return _block(results)[place][(None,) * ndim]
 
 
 def sent(call: Call, sizes: tuple[int, ...], *arguments: Any) -> Sent:
@@ -83,6 +106,18 @@ def join(parts: Sequence[Sent], **_: Any) -> Sent:
 def result_of_rows(call: Call, sizes: tuple[int, ...], *joined: Sent) -> Any:
     """A result with numbers per row, from what all parts have sent in each exchange."""
     return _of_part(call, _of_no_scores(sizes, joined), joined[0].of_rows)
+
+
+def loss_of_rows(call: Call, sizes: tuple[int, ...], *joined: Sent) -> Any:
+    """The losses of a call that also computes their gradient, from what all parts have sent in each exchange."""
+    return result_of_rows(call, sizes, *joined).loss
+
+
+def gradient_of_part(call: Call, sizes: tuple[int, ...], *arguments: Any) -> Any:
+    """A part of the gradient. The arguments are its arrays, its rank, and what all parts have sent."""
+    arrays, ((rank,), *joined) = arguments[: len(call.names)], arguments[len(call.names) :]
+    part = _Part(sizes, rank, [all_parts.found for all_parts in joined])
+    return _of_part(call, part, tuple(map(_block, arrays))).gradient
 
 
 def states(call: Call, sizes: tuple[int, ...], *joined: Sent) -> native.State:
@@ -123,6 +158,11 @@ def total(dtype: Any, ignore_index: int, mean: bool, losses: Any, target: Any, w
     """The sum or mean of the losses of all rows. If the target is None, all rows count equally."""
     target = None if target is None else np.asarray(target)
     return np.asarray(total_of_rows(np.asarray(losses), target, weight, ignore_index, mean=mean), dtype)[()]
+
+
+def total_weight_of(ignore_index: int, target: Any, weight: Any) -> Any:
+    """The total weight of all rows, or infinity if no row counts."""
+    return np.asarray(total_weight(row_weights(np.asarray(target), ignore_index, weight), np.float64))[()]
 
 
 def _block(x: Any) -> Any:
@@ -178,11 +218,21 @@ def _of_no_scores(sizes: tuple[int, ...], joined: Sequence[Sent] | None) -> _Par
     return _Part((*sizes, 0), len(sizes), None if joined is None else [all_parts.found for all_parts in joined])
 
 
+def _divided(i: Any, given: Mapping[str, Any]) -> Any:
+    """The arguments of an operation that computes a gradient, with the divisor that was given."""
+    return i._replace(g=np.full(row_shape(i.of.z.shape, i.of.axes), 1.0 / given.get("divisor", 1.0)))
+
+
 def _of_part(call: Call, part: _Part, arrays: Sequence[Any]) -> Any:
     with standing_in(part) as spread:
 
+        def of_part(i: Any) -> Any:
+            if "of" in i._fields:  # a gradient of a loss
+                return _divided(i, call.given(arrays))._replace(of=of_part(i.of))
+            return i._replace(axes=SpreadAxes(i.axes, spread))
+
         def serve(operation: Any, i: Any, first: bool, _out: Any) -> Any:
-            record = i._replace(axes=SpreadAxes(i.axes, spread))
+            record = of_part(i)
             with requesting(None):
                 found = operation.first(record) if first else operation(record)
             return found if first else found[0] if len(found) == 1 else tuple(found)
