@@ -38,6 +38,18 @@ def test_functions_of_scores(world: tuple[int, int], name: str) -> None:
     assert found == tuple(messages(exchanges.of_rows(name, of, 3, backward=k)) for k in (False, True))
 
 
+@pytest.mark.parametrize(
+    ("option", "per_row", "per_block"), [("label smoothing", 0, 88), ("probabilities", 0, 88), ("class weights", 8, 0)]
+)
+def test_losses_of_half_precision(option: str, per_row: int, per_block: int) -> None:
+    """Their gradient is computed in the backward pass, which has a message of its own."""
+    for dtype in (torch.float16, torch.bfloat16):
+        with fake_world(3, 8):
+            z = torch.zeros(3, BLOCK, dtype=dtype)
+            _, found = of_scores(f"cross_entropy, {option}", z, torch.tensor([0, 5, BLOCK]), None)
+        assert found == [Step("to all", 3 * (per_row + per_block))]
+
+
 def test_parts_of_blocks(world: tuple[int, int]) -> None:
     """Each block is brought to one process, and its results are sent back."""
     of, z = member(world, 1000), torch.zeros(3, 1000)

@@ -223,12 +223,12 @@ def _with_layer_gradients(task: Callable[..., Any], call: parts.Call, chunks: Ch
     results = _blockwise(task, f"{name}-results", chunks, rows, object, *pairs)
     divisor = dict(zip(call.names, pairs[::2], strict=True)).get("divisor", 1.0)
 
-    def of_rows(place: int, one: Any) -> da.Array:
+    def of_rows(place: int, one: Any) -> Any:
         labels, new = _labels_of_result(chunks, one, call)
         pick, of_field = operator.itemgetter(place), f"{name}-{found._fields[place]}"
         return _blockwise(pick, of_field, chunks, labels, one.dtype, results, rows, new_axes=new)
 
-    def added(place: int, one: Any) -> da.Array:
+    def added(place: int, one: Any) -> Any:
         own = {chunks.own(2 + k): n for k, n in enumerate(one.shape)}
         pick, of_field = functools.partial(parts.of_one_chunk, place, len(rows)), f"{name}-{found._fields[place]}"
         each, ones = (*rows, *own), dict.fromkeys(rows, 1)
