@@ -84,11 +84,17 @@ def cross_entropy(z: Any, y: Any) -> Any:
     return (logsumexp(z, None) - (z * (np.arange(z.shape[-1]) == y[:, None])).sum(axis=-1)).mean()
 
 
+def gradient(z: Any, y: Any) -> Any:
+    """Return the gradient of the mean cross-entropy by the usual formula."""
+    return (softmax(z, None) - (np.arange(z.shape[-1]) == y[:, None])) / len(z)
+
+
 FUNCTIONS: dict[str, tuple[Function, Function]] = {
     "softmax": (lambda z, _: sa.softmax(z), softmax),
     "logsumexp": (lambda z, _: sa.logsumexp(z), logsumexp),
     "entropy": (lambda z, _: sa.entropy(z), entropy),
     "cross_entropy": (sa.cross_entropy, cross_entropy),
+    "cross_entropy_and_gradient": (lambda z, y: sa.cross_entropy_and_gradient(z, y).gradient, gradient),
 }
 
 

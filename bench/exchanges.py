@@ -87,7 +87,10 @@ def of_blocks(*sizes: int) -> tuple[Gather, ...]:
 
 
 class Messages(NamedTuple):
-    """What a process sends to all others. `cross_entropy` of float32 and float64 has its gradient with the loss."""
+    """What a process sends to all others.
+
+    A reduced `cross_entropy` of float32 or float64 computes its gradient with the loss.
+    """
 
     forward: tuple[Gather, ...]
     backward: tuple[Gather, ...] = ()

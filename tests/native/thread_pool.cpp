@@ -15,6 +15,7 @@
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 std::atomic<int> wrong{0};
@@ -114,32 +115,37 @@ class LateThreads {
         late_ = late;
         const auto caller = std::this_thread::get_id();
         std::atomic<bool> begun{false};
-        softargmax::parallel_each(2, 2, [&](std::int64_t) {
-            if (std::this_thread::get_id() == caller) {
-                begun = true;
-                std::this_thread::sleep_for(milliseconds(work));
-            }
-            while (!begun) std::this_thread::yield();  // leaves one of the two indices to the caller
+        softargmax::parallel_each(2, 16, [&](std::int64_t) {
+            while (std::this_thread::get_id() != caller && !begun) std::this_thread::yield();
+            if (begun.exchange(true)) return;  // the caller has the first index that is visited
+            std::this_thread::sleep_for(milliseconds(work));
         });
         return regions_ != before;
     }
     // The number of short calls until one runs on OpenMP's threads again.
     int calls_without() const {
         int calls = 0;
-        while (!on_openmp(0, 0)) ++calls;
+        while (calls < 10 * kCalls && !on_openmp(0, 0)) ++calls;
         return calls;
     }
-    static bool runs_alone() {
+    // The number of pieces, of `us` microseconds each, that other threads than the caller compute.
+    static int pieces_of_others(int us) {
         const auto caller = std::this_thread::get_id();
         std::atomic<int> others{0};
-        softargmax::parallel_for(2, 64,
-                                 [&](std::int64_t, std::int64_t) { others += std::this_thread::get_id() != caller; });
-        return others == 0;
+        softargmax::parallel_for(2, 16, [&](std::int64_t, std::int64_t) {
+            const auto end = Clock::now() + std::chrono::microseconds(us);
+            while (Clock::now() < end) {}
+            others += std::this_thread::get_id() != caller;
+        });
+        return others;
     }
     bool leave_once() const {
-        const bool late = on_openmp(kLate, 0), alone = runs_alone(), long_call_leaves = !on_openmp(0, 3);
-        const int calls = 2 + calls_without();
-        return late && alone && long_call_leaves && calls >= kCalls;
+        const bool late = on_openmp(kLate, 0), alone = pieces_of_others(20) == 0, joined = pieces_of_others(400) > 0;
+        const bool long_call_leaves = !on_openmp(0, 3);
+        const int calls = 3 + calls_without();
+        const bool again = on_openmp(kLate, 0);
+        rethrow(), nest();  // while callers start alone
+        return calls_without() < 10 * kCalls && late && alone && joined && long_call_leaves && calls >= kCalls && again;
     }
     // A call that waits, but less than it works, changes nothing.
     bool stays() const { return on_openmp(kLate, 3 * kLate) && calls_without() < kCalls; }

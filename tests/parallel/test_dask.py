@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from typing import Any
@@ -230,43 +231,66 @@ def test_last_layers(name: str, reduction: str) -> None:
                 same(one.compute(), other)
 
 
+CLASSES = 130  # more than an example of a row has (`Chunks.example`)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_gradients_of_last_layers(reduction: str, with_bias: bool) -> None:
-    """Losses have the bits of arrays in memory, and so does dh if it is not divided.
+def test_gradients_of_last_layers(reduction: str, with_bias: bool, dtype: str) -> None:
+    """They are the gradients of the chunks of rows in memory, added up and divided in float64, and then rounded.
 
-    Sums over rows are as near to the truth as 40 additions in float32 are, in any order.
+    The losses have the bits of all rows in memory.
     """
-    rng = np.random.default_rng(0)
-    h, w, bias = (rng.standard_normal(shape).astype(np.float32) for shape in ((40, 16), (50, 16), (50,)))
-    target, weight = rng.integers(0, 50, 40), rng.random(50)
+    rng, function = np.random.default_rng(0), softargmax.linear_cross_entropy_and_gradient
+    h, w, bias = (rng.standard_normal(shape).astype(dtype) for shape in ((40, 16), (CLASSES, 16), (CLASSES,)))
+    target, weight = rng.integers(0, CLASSES, 40), rng.random(CLASSES)
     target[7] = -100
-    options = {"reduction": reduction, "weight": weight, **({"bias": bias} if with_bias else {})}
-    function = softargmax.linear_cross_entropy_and_gradient
-    expected, wide = function(h, w, target, **options), [x.astype(np.float64) for x in (h, w)]
-    true = function(*wide, target, **{**options, **({"bias": bias.astype(np.float64)} if with_bias else {})})
-    dz = _absolute_gradient(wide[0] @ wide[1].T + (bias if with_bias else 0.0), target, weight, reduction)
-    bounds = {"dh": dz @ abs(wide[1]), "dw": dz.T @ abs(wide[0]), "dbias": dz.sum(0)}
-    for chunks in ((40, 16), (7, 16), (13, 5)):
-        found = lazily(function, da.from_array(h, chunks=chunks), da.from_array(w, chunks=(9, 7)), target, **options)
-        same(found.loss.compute(), expected.loss)
+    options: dict[str, Any] = {"weight": weight, "label_smoothing": 0.1, **({"bias": bias} if with_bias else {})}
+    wide = np.float32 if dtype == "float16" else dtype
+    wide_options = options | ({"bias": bias.astype(wide)} if with_bias else {})
+    divisor = np.float64(math.fsum(weight[target[target >= 0]]) if reduction == "mean" else 1.0)
+    for rows, widths in ((40, 16), (7, 16), ((13, 27), 5)):
+        cuts = da.from_array(h, chunks=(rows, widths))
+        found = lazily(function, cuts, da.from_array(w, chunks=(9, 7)), target, reduction=reduction, **options)
+        same(found.loss.compute(), function(h, w, target, reduction=reduction, **options).loss)
+        assert found.dh.chunks == cuts.chunks
+        stops = np.cumsum(cuts.chunks[0])
+        parts = [
+            function(h[a:b].astype(wide), w.astype(wide), target[a:b], reduction="sum", **wide_options)
+            for a, b in zip([0, *stops], stops, strict=False)
+        ]
+        same(found.dh.compute(), (np.concatenate([part.dh for part in parts]) / divisor).astype(dtype))
         assert (found.dbias is None) == (not with_bias)
-        for name in ("dh", "dw", "dbias")[: 3 if with_bias else 2]:
+        for name in ("dw", "dbias")[: 1 + with_bias]:
             one = getattr(found, name)
-            assert one.dtype == one._meta.dtype == np.float32
-            assert one.shape == getattr(true, name).shape
-            error = abs(one.compute().astype(np.float64) - getattr(true, name))
-            assert (error <= (40 + 50 + 16) * 2.0**-24 * bounds[name]).all(), name
-        if reduction != "mean":
-            same(found.dh.compute(), expected.dh)
+            assert (one.shape, one.dtype, one._meta.dtype) == (one.compute().shape, dtype, dtype)
+            of_parts = np.array([getattr(part, name) for part in parts], np.longdouble) / divisor
+            true, of = of_parts.sum(0), np.finfo(dtype)
+            # Additions, the divisor, the division, and rounding to the dtype, which has subnormal numbers.
+            bound = (len(parts) + 2) * 2.0**-53 * abs(of_parts).sum(0) + of.eps / 2 * abs(true) + of.smallest_subnormal
+            assert (abs(one.compute() - true) <= bound).all()
+            same(one.compute(), one.compute())
 
 
-def _absolute_gradient(z: Any, target: Any, weight: Any, reduction: str) -> Any:
-    """w_y (p + t) of every row, divided by the total weight for a mean: at least the gradient's absolute value."""
-    counts = target >= 0
-    of_rows = np.where(counts, weight[target * counts], 0.0)
-    dz = of_rows[:, None] * (softargmax.softmax(z) + np.eye(z.shape[1])[target * counts])
-    return dz / of_rows.sum() if reduction == "mean" else dz
+def test_gradients_of_half_precision_do_not_overflow_before_they_are_divided() -> None:
+    h, w = np.full((4000, 2), 60, np.float16), np.zeros((3, 2), np.float16)
+    expected = softargmax.linear_cross_entropy_and_gradient(h, w, np.zeros(4000, int)).dw
+    found = softargmax.linear_cross_entropy_and_gradient(da.from_array(h, chunks=(2000, 2)), w, np.zeros(4000, int)).dw
+    same(found.compute(), expected)
+
+
+@pytest.mark.parametrize("shape", [(16,), (3, 5, 16), (0, 16)], ids=str)
+def test_gradients_of_last_layers_of_any_shape(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    h, w = rng.standard_normal(shape), rng.standard_normal((CLASSES, 16))
+    target = rng.integers(0, CLASSES, shape[:-1])
+    expected = softargmax.linear_cross_entropy_and_gradient(h, w, target)
+    found = lazily(softargmax.linear_cross_entropy_and_gradient, da.from_array(h, chunks=2), w.tolist(), target)
+    same(found.loss.compute(), expected.loss)
+    for one, other in ((found.dh, expected.dh), (found.dw, expected.dw)):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one.compute(), other, rtol=1e-14, atol=1e-15)
 
 
 # --- what is refused, and when ---------------------------------------------------------------------------------------
@@ -293,6 +317,8 @@ def test_arguments_are_checked_before_anything_is_computed() -> None:
         (TypeError, "out: not supported", lambda: softargmax.softmax(z, out=np.zeros((6, 9001)))),
         (ValueError, "target: expected a shape", lambda: softargmax.cross_entropy(z, np.zeros(5, int))),
         (ValueError, "reduction: expected one of", lambda: softargmax.cross_entropy(z, [0] * 6, reduction="x")),
+        (TypeError, "axis: expected one integer",
+         lambda: softargmax.cross_entropy_and_gradient(z, [0] * 6, axis=(0, 1))),
         (NotImplementedError, "Dask arrays are supported by softmax, ", lambda: softargmax.softmax_jacobian(z)),
         (TypeError, "z: expected a Dask array of NumPy arrays, got one of MaskedArray",
          lambda: softargmax.softmax(da.ma.masked_equal(z, 1.0))),
@@ -311,6 +337,8 @@ def test_errors_of_tasks_name_the_chunk(columns: int) -> None:
         message = r"^chunk \(2, \d\): (target|index): expected 0 to 9000(, or -100 \(ignored\))?, got 9001 at \(0,\)$"
         with pytest.raises(IndexError, match=message):
             (loss[0] if isinstance(loss, tuple) else loss).compute()
+    with pytest.raises(IndexError, match=r"^chunk \(2, \d\): target: expected 0 to 9000"):
+        lazily(softargmax.cross_entropy_and_gradient, z, target).gradient.compute()
     last_layer = lazily(softargmax.linear_cross_entropy, da.zeros((6, 3), chunks=(2, 3)), np.zeros((9001, 3)), target)
     with pytest.raises(IndexError, match=r"^chunk \(2, 0\): target: expected"):
         last_layer.compute()
@@ -329,6 +357,11 @@ def test_tasks_use_the_implementation_that_was_requested() -> None:
     assert counts[0] < counts[1]  # a definition needs whole rows
     for one, other in zip(found, expected, strict=True):
         same(one.compute(scheduler="threads"), other)
+    with softargmax.using("reference"):
+        compare("cross_entropy_and_gradient", CHUNKS["both"], TARGET)
+        wrong = softargmax.cross_entropy_and_gradient(x, np.full(ROWS, COLUMNS)).gradient
+    with pytest.raises(IndexError, match=r"target: expected 0 to 9000, or -100 \(ignored\), got 9001"):
+        wrong.compute()
     with softargmax.using("triton"), pytest.raises(RuntimeError, match="does not support numpy arrays"):
         softargmax.softmax(x)
 
@@ -345,7 +378,8 @@ def test_a_cluster(cluster: Any) -> None:
     for name in ("softmax", "log_softmax", "logsumexp", "entropy"):
         for chunks in (CHUNKS["both"], CHUNKS["ragged"]):
             compare(name, chunks, scheduler=cluster)
-    compare("cross_entropy", CHUNKS["both"], TARGET, scheduler=cluster, **LOSSES["all"])
+    for name in ("cross_entropy", "cross_entropy_and_gradient"):
+        compare(name, CHUNKS["both"], TARGET, scheduler=cluster, **LOSSES["all"])
 
 
 @pytest.mark.slow

@@ -50,6 +50,14 @@ def test_losses_of_half_precision(option: str, per_row: int, per_block: int) -> 
         assert found == [Step("to all", 3 * (per_row + per_block))]
 
 
+def test_losses_that_are_not_reduced() -> None:
+    """Their gradient is computed in the backward pass, too."""
+    z, target = torch.zeros(3, BLOCK, requires_grad=True), torch.tensor([0, 5, BLOCK])
+    with fake_world(3, 8):
+        _, found = both_passes(lambda: parallel.cross_entropy(z, target, reduction="none", label_smoothing=0.1))
+    assert found == [Step("to all", 3 * 88)]
+
+
 def test_parts_of_blocks(world: tuple[int, int]) -> None:
     """Each block is brought to one process, and its results are sent back."""
     of, z = member(world, 1000), torch.zeros(3, 1000)

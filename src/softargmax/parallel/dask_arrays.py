@@ -19,7 +19,7 @@ import numpy as np
 from dask.layers import ArrayBlockIdDep
 
 from softargmax.core import check
-from softargmax.core.arrays import axes_of, is_dask
+from softargmax.core.arrays import axes_of, is_dask, one_axis, row_dtype
 from softargmax.core.dispatch import check_serves, requested_name
 from softargmax.core.seeds import seed_of
 from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient, LossAndGradient
@@ -44,6 +44,7 @@ PER_ROW_OF_WHOLE_ROWS = ("sparsemax_loss", "entmax_loss")
 """Functions that need whole rows in one task, as the two above."""
 OF_DRAWS = ("categorical", "categorical_with_logprob")
 WITH_GRADIENT, WITH_LAYER_GRADIENTS = "cross_entropy_and_gradient", "linear_cross_entropy_and_gradient"
+"""The functions that also return gradients: of scores, and of a layer."""
 OF_LAYERS = ("linear_cross_entropy", "linear_cross_entropy_terms", "linear_selected_log_softmax", WITH_LAYER_GRADIENTS)
 """Functions of a layer (h, w, bias), which every task has."""
 NAMES = (*LIKE_Z, *PER_ROW, WITH_GRADIENT, *LIKE_Z_OF_WHOLE_ROWS, *PER_ROW_OF_WHOLE_ROWS, *OF_DRAWS, *OF_LAYERS)
@@ -69,9 +70,9 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
 
 
 def _of_rows(function: Callable[..., Any], given: Mapping[str, Any], signature: inspect.Signature) -> Any:
-    """Call a function that does not add up rows. If `given` has a `divisor`, gradients are divided by it."""
+    """Call a function whose losses are not reduced. If `given` has a divisor, gradients are divided by it."""
     by_position = tuple(key for key, x in signature.parameters.items() if x.kind is not x.KEYWORD_ONLY)
-    always = by_position[0], "z_q", "w", "divisor"
+    always = by_position[0], "z_q", "w", parts.DIVISOR
     arrays = {key: lazy(key, x) for key, x in given.items() if key in always or _is_array(key, x)}
     plain = {key: x for key, x in given.items() if key not in arrays}
     with dask.config.set({"array.rechunk.method": "tasks"}):  # by default, a cluster would write all chunks to disks
@@ -96,7 +97,8 @@ def _of_arrays(
     if name in OF_LAYERS:
         cuts, axes = (*z.chunks[:-1], arrays["w"].shape[:1]), (z.ndim - 1,)
     else:
-        cuts, axes = z.chunks, axes_of(plain["axis"], z.ndim)
+        of_loss = "target" in arrays or "index" in arrays
+        cuts, axes = z.chunks, (one_axis(plain["axis"], z.ndim),) if of_loss else axes_of(plain["axis"], z.ndim)
     spreads = _spreads(name, {**plain, **arrays})
     if spreads and len(axes) > 1:
         flat, of_one_axis = _with_one_axis(arrays, z, axes), {**plain, "axis": -1, "keepdims": False}
@@ -110,6 +112,8 @@ def _of_arrays(
     found = _result(of_parts, chunks, placed)
     if name == WITH_GRADIENT:
         return found._replace(gradient=found.gradient.rechunk(cuts))
+    if name == WITH_LAYER_GRADIENTS:
+        return found._replace(dh=found.dh.rechunk(z.chunks))
     return found.rechunk(cuts) if _is_like_z(name) else found
 
 
@@ -168,9 +172,8 @@ def _result(call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Arra
     examples = [chunks.example(key, *one, draws if isinstance(draws, int) else 1) for key, one in arrays.items()]
     sizes, pairs, name = chunks.sizes, [x for one in arrays.values() for x in one], call.function.__name__
     if len(sizes) == 1:
-        of_whole_rows = functools.partial(parts.with_gradient if name == WITH_GRADIENT else parts.result, call)
-        of_results = _with_layer_gradients if name == WITH_LAYER_GRADIENTS else _results
-        return of_results(of_whole_rows, call, chunks, of_whole_rows(*examples), *pairs)
+        of_whole_rows, of_results = _OF_WHOLE_ROWS.get(name, (parts.result, _results))
+        return of_results(functools.partial(of_whole_rows, call), call, chunks, parts.result(call, *examples), *pairs)
     exchanges, found = parts.exchanges_of(call, sizes, examples)
     rank = ArrayBlockIdDep((sizes,)), chunks.axes
     joined: list[Any] = []
@@ -218,28 +221,40 @@ def _results(task: Callable[..., Any], call: parts.Call, chunks: Chunks, found: 
 
 
 def _with_layer_gradients(task: Callable[..., Any], call: parts.Call, chunks: Chunks, found: Any, *pairs: Any) -> Any:
-    """The losses of a layer, dh in the chunks of h, and the sums of the other gradients of all chunks of rows."""
-    name, rows = call.function.__name__, chunks.rows
+    """The losses of a layer, dh in chunks of rows, and the sums of the other gradients of all chunks of rows.
+
+    The gradients of a chunk are divided and added up before they are rounded to half precision.
+    """
+    name, rows, given = call.function.__name__, chunks.rows, dict(zip(call.names, pairs[::2], strict=True))
     results = _blockwise(task, f"{name}-results", chunks, rows, object, *pairs)
-    divisor = dict(zip(call.names, pairs[::2], strict=True)).get("divisor", 1.0)
 
-    def of_rows(place: int, one: Any) -> Any:
-        labels, new = _labels_of_result(chunks, one, call)
-        pick, of_field = operator.itemgetter(place), f"{name}-{found._fields[place]}"
-        return _blockwise(pick, of_field, chunks, labels, one.dtype, results, rows, new_axes=new)
+    def of_rows(place: int) -> Any:
+        labels, new = _labels_of_result(chunks, found[place], call)
+        pick, dtype = operator.itemgetter(place), row_dtype(found[place].dtype)
+        return _blockwise(pick, f"{name}-{found._fields[place]}", chunks, labels, dtype, results, rows, new_axes=new)
 
-    def added(place: int, one: Any) -> Any:
-        own = {chunks.own(2 + k): n for k, n in enumerate(one.shape)}
-        pick, of_field = functools.partial(parts.of_one_chunk, place, len(rows)), f"{name}-{found._fields[place]}"
-        each, ones = (*rows, *own), dict.fromkeys(rows, 1)
-        x = _blockwise(pick, of_field, chunks, each, one.dtype, results, rows, new_axes=own, adjust_chunks=ones)
-        return x.sum(axis=rows, dtype=np.float64, split_every=2)  # few, because each is as large as the layer
+    def added(place: int, of: da.Array) -> Any:
+        own = {chunks.own(2 + k): n for k, n in enumerate(of.shape)}
+        pick, labels, more = functools.partial(parts.of_one_chunk, place, len(rows)), (*rows, *own), {"new_axes": own}
+        more["adjust_chunks"] = dict.fromkeys(rows, 1)
+        each = _blockwise(pick, f"{name}-of-rows", chunks, labels, row_dtype(found[place].dtype), results, rows, **more)
+        options = {"axis": rows, "dtype": np.float64, "concatenate": False, "meta": np.empty((0,) * of.ndim)}
+        # A task adds two sums, because each is as large as the layer.
+        return da.reduction(each, _same, parts.added, split_every=dict.fromkeys(rows, 2), **options)
 
-    dh, dw, db = (
-        None if one is None else (f(place, one) / divisor).astype(one.dtype)
-        for place, (f, one) in enumerate(zip((of_rows, added, added), found[1:], strict=True), start=1)
-    )
-    return LinearLossAndGradient(of_rows(0, found.loss), dh, dw, db)
+    def divided(x: Any, of: Any) -> Any:
+        return (x / given[parts.DIVISOR] if parts.DIVISOR in given else x).astype(of)
+
+    dh, dw = divided(of_rows(1), found.dh.dtype), divided(added(2, given["w"]), found.dw.dtype)
+    db = None if found.dbias is None else divided(added(3, given["bias"]), found.dbias.dtype)
+    return LinearLossAndGradient(of_rows(0), dh, dw, db)
+
+
+_OF_WHOLE_ROWS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    WITH_GRADIENT: (parts.with_gradient, _results),
+    WITH_LAYER_GRADIENTS: (parts.of_layer, _with_layer_gradients),
+}
+"""What a task computes for whole rows, and how its results become arrays, if that is special."""
 
 
 def _labels_of_result(chunks: Chunks, found: Any, call: parts.Call) -> tuple[Labels, dict[int, int]]:
@@ -259,9 +274,7 @@ def _labels_of_result(chunks: Chunks, found: Any, call: parts.Call) -> tuple[Lab
 
 def _reduced(function: Callable[..., Any], given: Mapping[str, Any], signature: inspect.Signature) -> Any:
     """The sum or mean of the losses of all rows, which one task adds up in float64, as a call in memory does."""
-    scores = [lazy(key, given[key]).dtype for key in ("z", "h", "w", "bias") if given.get(key) is not None]
-    floating = [check.scores(np.empty(0, dtype)).dtype for dtype in scores]
-    dtype = check.dtype_of_rows(given["dtype"], np.empty(0, np.result_type(*floating)))
+    dtype = _dtype_of_rows(given)
     mean, weight, ignored = given["reduction"] == "mean", given.get("weight"), given["ignore_index"]
     target: Any = lazy("target", given["target"])
     if not mean or target.dtype.kind == "f":
@@ -278,9 +291,10 @@ def _reduced(function: Callable[..., Any], given: Mapping[str, Any], signature: 
 
     of_rows = {**given, "reduction": "none", "dtype": np.float64}
     if function.__name__ in (WITH_GRADIENT, WITH_LAYER_GRADIENTS) and mean:
-        count = _number_of_rows(given) or math.inf  # of probabilities
-        total_weight = functools.partial(parts.total_weight_of, ignored)
-        of_rows["divisor"] = count if target is None else total(total_weight, np.float64, weight)
+        if target is None:  # probabilities
+            of_rows[parts.DIVISOR] = _number_of_rows(given) or math.inf
+        else:
+            of_rows[parts.DIVISOR] = total(functools.partial(parts.total_weight_of, ignored), np.float64, weight)
     rows = _of_rows(function, of_rows, signature)
     if isinstance(rows, CrossEntropyTerms):
         return CrossEntropyTerms(*map(of_losses, rows, (weight, None, None, weight)))
@@ -289,9 +303,15 @@ def _reduced(function: Callable[..., Any], given: Mapping[str, Any], signature: 
     return of_losses(rows, weight)
 
 
+def _dtype_of_rows(given: Mapping[str, Any]) -> Any:
+    scores = [lazy(key, given[key]).dtype for key in ("z", "h", "w", "bias") if given.get(key) is not None]
+    floating = [check.scores(np.empty(0, dtype)).dtype for dtype in scores]
+    return check.dtype_of_rows(given["dtype"], np.empty(0, np.result_type(*floating)))
+
+
 def _number_of_rows(given: Mapping[str, Any]) -> int:
     shape = lazy(*next(iter(given.items()))).shape
-    (axis,) = axes_of(given.get("axis", -1), len(shape))
+    axis = one_axis(given.get("axis", -1), len(shape))
     return math.prod(shape[:axis] + shape[axis + 1 :])
 
 

@@ -8,7 +8,8 @@ gathers bytes again, and so on.
 
 A last call for one more part, which has no scores, merges the bytes of all parts. It computes results with numbers per
 row (`result_of_rows`), or the states of the rows (`states`), from which each part of a softmax is computed
-(`result_of_part`).
+(`result_of_part`). A part of a gradient is computed by a call for the part, which is given the bytes of all parts
+(`gradient_of_part`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from softargmax.core import native
-from softargmax.core.arrays import row_shape
+from softargmax.core import check, native
+from softargmax.core.arrays import row_dtype, row_shape
 from softargmax.core.dispatch import requesting
 from softargmax.core.loss_reduction import row_weights, total_of_rows, total_weight
 from softargmax.core.processes import SpreadAxes, spreading, standing_in
+from softargmax.core.targets import in_range
+from softargmax.loss.operations import cross_entropy_and_gradient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+
+DIVISOR = "divisor"
+"""The name of the total weight of all rows, by which the gradient of a mean is divided. No function takes it."""
 
 
 class Call(NamedTuple):
@@ -49,7 +56,7 @@ class Call(NamedTuple):
     def __call__(self, *arrays: Any) -> Any:
         """Call the function."""
         given = self.given(arrays)
-        given.pop("divisor", None)  # of gradients: `_divided`
+        given.pop(DIVISOR, None)
         by_position = [given.pop(name) for name in self.by_position]
         return self.function(*by_position, **given)
 
@@ -71,8 +78,13 @@ def result(call: Call, *arrays: Any) -> Any:
 def with_gradient(call: Call, *arrays: Any) -> Any:
     """The losses of whole rows, and their gradient."""
     arrays = tuple(map(_block, arrays))
+    if DIVISOR not in call.names:
+        return result(call, *arrays)
 
     def serve(operation: Any, i: Any, _first: bool, _out: Any) -> Any:
+        options = i.of.options
+        if call.implementation == "reference" and options.target is not None:  # kernels look at classes themselves
+            in_range(options.target, i.of.z.shape, i.of.axes[0], options.ignore_index, options.named)
         with requesting(call.implementation):
             return operation(_divided(i, call.given(arrays)))
 
@@ -80,9 +92,36 @@ def with_gradient(call: Call, *arrays: Any) -> Any:
         return call(*arrays)
 
 
+def of_layer(call: Call, *arrays: Any) -> Any:
+    """The losses of a layer for whole rows, and its gradients, which are not rounded to half precision yet.
+
+    They are divided and added up first, and might overflow before.
+    """
+    given = dict(zip(call.names, map(_block, arrays), strict=True))
+    scores = {name: check.scores(given[name]) for name in ("h", "w", "bias") if name in given}
+    given |= {name: x.astype(row_dtype(x.dtype), copy=False) for name, x in scores.items()}
+    return result(call, *given.values())
+
+
 def of_one_chunk(place: int, ndim: int, results: Any) -> Any:
     """One of the results for the rows of a chunk, with axes for the place of the chunk."""
     return _block(results)[place][(None,) * ndim]
+
+
+def added(chunks: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    """The sum of nested lists of arrays of the same shape, in float64. Their leading axes are places of chunks."""
+    total: Any = 0.0
+    for one in _arrays(chunks):
+        total = np.add(total, one, dtype=np.float64, out=total if isinstance(total, np.ndarray) else None)
+    return total if keepdims else np.squeeze(total, axis)
+
+
+def _arrays(nested: Any) -> Iterator[Any]:
+    if isinstance(nested, list):
+        for one in nested:
+            yield from _arrays(one)
+    else:
+        yield nested
 
 
 def sent(call: Call, sizes: tuple[int, ...], *arguments: Any) -> Sent:
@@ -219,20 +258,23 @@ def _of_no_scores(sizes: tuple[int, ...], joined: Sequence[Sent] | None) -> _Par
 
 
 def _divided(i: Any, given: Mapping[str, Any]) -> Any:
-    """The arguments of an operation that computes a gradient, with the divisor that was given."""
-    return i._replace(g=np.full(row_shape(i.of.z.shape, i.of.axes), 1.0 / given.get("divisor", 1.0)))
+    """The arguments of an operation that computes a gradient, with the divisor if there is one."""
+    if DIVISOR not in given:
+        return i
+    return i._replace(g=np.full(row_shape(i.of.z.shape, i.of.axes), 1.0 / given[DIVISOR]))
 
 
 def _of_part(call: Call, part: _Part, arrays: Sequence[Any]) -> Any:
     with standing_in(part) as spread:
 
         def of_part(i: Any) -> Any:
-            if "of" in i._fields:  # a gradient of a loss
-                return _divided(i, call.given(arrays))._replace(of=of_part(i.of))
             return i._replace(axes=SpreadAxes(i.axes, spread))
 
         def serve(operation: Any, i: Any, first: bool, _out: Any) -> Any:
-            record = of_part(i)
+            if operation is cross_entropy_and_gradient:
+                record = _divided(i, call.given(arrays))._replace(of=of_part(i.of))
+            else:
+                record = of_part(i)
             with requesting(None):
                 found = operation.first(record) if first else operation(record)
             return found if first else found[0] if len(found) == 1 else tuple(found)

@@ -4,9 +4,10 @@
 // After a call, OpenMP's threads spin for some milliseconds. In this time threads of our own would have to share the
 // cores with them. But OpenMP waits for every thread of its team. If another process uses a core, a short call waits
 // until the system gives the core to OpenMP's thread, often for ticks of 4 ms. Our own pool only waits for threads that
-// have started to work. So if regions have waited for late threads, the next ones run on our own pool, and their caller
-// starts alone. Eight processes with two threads each then finish 0.86 of the calls that they finish with one thread
-// each (two cores of a Zen 4). With a pool that took over for 50 ms after a late thread they finished 0.73 to 0.81.
+// have started to work. So if regions have waited for late threads, the callers of the next ones start alone, and after
+// long waits they run on our own pool. Eight processes with two threads each then finish 0.86 of the calls that they
+// finish with one thread each (two cores of a Zen 4). With a pool that took over for 50 ms after a late thread they
+// finished 0.73 to 0.81.
 #include "core/cpp/threads.hpp"
 
 #include <dlfcn.h>
@@ -171,34 +172,34 @@ int processors() {
 using Region = void (*)(void (*work)(void*), void* context, unsigned threads, unsigned flags);
 std::atomic<Region> openmp{nullptr};
 
-// How long a region is expected to wait for late threads: an average over the regions before it. A thread is late if
-// the caller waits for it for longer than it works. Regions are counted, and not time: torch's calls between two of
-// ours take any time.
+// How long a region is expected to wait for late threads: an average over the regions before it. Regions are counted,
+// and not time: torch's calls between two of ours take any time. Callers may overwrite each other's notes.
 class ExpectedWait {
     static constexpr int kRegions = 8;  // over which the average is taken, roughly
+    static constexpr std::chrono::milliseconds kMost{
+        20};  // a process that was stopped says nothing about the next ones
     std::atomic<Clock::duration> wait_{Clock::duration::zero()};
-
-    void note(Clock::duration waited) { wait_ = wait_.load() + (waited - wait_.load()) / kRegions; }
 
   public:
     Clock::duration get() const { return wait_; }
-    void note_alone() { note(Clock::duration::zero()); }
-    void note(Clock::duration worked, Clock::duration waited) {
-        note(waited > worked ? waited : Clock::duration::zero());
+    void note(Clock::duration waited) {
+        const Clock::duration before = wait_;
+        wait_ = before + (std::min<Clock::duration>(waited, kMost) - before) / kRegions;
     }
 } expected_wait;
 
 // Calls work(context) on the calling thread and on up to `threads` - 1 other threads, those that are free. If a wait of
-// kLate is expected, they are not OpenMP's.
+// kLate is expected, they are not OpenMP's. A thread is late if the caller waits for it for longer than it has worked
+// since `start`. (If calls of `work` are unequal, the last one may count as late, too.)
 constexpr std::chrono::microseconds kLate{500};
-void run_on_threads(int threads, void (*work)(void*), void* context) {
+void run_on_threads(Clock::time_point start, int threads, void (*work)(void*), void* context) {
     struct Call {
         void (*work)(void*);
         void* context;
+        Clock::time_point start;
         std::thread::id caller = std::this_thread::get_id();
-        Clock::time_point start = Clock::now();
         Clock::duration worked{0};
-    } call{work, context};
+    } call{work, context, start};
     Job job{[](void* of) {
         Call& to = *static_cast<Call*>(of);
         to.work(to.context);
@@ -207,7 +208,8 @@ void run_on_threads(int threads, void (*work)(void*), void* context) {
     const Region region = is_forked ? nullptr : openmp.load();
     if (region && expected_wait.get() < kLate) region(job.work, job.context, static_cast<unsigned>(threads), 0);
     else pool->run(job);
-    expected_wait.note(call.worked, Clock::now() - call.start - call.worked);
+    const Clock::duration waited = Clock::now() - start - call.worked;
+    expected_wait.note(waited > call.worked ? waited : Clock::duration::zero());
 }
 
 // Calls body() on each thread that takes part, in the floating-point environment of kernels. Rethrows an exception.
@@ -229,20 +231,23 @@ template <class Run, class Body> void on_threads(const Run& run, int threads, co
     if (call.failure) std::rethrow_exception(call.failure);
 }
 
-// Calls step(i) again and again, until it returns false because no work is left: on the calling thread, where i is 0,
-// and on up to `threads` - 1 others, which have the next numbers. If the others are expected to be late, the caller
-// starts alone, for as long as it would wait for them, but at most for kLongest. So a short region does not wait.
+// Calls step(i) for each of `pieces` pieces of work, and until it returns false because none is left: on the calling
+// thread, where i is 0, and on up to `threads` - 1 others, which have the next numbers. If the others are expected to
+// be late, by more than the time in which a thread wakes, the caller starts alone for as long as it would wait, but at
+// most for kLongest. So a short region does not wait. A region of few pieces would lose too much by that.
 constexpr std::chrono::microseconds kShort{10}, kLongest{1000};
-template <class Step> void on_free_threads(int threads, const Step& step) {
-    if (const auto wait = std::min<Clock::duration>(expected_wait.get(), kLongest); wait > kShort) {
-        const auto end = Clock::now() + wait;
+template <class Step> void on_free_threads(int threads, std::int64_t pieces, const Step& step) {
+    const auto start = Clock::now();
+    const auto alone = std::min<Clock::duration>(expected_wait.get(), kLongest);
+    if (alone > kShort && pieces >= kPiecesPerThread * threads) {
         do {
-            if (!step(0)) return expected_wait.note_alone();
-        } while (Clock::now() < end);
+            if (!step(0)) return expected_wait.note(Clock::duration::zero());
+        } while (Clock::now() < start + alone);
     }
     const auto caller = std::this_thread::get_id();
     std::atomic<int> joined{1};
-    on_threads(run_on_threads, threads, [&] {
+    const auto run = [&](int most, void (*work)(void*), void* context) { run_on_threads(start, most, work, context); };
+    on_threads(run, threads, [&] {
         // The caller is always the first: the next call may read data that are still in its cache.
         const int own = std::this_thread::get_id() == caller ? 0 : joined++;
         while (step(own)) {}
@@ -294,9 +299,10 @@ void share_ranges(int threads, std::int64_t n, Work work) {
         shares[i].next = pieces * i / wanted;
         shares[i].end = pieces * (i + 1) / wanted;
     }
-    on_free_threads(wanted, [&](int own) {
+    on_free_threads(wanted, pieces, [&](int own) {
         for (int k = 0; k < wanted; ++k) {
             Share& share = shares[(own + k) % wanted];
+            if (share.next >= share.end) continue;
             if (const std::int64_t piece = share.next++; piece < share.end) {
                 work(n * piece / pieces, n * (piece + 1) / pieces);
                 return true;
@@ -308,7 +314,7 @@ void share_ranges(int threads, std::int64_t n, Work work) {
 void share_indices(int threads, std::int64_t n, Work work) {
     if (threads <= 1 || n <= 1) return work(0, n);
     std::atomic<std::int64_t> next{0};
-    on_free_threads(static_cast<int>(std::min<std::int64_t>(n, threads)), [&](int) {
+    on_free_threads(static_cast<int>(std::min<std::int64_t>(n, threads)), n, [&](int) {
         const std::int64_t i = next++;
         if (i < n) work(i, i + 1);
         return i < n;
