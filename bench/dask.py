@@ -297,7 +297,8 @@ def measured(places: Places) -> dict[str, Any]:
 
 def missed(record: dict[str, Any]) -> list[str]:
     """Return the limits that were missed."""
-    timings = {**record["functions"], **record["fits"]}
+    long_rows = {f"{name}, {ROW_CHUNKS} chunks in each row": one for name, one in record["graphs"].items()}
+    timings = {**record["functions"], **record["fits"], **long_rows}
     found = [f"time of {name}" for name, one in timings.items() if one["cluster / threads"] > RATIO]
     found += [f"memory of {name}" for name, one in record["functions"].items() if one["beyond"][OURS] > CHUNKS]
     found += [f"bits of {name}" for name, one in record["bits"].items() if one[OURS]["other bits"]]

@@ -11,7 +11,7 @@ import functools
 import inspect
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dask
 import dask.array as da
@@ -179,8 +179,9 @@ def _result(call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Arra
     joined: list[Any] = []
     for _ in range(max(exchanges, 1)):
         of_part = functools.partial(parts.sent, call, sizes)
-        sent = _blockwise(of_part, f"{name}-of-parts", chunks, chunks.labels, object, *pairs, *rank, *joined)
-        joined += _joined(sent, f"{name}-joined", chunks), chunks.rows
+        sent = _blockwise(of_part, f"{name}-of-parts", chunks, chunks.labels, object, *pairs, *rank, *joined,
+                          names=call.names)  # fmt: skip
+        joined += _tree(sent, chunks.axes, parts.join, object, name=f"{name}-joined"), chunks.rows
     if _is_like_z(name):
         of_rows = functools.partial(parts.states, call, sizes)
         states = _blockwise(of_rows, f"{name}-states", chunks, chunks.rows, object, *joined)
@@ -192,13 +193,11 @@ def _result(call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Arra
     return _results(functools.partial(parts.result_of_rows, call, sizes), call, chunks, found, *joined)
 
 
-def _joined(sent: da.Array, name: str, chunks: Chunks) -> da.Array:
-    """What all parts of rows send, joined by a tree of tasks."""
-    (axis,), meta = chunks.axes, np.empty((0,) * len(chunks.rows), object)
-    every = dask.config.get("split_every", JOINED)
-    options = {"axis": axis, "dtype": object, "meta": meta, "name": name, "split_every": every, "concatenate": False}
-    found: da.Array = da.reduction(sent, _same, parts.join, **options)
-    return found
+def _tree(each: da.Array, axes: Labels, join: Callable[..., Any], dtype: Any, *, every: int = 0, name: str = "") -> Any:
+    """Join the chunks of an array along some axes by a tree of tasks, `every` of them at a time."""
+    every, meta = every or dask.config.get("split_every", JOINED), np.empty((0,) * (each.ndim - len(axes)), dtype)
+    options = {"axis": axes, "dtype": dtype, "meta": meta, "name": name or None, "split_every": every}
+    return da.reduction(each, _same, join, concatenate=False, **options)
 
 
 def _same(x: Any, **_: Any) -> Any:
@@ -210,8 +209,8 @@ def _results(task: Callable[..., Any], call: parts.Call, chunks: Chunks, found: 
     name = call.function.__name__
     if not isinstance(found, tuple):
         labels, new = _labels_of_result(chunks, found, call)
-        return _blockwise(task, name, chunks, labels, found.dtype, *pairs, new_axes=new)
-    all_results = _blockwise(task, f"{name}-results", chunks, chunks.rows, object, *pairs)
+        return _blockwise(task, name, chunks, labels, found.dtype, *pairs, names=call.names, new_axes=new)
+    all_results = _blockwise(task, f"{name}-results", chunks, chunks.rows, object, *pairs, names=call.names)
     several = []
     for place, (field, one) in enumerate(zip(type(found)._fields, found, strict=True)):  # type: ignore[attr-defined]
         labels, new = _labels_of_result(chunks, one, call)
@@ -226,7 +225,7 @@ def _with_layer_gradients(task: Callable[..., Any], call: parts.Call, chunks: Ch
     The gradients of a chunk are divided and added up before they are rounded to half precision.
     """
     name, rows, given = call.function.__name__, chunks.rows, dict(zip(call.names, pairs[::2], strict=True))
-    results = _blockwise(task, f"{name}-results", chunks, rows, object, *pairs)
+    results = _blockwise(task, f"{name}-results", chunks, rows, object, *pairs, names=call.names)
 
     def of_rows(place: int) -> Any:
         labels, new = _labels_of_result(chunks, found[place], call)
@@ -235,12 +234,10 @@ def _with_layer_gradients(task: Callable[..., Any], call: parts.Call, chunks: Ch
 
     def added(place: int, of: da.Array) -> Any:
         own = {chunks.own(2 + k): n for k, n in enumerate(of.shape)}
-        pick, labels, more = functools.partial(parts.of_one_chunk, place, len(rows)), (*rows, *own), {"new_axes": own}
-        more["adjust_chunks"] = dict.fromkeys(rows, 1)
-        each = _blockwise(pick, f"{name}-of-rows", chunks, labels, row_dtype(found[place].dtype), results, rows, **more)
-        options = {"axis": rows, "dtype": np.float64, "concatenate": False, "meta": np.empty((0,) * of.ndim)}
-        # A task adds two sums, because each is as large as the layer.
-        return da.reduction(each, _same, parts.added, split_every=dict.fromkeys(rows, 2), **options)
+        pick, dtype = functools.partial(parts.of_one_chunk, place, len(rows)), row_dtype(found[place].dtype)
+        each = _blockwise(pick, f"{name}-of-rows", chunks, (*rows, *own), dtype, results, rows,
+                          new_axes=own, adjust_chunks=dict.fromkeys(rows, 1))  # fmt: skip
+        return _tree(each, rows, parts.added, np.float64, every=2)  # because each sum is as large as the layer
 
     def divided(x: Any, of: Any) -> Any:
         return (x / given[parts.DIVISOR] if parts.DIVISOR in given else x).astype(of)
@@ -273,34 +270,50 @@ def _labels_of_result(chunks: Chunks, found: Any, call: parts.Call) -> tuple[Lab
 
 
 def _reduced(function: Callable[..., Any], given: Mapping[str, Any], signature: inspect.Signature) -> Any:
-    """The sum or mean of the losses of all rows, which one task adds up in float64, as a call in memory does."""
-    dtype = _dtype_of_rows(given)
-    mean, weight, ignored = given["reduction"] == "mean", given.get("weight"), given["ignore_index"]
+    """The sum or mean of the losses of all rows, in float64, rounded once, as a call in memory does."""
+    dtype, mean, weight = _dtype_of_rows(given), given["reduction"] == "mean", given.get("weight")
     target: Any = lazy("target", given["target"])
     if not mean or target.dtype.kind == "f":
         target = weight = None
+    sums = functools.partial(_sums, given["ignore_index"], target)
 
-    def total(task: Callable[..., Any], dtype: Any, weight: Any, *losses: da.Array) -> da.Array:
-        pairs = [y for x in (*losses, target) for y in (x, None if x is None else tuple(range(x.ndim)))]
-        pairs += [None, None] if weight is None else [lazy("weight", weight), (target.ndim,)]
-        found: da.Array = da.blockwise(task, (), *pairs, dtype=dtype, meta=np.empty((), dtype), concatenate=True)
-        return found
-
-    def of_losses(losses: da.Array, weight: Any) -> da.Array:
-        return total(functools.partial(parts.total, dtype, ignored, mean), dtype, weight, losses)
+    def of_losses(losses: da.Array, weight: Any) -> Any:
+        return _number(functools.partial(parts.reduced, dtype, mean), dtype, sums(weight, losses))
 
     of_rows = {**given, "reduction": "none", "dtype": np.float64}
     if function.__name__ in (WITH_GRADIENT, WITH_LAYER_GRADIENTS) and mean:
         if target is None:  # probabilities
             of_rows[parts.DIVISOR] = _number_of_rows(given) or math.inf
         else:
-            of_rows[parts.DIVISOR] = total(functools.partial(parts.total_weight_of, ignored), np.float64, weight)
+            of_rows[parts.DIVISOR] = _number(parts.total_weight, np.float64, sums(weight, None))
     rows = _of_rows(function, of_rows, signature)
     if isinstance(rows, CrossEntropyTerms):
         return CrossEntropyTerms(*map(of_losses, rows, (weight, None, None, weight)))
     if isinstance(rows, LossAndGradient | LinearLossAndGradient):
         return rows._replace(loss=of_losses(rows.loss, weight))
     return of_losses(rows, weight)
+
+
+def _sums(ignore_index: int, target: Any, weight: Any, losses: Any) -> Any:
+    """The sums of losses and of weights over all rows, as `parts.sums` returns them: a tree of tasks."""
+    like = target if losses is None else losses
+    rows, own, classes = tuple(range(like.ndim)), like.ndim, like.ndim + 1
+    pairs = [losses, None if losses is None else rows]
+    pairs += [None, None] if target is None else [_cut(target, like.chunks), rows]
+    pairs += [None, None] if weight is None else [_cut(lazy("weight", weight), -1), (classes,)]
+    task, more = functools.partial(parts.sums, ignore_index), {"dtype": np.float64, "concatenate": True}
+    each = da.blockwise(task, (*rows, own), *pairs, new_axes={own: 4}, adjust_chunks=dict.fromkeys(rows, 1),
+                        align_arrays=False, meta=np.empty((0,) * (own + 1)), **more)  # fmt: skip
+    return _tree(each, rows, parts.joined_sums, np.float64) if rows else each
+
+
+def _cut(x: da.Array, chunks: Any) -> Any:
+    with dask.config.set({"array.rechunk.method": "tasks"}):
+        return x.rechunk(chunks)
+
+
+def _number(task: Callable[..., Any], dtype: Any, sums: Any) -> Any:
+    return da.blockwise(task, (), sums, (0,), dtype=dtype, meta=np.empty((), dtype), concatenate=True)
 
 
 def _dtype_of_rows(given: Mapping[str, Any]) -> Any:
@@ -316,21 +329,63 @@ def _number_of_rows(given: Mapping[str, Any]) -> int:
 
 
 def _blockwise(
-    function: Callable[..., Any], name: str, chunks: Chunks, labels: Labels, dtype: Any, *pairs: Any, **more: Any
+    function: Callable[..., Any],
+    name: str,
+    chunks: Chunks,
+    labels: Labels,
+    dtype: Any,
+    *pairs: Any,
+    names: Sequence[str] = (),
+    **more: Any,
 ) -> Any:
+    """Call a function of arrays in tasks. `names` are those of the first arrays, if these are arguments of the user."""
     meta, kept = np.empty((0,) * len(labels), dtype), tuple(k for k in labels if k in chunks.labels)
     place = ArrayBlockIdDep(tuple(chunks.cuts[k] for k in kept)), kept
-    task = functools.partial(_in_chunk, function, {k: 0 for k in chunks.labels if k not in kept})
+    planned = tuple(
+        _Planned(key, x.dtype, x.chunks, of)
+        for key, x, of in zip(names, pairs[::2], pairs[1::2], strict=False)
+        if x.dtype != object
+    )
+    task = functools.partial(_in_chunk, function, {k: 0 for k in chunks.labels if k not in kept}, planned)
     # With concatenate=False, Dask keeps tasks that join parts apart from those that compute them.
     return da.blockwise(
         task, labels, *place, *pairs, token=name, dtype=dtype, meta=meta, align_arrays=False, concatenate=False, **more
     )
 
 
-def _in_chunk(function: Callable[..., Any], first: Mapping[int, int], place: Sequence[int], *arguments: Any) -> Any:
+class _Planned(NamedTuple):
+    """What Dask knows of an array before it is computed."""
+
+    name: str
+    dtype: Any
+    cuts: tuple[tuple[int, ...], ...]
+    labels: Labels
+
+    def check(self, chunk: Any, index: Sequence[int]) -> None:
+        """Raise if a chunk is another one: results would be wrong without an error."""
+        places = [
+            index[k] if k < len(index) and len(cut) > 1 else 0 for k, cut in zip(self.labels, self.cuts, strict=True)
+        ]
+        shape = tuple(cut[place] for cut, place in zip(self.cuts, places, strict=True))
+        if (chunk.shape, chunk.dtype) != (shape, self.dtype):
+            raise ValueError(
+                f"{self.name}: expected {self.dtype} of shape {shape}, as the Dask array says, got {chunk.dtype} of "
+                f"shape {chunk.shape}"
+            )
+
+
+def _in_chunk(
+    function: Callable[..., Any],
+    first: Mapping[int, int],
+    planned: Sequence[_Planned],
+    place: Sequence[int],
+    *arguments: Any,
+) -> Any:
     """Call a function. An error names the chunk of the scores: its place, with `first` for axes that results lack."""
     index = list(place)
     for axis, number in first.items():
         index.insert(axis, number)
     with check.located(f"chunk {tuple(index)}"):
+        for array, x in zip(planned, arguments, strict=False):
+            array.check(parts.block(x), index)
         return function(*arguments)

@@ -14,14 +14,15 @@ row (`result_of_rows`), or the states of the rows (`states`), from which each pa
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from softargmax.core import check, native
+from softargmax.core import check, error_free, native
 from softargmax.core.arrays import row_dtype, row_shape
 from softargmax.core.dispatch import requesting
-from softargmax.core.loss_reduction import row_weights, total_of_rows, total_weight
+from softargmax.core.loss_reduction import row_weights
 from softargmax.core.processes import SpreadAxes, spreading, standing_in
 from softargmax.core.targets import in_range
 from softargmax.loss.operations import cross_entropy_and_gradient
@@ -72,12 +73,12 @@ class Sent(NamedTuple):
 def result(call: Call, *arrays: Any) -> Any:
     """The result for whole rows."""
     with requesting(call.implementation):
-        return call(*map(_block, arrays))
+        return call(*map(block, arrays))
 
 
 def with_gradient(call: Call, *arrays: Any) -> Any:
     """The losses of whole rows, and their gradient."""
-    arrays = tuple(map(_block, arrays))
+    arrays = tuple(map(block, arrays))
     if DIVISOR not in call.names:
         return result(call, *arrays)
 
@@ -97,7 +98,7 @@ def of_layer(call: Call, *arrays: Any) -> Any:
 
     They are divided and added up first, and might overflow before.
     """
-    given = dict(zip(call.names, map(_block, arrays), strict=True))
+    given = dict(zip(call.names, map(block, arrays), strict=True))
     scores = {name: check.scores(given[name]) for name in ("h", "w", "bias") if name in given}
     given |= {name: x.astype(row_dtype(x.dtype), copy=False) for name, x in scores.items()}
     return result(call, *given.values())
@@ -105,7 +106,7 @@ def of_layer(call: Call, *arrays: Any) -> Any:
 
 def of_one_chunk(place: int, ndim: int, results: Any) -> Any:
     """One of the results for the rows of a chunk, with axes for the place of the chunk."""
-    return _block(results)[place][(None,) * ndim]
+    return block(results)[place][(None,) * ndim]
 
 
 def added(chunks: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
@@ -128,7 +129,7 @@ def sent(call: Call, sizes: tuple[int, ...], *arguments: Any) -> Sent:
     """What a part sends in an exchange. The arguments are its arrays, its rank, and what all parts have sent before."""
     arrays, ((rank,), *before) = arguments[: len(call.names)], arguments[len(call.names) :]
     part = _Part(sizes, rank, [all_parts.found for all_parts in before])
-    blocks = tuple(map(_block, arrays))
+    blocks = tuple(map(block, arrays))
     of_rows = tuple(map(_without_scores, blocks, call.along)) if rank == 0 and not before else ()
     try:
         _of_part(call, part, blocks)
@@ -144,7 +145,7 @@ def join(parts: Sequence[Sent], **_: Any) -> Sent:
 
 def result_of_rows(call: Call, sizes: tuple[int, ...], *joined: Sent) -> Any:
     """A result with numbers per row, from what all parts have sent in each exchange."""
-    return _of_part(call, _of_no_scores(sizes, joined), joined[0].of_rows)
+    return _of_part(call, _of_no_scores(sizes, joined), tuple(map(block, joined[0].of_rows)))
 
 
 def loss_of_rows(call: Call, sizes: tuple[int, ...], *joined: Sent) -> Any:
@@ -156,7 +157,7 @@ def gradient_of_part(call: Call, sizes: tuple[int, ...], *arguments: Any) -> Any
     """A part of the gradient. The arguments are its arrays, its rank, and what all parts have sent."""
     arrays, ((rank,), *joined) = arguments[: len(call.names)], arguments[len(call.names) :]
     part = _Part(sizes, rank, [all_parts.found for all_parts in joined])
-    return _of_part(call, part, tuple(map(_block, arrays))).gradient
+    return _of_part(call, part, tuple(map(block, arrays))).gradient
 
 
 def states(call: Call, sizes: tuple[int, ...], *joined: Sent) -> native.State:
@@ -169,13 +170,13 @@ def states(call: Call, sizes: tuple[int, ...], *joined: Sent) -> native.State:
             return i.z
 
         with spreading(fold):
-            call(*joined[0].of_rows)
+            call(*map(block, joined[0].of_rows))
     return found[0]
 
 
 def result_of_part(call: Call, *arguments: Any) -> Any:
     """A part of a softmax, or of its logarithm. The arguments are the part's arrays, and the states of the rows."""
-    *arrays, of_rows = map(_block, arguments)
+    *arrays, of_rows = map(block, arguments)
     states = tuple(np.require(x, requirements=["A", "W"]) for x in of_rows)
 
     def apply(operation: Any, i: Any, _first: bool, _out: Any) -> Any:
@@ -193,18 +194,44 @@ def exchanges_of(call: Call, sizes: tuple[int, ...], arrays: Sequence[Any]) -> t
     return part.exchanges, found
 
 
-def total(dtype: Any, ignore_index: int, mean: bool, losses: Any, target: Any, weight: Any) -> Any:
-    """The sum or mean of the losses of all rows. If the target is None, all rows count equally."""
-    target = None if target is None else np.asarray(target)
-    return np.asarray(total_of_rows(np.asarray(losses), target, weight, ignore_index, mean=mean), dtype)[()]
+def sums(ignore_index: int, losses: Any, target: Any, weight: Any) -> Any:
+    """The sums of the losses and of the weights of some rows, each as a pair of numbers (core/error_free.py).
+
+    If there is no target, all rows have the same weight. The sums are those of all rows of a chunk, in a last axis.
+    """
+    like, found = target if losses is None else losses, list[float]()
+    count = np.ones(like.shape) if target is None else row_weights(np.asarray(target), ignore_index, weight)
+    for x in (np.zeros(0) if losses is None else losses, count):
+        found += _pair(np.asarray(x, np.float64).reshape(-1))
+    return np.array(found).reshape((1,) * like.ndim + (4,))
 
 
-def total_weight_of(ignore_index: int, target: Any, weight: Any) -> Any:
-    """The total weight of all rows, or infinity if no row counts."""
-    return np.asarray(total_weight(row_weights(np.asarray(target), ignore_index, weight), np.float64))[()]
+@np.errstate(all="ignore")
+def _pair(x: Any) -> tuple[float, float]:
+    high, low = (float(part[0]) for part in error_free.total(x)) if x.size else (0.0, 0.0)
+    return (high, low) if math.isfinite(high) else (float(x.sum()), 0.0)
 
 
-def _block(x: Any) -> Any:
+def joined_sums(chunks: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+    """The sums of several chunks of rows."""
+    all_sums = np.array([one.reshape(4) for one in _arrays(chunks)])
+    found = [y for k in (0, 2) for y in _pair(np.concatenate([all_sums[:, k], all_sums[:, k + 1]]))]
+    return np.array(found).reshape((*[1] * len(axis), 4) if keepdims else 4)
+
+
+@np.errstate(all="ignore")
+def reduced(dtype: Any, mean: bool, of_rows: Any) -> Any:
+    """The sum or mean of the losses of all rows, from their sums."""
+    total = of_rows[0] + of_rows[1]
+    return np.asarray(total / total_weight(of_rows) if mean else total, dtype)[()]
+
+
+def total_weight(of_rows: Any) -> Any:
+    """The weight of all rows, or infinity if no row counts, so that a mean and its gradient are 0."""
+    return of_rows[2] + of_rows[3] or np.float64(math.inf)
+
+
+def block(x: Any) -> Any:
     """An array as kernels take it. Those from other machines may not be aligned.
 
     Dask passes a list of one array if the result does not have all axes of the array.
