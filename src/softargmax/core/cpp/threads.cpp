@@ -176,8 +176,8 @@ std::atomic<Region> openmp{nullptr};
 // and not time: torch's calls between two of ours take any time. Callers may overwrite each other's notes.
 class ExpectedWait {
     static constexpr int kRegions = 8;  // over which the average is taken, roughly
-    static constexpr std::chrono::milliseconds kMost{
-        20};  // a process that was stopped says nothing about the next ones
+    // A longer wait counts as this: a process that was stopped once says nothing about the next regions.
+    static constexpr std::chrono::milliseconds kMost{20};
     std::atomic<Clock::duration> wait_{Clock::duration::zero()};
 
   public:
