@@ -10,24 +10,29 @@ from softargmax.measure import OURS, readable
 
 
 def measured() -> str:
-    """Return a table of times and memory, one of rows with many chunks, and one of bits and NaN."""
+    """Return tables of times and memory with usual and small chunks, of rows with many chunks, and of bits and NaN."""
     record = load(RESULTS / "dask.json")
     if record is None:
         return NOT_YET
-    timings = {**record["functions"], **record["fits"]}
     peer = next(name for name in record["versions"] if name == "dask-ml")
     head = ["", "cluster", "threads", "ratio", "peer, cluster", "peer, threads", "chunks of memory", "of the peer"]
-    rows = [[_code(name), *_times(one), *_memory(one)] for name, one in timings.items()]
+    usual, small, fits = {**record["functions"], **record["fits"]}, record["small"], record["fits"]
+    rows, small_rows = ([[_code(name), *_times(x), *_memory(x)] for name, x in some.items()] for some in (usual, small))
     many = [
         [_code(name), *(f"{one[key]:,}" for key in ("tasks", "inputs")), *_times(one)[:3]]
         for name, one in record["graphs"].items()
     ]
     bits = [[_code(name), *_bits(one)] for name, one in record["bits"].items()]
-    bits += [[_code(name), *_others(one["other bits"])] for name, one in record["fits"].items()]
+    bits += [[_code(name), *_others(one["other bits"])] for name, one in fits.items()]
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items() if version)
     without = "" if record["versions"][peer] else f" {peer} was not installed."
+    for name, error in record["fail"].items():
+        without += f" {peer}'s model for {_code(name)} fails here ({error})."
     return "\n\n".join([
+        "Chunks of 100 to 134 MB:",
         table(head, rows),
+        "Small chunks, functions of 17 MB and fits of 5 to 8 MB, whose tasks take a few milliseconds:",
+        table(head, small_rows),
         "Rows with 1000 chunks each:",
         table(["", "tasks", "most inputs of a task", "cluster", "threads", "ratio"], many),
         "Results with other bits than those of one chunk, and rows of NaN among rows with infinities:",

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import dask
 import dask.array as da
 import numpy as np
+from tests.parallel.loss_options import loss_options
 
 import softargmax
 
@@ -32,25 +33,7 @@ TARGET = np.array([17, 4096, 8191, 0, COLUMNS - 1, -100])
 PROBABILITIES = RNG.dirichlet(np.full(COLUMNS, 0.01), ROWS).astype(np.float32)
 WEIGHT = RNG.random(COLUMNS).astype(np.float32)
 
-LOSSES: dict[str, dict[str, Any]] = {
-    "mean": {},
-    "none": {"reduction": "none"},
-    "sum": {"reduction": "sum"},
-    "smooth": {"label_smoothing": 0.1},
-    "weight": {"weight": WEIGHT},
-    "smooth, weight": {"label_smoothing": 0.1, "weight": WEIGHT, "reduction": "none"},
-    "z-loss": {"z_loss": 0.01},
-    "soft-cap": {"softcap": 5.0},
-    "dtype": {"dtype": "float64"},
-    "all": {
-        "label_smoothing": 0.2,
-        "weight": WEIGHT,
-        "z_loss": 0.01,
-        "softcap": 7.0,
-        "temperature": 1.5,
-        "where": MASK,
-    },
-}
+LOSSES = loss_options(WEIGHT, MASK) | {"dtype": {"dtype": "float64"}}
 
 
 def scores(dtype: Any = np.float32, spread: float = 10.0) -> Any:

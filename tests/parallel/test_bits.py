@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.parallel.cases import COLUMNS, CUTS, compare, same, scores
+from tests.parallel.loss_options import loss_options
 from tests.parallel.workers import Workers
 
 import softargmax
@@ -28,24 +29,7 @@ MAPS: dict[str, dict[str, Any]] = {
     "row mask": {"where": MASK[:, :1]},
     "by row": {"temperature": torch.tensor([[1.0], [2.0], [0.5], [-1.0], [math.inf], [0.0]])},
 }
-LOSSES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "none": {"reduction": "none"},
-    "sum": {"reduction": "sum"},
-    "smooth": {"label_smoothing": 0.1},
-    "weight": {"weight": WEIGHT},
-    "smooth, weight": {"label_smoothing": 0.1, "weight": WEIGHT, "reduction": "none"},
-    "z-loss": {"z_loss": 0.01},
-    "soft-cap": {"softcap": 5.0},
-    "all": {
-        "label_smoothing": 0.2,
-        "weight": WEIGHT,
-        "z_loss": 0.01,
-        "softcap": 7.0,
-        "temperature": 1.5,
-        "where": MASK,
-    },
-}
+LOSSES = loss_options(WEIGHT, MASK)
 WORLDS = (1, 2, 3, 4)
 
 

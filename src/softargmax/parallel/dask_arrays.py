@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import dask
 import dask.array as da
 import numpy as np
-from dask.layers import ArrayBlockIdDep
 
 from softargmax.core import check
 from softargmax.core.arrays import axes_of, is_dask, one_axis, row_dtype
@@ -24,13 +23,13 @@ from softargmax.core.dispatch import check_serves, requested_name
 from softargmax.core.seeds import seed_of
 from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient, LossAndGradient
 from softargmax.parallel import parts
-from softargmax.parallel.dask_chunks import OF_CLASSES, OF_ROWS, ROWWISE, Chunks, lazy
+from softargmax.parallel.dask_chunks import OF_CLASSES, OF_ROWS, ROWWISE, Chunks, Places, lazy
 from softargmax.sample.operations import FILTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from softargmax.parallel.dask_chunks import Labels
+    from softargmax.parallel.dask_chunks import Labels, Place
 
 LIKE_Z = ("softmax", "log_softmax", "softmin", "hardmax")
 """Functions whose result is laid out like z: a softmax, or its logarithm."""
@@ -174,23 +173,23 @@ def _result(call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Arra
     if len(sizes) == 1:
         of_whole_rows, of_results = _OF_WHOLE_ROWS.get(name, (parts.result, _results))
         return of_results(functools.partial(of_whole_rows, call), call, chunks, parts.result(call, *examples), *pairs)
-    exchanges, found = parts.exchanges_of(call, sizes, examples)
-    rank = ArrayBlockIdDep((sizes,)), chunks.axes
+    exchanges, found = parts.exchanges_of(call, sum(sizes), examples)
+    place = Places((sizes,), (0,)), chunks.axes
     joined: list[Any] = []
     for _ in range(max(exchanges, 1)):
-        of_part = functools.partial(parts.sent, call, sizes)
-        sent = _blockwise(of_part, f"{name}-of-parts", chunks, chunks.labels, object, *pairs, *rank, *joined,
+        of_part = functools.partial(parts.sent, call, sum(sizes))
+        sent = _blockwise(of_part, f"{name}-of-parts", chunks, chunks.labels, object, *pairs, *place, *joined,
                           names=call.names)  # fmt: skip
         joined += _tree(sent, chunks.axes, parts.join, object, name=f"{name}-joined"), chunks.rows
     if _is_like_z(name):
-        of_rows = functools.partial(parts.states, call, sizes)
+        of_rows = functools.partial(parts.states, call)
         states = _blockwise(of_rows, f"{name}-states", chunks, chunks.rows, object, *joined)
         return _results(functools.partial(parts.result_of_part, call), call, chunks, found, *pairs, states, chunks.rows)
     if name == WITH_GRADIENT:
-        of_rows, of_part = (functools.partial(f, call, sizes) for f in (parts.loss_of_rows, parts.gradient_of_part))
-        gradient = _results(of_part, call, chunks, found.gradient, *pairs, *rank, *joined)
+        of_rows, of_part = (functools.partial(f, call) for f in (parts.loss_of_rows, parts.gradient_of_part))
+        gradient = _results(of_part, call, chunks, found.gradient, *pairs, *place, *joined)
         return LossAndGradient(_results(of_rows, call, chunks, found.loss, *joined), gradient)
-    return _results(functools.partial(parts.result_of_rows, call, sizes), call, chunks, found, *joined)
+    return _results(functools.partial(parts.result_of_rows, call), call, chunks, found, *joined)
 
 
 def _tree(each: da.Array, axes: Labels, join: Callable[..., Any], dtype: Any, *, every: int = 0, name: str = "") -> Any:
@@ -339,18 +338,18 @@ def _blockwise(
     **more: Any,
 ) -> Any:
     """Call a function of arrays in tasks. `names` are those of the first arrays, if these are arguments of the user."""
-    meta, kept = np.empty((0,) * len(labels), dtype), tuple(k for k in labels if k in chunks.labels)
-    place = ArrayBlockIdDep(tuple(chunks.cuts[k] for k in kept)), kept
+    kept = tuple(k for k in labels if k in chunks.labels)
     planned = tuple(
-        _Planned(key, x.dtype, x.chunks, of)
+        _Planned(key, x.dtype, tuple(cut[0] if len(cut) == 1 else None for cut in x.chunks), of)
         for key, x, of in zip(names, pairs[::2], pairs[1::2], strict=False)
         if x.dtype != object
     )
-    task = functools.partial(_in_chunk, function, {k: 0 for k in chunks.labels if k not in kept}, planned)
+    task, meta = functools.partial(_in_chunk, function, planned), np.empty((0,) * len(labels), dtype)
     # With concatenate=False, Dask keeps tasks that join parts apart from those that compute them.
     return da.blockwise(
-        task, labels, *place, *pairs, token=name, dtype=dtype, meta=meta, align_arrays=False, concatenate=False, **more
-    )
+        task, labels, Places(chunks.cuts, kept), kept, *pairs, token=name, dtype=dtype, meta=meta,
+        align_arrays=False, concatenate=False, **more
+    )  # fmt: skip
 
 
 class _Planned(NamedTuple):
@@ -358,15 +357,13 @@ class _Planned(NamedTuple):
 
     name: str
     dtype: Any
-    cuts: tuple[tuple[int, ...], ...]
+    shape: tuple[int | None, ...]
+    """That of all chunks, with None for an axis that is cut like the scores."""
     labels: Labels
 
-    def check(self, chunk: Any, index: Sequence[int]) -> None:
+    def check(self, chunk: Any, place: Place) -> None:
         """Raise if a chunk is another one: results would be wrong without an error."""
-        places = [
-            index[k] if k < len(index) and len(cut) > 1 else 0 for k, cut in zip(self.labels, self.cuts, strict=True)
-        ]
-        shape = tuple(cut[place] for cut, place in zip(self.cuts, places, strict=True))
+        shape = tuple(place.shape[k] if n is None else n for k, n in zip(self.labels, self.shape, strict=True))
         if (chunk.shape, chunk.dtype) != (shape, self.dtype):
             raise ValueError(
                 f"{self.name}: expected {self.dtype} of shape {shape}, as the Dask array says, got {chunk.dtype} of "
@@ -374,18 +371,9 @@ class _Planned(NamedTuple):
             )
 
 
-def _in_chunk(
-    function: Callable[..., Any],
-    first: Mapping[int, int],
-    planned: Sequence[_Planned],
-    place: Sequence[int],
-    *arguments: Any,
-) -> Any:
-    """Call a function. An error names the chunk of the scores: its place, with `first` for axes that results lack."""
-    index = list(place)
-    for axis, number in first.items():
-        index.insert(axis, number)
-    with check.located(f"chunk {tuple(index)}"):
+def _in_chunk(function: Callable[..., Any], planned: Sequence[_Planned], place: Place, *arguments: Any) -> Any:
+    """Call a function. An error names the chunk of the scores."""
+    with check.located(f"chunk {place.chunk}"):
         for array, x in zip(planned, arguments, strict=False):
-            array.check(parts.block(x), index)
+            array.check(parts.block(x), place)
         return function(*arguments)

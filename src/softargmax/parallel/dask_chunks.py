@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dask.array as da
 import numpy as np
+from dask.layers import ArrayBlockwiseDep
 
 from softargmax.core.arrays import is_dask
 from softargmax.parallel.layout import whole_blocks
 from softargmax.sample.operations import FILTERS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROWWISE = ("temperature", "order", "alpha", "k", *FILTERS)
 """Options with one number per row. Their shape may lack the axes of a row."""
@@ -21,6 +26,38 @@ OF_CLASSES = ("weight", "values", "w", "bias")
 
 Labels = tuple[int, ...]
 """A label for each axis of an array. Axes with the same label are cut at the same places."""
+
+
+class Place(NamedTuple):
+    """Where a chunk of scores is."""
+
+    chunk: tuple[int, ...]
+    """The number of the chunk along each axis."""
+    first: tuple[int, ...]
+    """The place of its first score along each axis."""
+    shape: tuple[int, ...]
+
+
+class Places(ArrayBlockwiseDep):  # type: ignore[misc]
+    """The argument that tells each task its chunk. It is 0 along the axes of scores that the tasks' results lack.
+
+    A task is sent the place of its own chunk, so that the bytes of a graph grow linearly with the number of chunks.
+    """
+
+    def __init__(self, cuts: Sequence[tuple[int, ...]], kept: Labels) -> None:
+        super().__init__(tuple(cuts[k] for k in kept))
+        self._cuts, self._kept = tuple(cuts), kept
+        self._starts = [tuple(accumulate(cut, initial=0)) for cut in cuts]
+
+    def __getitem__(self, of_kept: tuple[int, ...]) -> Place:
+        index = [0] * len(self._cuts)
+        for k, number in zip(self._kept, of_kept, strict=True):
+            index[k] = number
+        first, shape = (tuple(x[k] for x, k in zip(some, index, strict=True)) for some in (self._starts, self._cuts))
+        return Place(tuple(index), first, shape)
+
+    def __dask_tokenize__(self) -> Any:
+        return type(self).__name__, self._cuts, self._kept
 
 
 def lazy(name: str, x: Any) -> da.Array:

@@ -66,6 +66,8 @@ class Sent(NamedTuple):
     """What a part, or several neighbours, send to all others in one exchange."""
 
     found: bytes
+    sizes: tuple[int, ...]
+    """The number of scores per row in each part."""
     of_rows: tuple[Any, ...]
     """The arrays of the part, without scores. Only the first part sends them, in the first exchange."""
 
@@ -125,45 +127,49 @@ def _arrays(nested: Any) -> Iterator[Any]:
         yield nested
 
 
-def sent(call: Call, sizes: tuple[int, ...], *arguments: Any) -> Sent:
-    """What a part sends in an exchange. The arguments are its arrays, its rank, and what all parts have sent before."""
-    arrays, ((rank,), *before) = arguments[: len(call.names)], arguments[len(call.names) :]
-    part = _Part(sizes, rank, [all_parts.found for all_parts in before])
+def sent(call: Call, length: int, *arguments: Any) -> Sent:
+    """What a part of rows of this length sends in an exchange.
+
+    The arguments are its arrays, its place among the parts, and what all parts have sent before.
+    """
+    arrays, (place, *before) = arguments[: len(call.names)], arguments[len(call.names) :]
+    (rank,), (first,), (size,) = place
+    part = _known(before, rank) if before else _Part((first, size, length - first - size), 1, ())
     blocks = tuple(map(block, arrays))
     of_rows = tuple(map(_without_scores, blocks, call.along)) if rank == 0 and not before else ()
     try:
         _of_part(call, part, blocks)
     except _ExchangeError as exchange:
-        return Sent(exchange.mine, of_rows)
-    return Sent(b"", of_rows)  # there are no rows
+        return Sent(exchange.mine, (size,), of_rows)
+    return Sent(b"", (size,), of_rows)  # there are no rows
 
 
 def join(parts: Sequence[Sent], **_: Any) -> Sent:
     """What neighbours send. Dask passes options that say where they are."""
-    return Sent(b"".join(part.found for part in parts), parts[0].of_rows)
+    found, sizes = b"".join(part.found for part in parts), tuple(n for part in parts for n in part.sizes)
+    return Sent(found, sizes, parts[0].of_rows)
 
 
-def result_of_rows(call: Call, sizes: tuple[int, ...], *joined: Sent) -> Any:
+def result_of_rows(call: Call, *joined: Sent) -> Any:
     """A result with numbers per row, from what all parts have sent in each exchange."""
-    return _of_part(call, _of_no_scores(sizes, joined), tuple(map(block, joined[0].of_rows)))
+    return _of_part(call, _known(joined), tuple(map(block, joined[0].of_rows)))
 
 
-def loss_of_rows(call: Call, sizes: tuple[int, ...], *joined: Sent) -> Any:
+def loss_of_rows(call: Call, *joined: Sent) -> Any:
     """The losses of a call that also computes their gradient, from what all parts have sent in each exchange."""
-    return result_of_rows(call, sizes, *joined).loss
+    return result_of_rows(call, *joined).loss
 
 
-def gradient_of_part(call: Call, sizes: tuple[int, ...], *arguments: Any) -> Any:
-    """A part of the gradient. The arguments are its arrays, its rank, and what all parts have sent."""
-    arrays, ((rank,), *joined) = arguments[: len(call.names)], arguments[len(call.names) :]
-    part = _Part(sizes, rank, [all_parts.found for all_parts in joined])
-    return _of_part(call, part, tuple(map(block, arrays))).gradient
+def gradient_of_part(call: Call, *arguments: Any) -> Any:
+    """A part of the gradient. The arguments are its arrays, its place, and what all parts have sent."""
+    arrays, (((rank,), _, _), *joined) = arguments[: len(call.names)], arguments[len(call.names) :]
+    return _of_part(call, _known(joined, rank), tuple(map(block, arrays))).gradient
 
 
-def states(call: Call, sizes: tuple[int, ...], *joined: Sent) -> native.State:
+def states(call: Call, *joined: Sent) -> native.State:
     """The states of the rows, of a call that computes a softmax, from what all parts have sent."""
     found = []
-    with standing_in(_of_no_scores(sizes, joined)) as spread:
+    with standing_in(_known(joined)) as spread:
 
         def fold(_operation: Any, i: Any, _first: bool, _out: Any) -> Any:
             found.append(native.fold(i.z, SpreadAxes(i.axes, spread), i.beta, i.where))
@@ -187,9 +193,9 @@ def result_of_part(call: Call, *arguments: Any) -> Any:
         return call(*arrays)
 
 
-def exchanges_of(call: Call, sizes: tuple[int, ...], arrays: Sequence[Any]) -> tuple[int, Any]:
+def exchanges_of(call: Call, length: int, arrays: Sequence[Any]) -> tuple[int, Any]:
     """The number of exchanges of a call, and its result for one row. The arrays have one row, without scores."""
-    part = _of_no_scores(sizes, None)
+    part = _Part((length, 0), 1, None)
     found = _of_part(call, part, arrays)
     return part.exchanges, found
 
@@ -279,9 +285,10 @@ class _Part:
         return found
 
 
-def _of_no_scores(sizes: tuple[int, ...], joined: Sequence[Sent] | None) -> _Part:
-    """One more part, without scores."""
-    return _Part((*sizes, 0), len(sizes), None if joined is None else [all_parts.found for all_parts in joined])
+def _known(joined: Sequence[Sent], rank: int | None = None) -> _Part:
+    """A part, or one more part without scores, after exchanges in which all parts have sent something."""
+    sizes, found = joined[0].sizes, [all_parts.found for all_parts in joined]
+    return _Part((*sizes, 0), len(sizes), found) if rank is None else _Part(sizes, rank, found)
 
 
 def _divided(i: Any, given: Mapping[str, Any]) -> Any:
