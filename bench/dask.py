@@ -123,31 +123,6 @@ SMALL_FITS: dict[str, tuple[Shape, Callable[[], Any]]] = {
 }
 
 
-def peers() -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
-    """Return the models of dask-ml for fits of ours, by the case's name, and the errors of those that fail here.
-
-    Its LogisticRegression has two classes only. There are none if dask-ml is not installed.
-    """
-    if package_version(PEER) is None:
-        return {}, {}
-    from dask_ml.linear_model import LogisticRegression
-    from dask_ml.naive_bayes import GaussianNB
-
-    work: dict[str, Callable[[], Any]] = {}
-    fail: dict[str, str] = {}
-    arrays = rows_of(1000, 5, 2, 500)
-    models = {TWO_CLASSES: partial(LogisticRegression, solver="lbfgs", max_iter=STEPS, tol=0.0), BAYES: GaussianNB}
-    for name, model in models.items():
-        try:
-            model().fit(*arrays)
-        except Exception as error:  # noqa: BLE001 whatever a peer raises with this version of Dask
-            fail[name] = f"{type(error).__name__}: {error}".split("\n")[0]
-            print(f"{name}: {PEER} fails, {fail[name]}", flush=True)
-        else:
-            work[name] = model
-    return work, fail
-
-
 def rows_of(n: int, features: int, classes: int, chunk: int) -> list[Any]:
     """Return random rows, and classes that depend on them. Workers make them."""
     rng = da.random.default_rng(0)
@@ -214,6 +189,31 @@ class Places:
         call()
         after = self.client.run(resident, "VmHWM")
         return float(max(after[worker] - before[worker] for worker in before))
+
+
+def peers(places: Places) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
+    """Return the models of dask-ml for fits of ours, by the case's name, and the errors of those that fail here.
+
+    Its LogisticRegression has two classes only. There are none if dask-ml is not installed.
+    """
+    if package_version(PEER) is None:
+        return {}, {}
+    from dask_ml.linear_model import LogisticRegression
+    from dask_ml.naive_bayes import GaussianNB
+
+    work: dict[str, Callable[[], Any]] = {}
+    fail: dict[str, str] = {}
+    models = {TWO_CLASSES: partial(LogisticRegression, solver="lbfgs", max_iter=STEPS, tol=0.0), BAYES: GaussianNB}
+    for name, model in models.items():
+        try:
+            for place in (CLUSTER, THREADS):
+                places.once(place, model().fit, places.load(place, *rows_of(1000, 5, 2, 500)))
+        except Exception as error:  # noqa: BLE001 whatever a peer raises with this version of Dask
+            fail[name] = f"{type(error).__name__}: {error}".split("\n")[0]
+            print(f"{name}: {PEER} fails, {fail[name]}", flush=True)
+        else:
+            work[name] = model
+    return work, fail
 
 
 def timed(places: Places, name: str, functions: dict[str, Function], arrays: Sequence[Any]) -> dict[str, Any]:
@@ -325,7 +325,7 @@ def fits_of(places: Places, fits: dict[str, tuple[Shape, Any]], of_peers: dict[s
 
 def measured(places: Places) -> dict[str, Any]:
     """Measure everything."""
-    of_peers, fail = peers()
+    of_peers, fail = peers(places)
     return {
         "functions": functions_of(places, (ROWS, COLUMNS, CHUNK)),
         "fits": fits_of(places, FITS, of_peers),

@@ -38,7 +38,7 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Places(ArrayBlockwiseDep):  # type: ignore[misc]
+class Places(ArrayBlockwiseDep):
     """The argument that tells each task its chunk. It is 0 along the axes of scores that the tasks' results lack.
 
     A task is sent the place of its own chunk, so that the bytes of a graph grow linearly with the number of chunks.
