@@ -44,9 +44,12 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 WORKERS = 2
-ROWS, COLUMNS, CHUNK = 4096, 131_072, (1024, 32_768)  # 16 chunks of 128 MiB
-SMALL = 1024, 65_536, (256, 16_384)  # 16 chunks of 16 MiB
-LONG, ROW_CHUNKS = 16, 1000
+Scores = tuple[int, int, tuple[int, int]]
+"""Numbers of rows and columns, and the shape of a chunk."""
+USUAL: Scores = 4096, 131_072, (1024, 32_768)  # 16 chunks of 128 MiB
+SMALL: Scores = 1024, 65_536, (256, 16_384)  # 16 chunks of 16 MiB
+ROW_CHUNKS = 1000
+LONG: Scores = 16, 4096 * ROW_CHUNKS, (16, 4096)
 CHUNKINGS = (6, 9001), (2, 9001), (6, 4096), (3, 5000), (1, 777)
 RATIO, CHUNKS = 1.3, 4.0
 ROUNDS, STEPS = 5, 20
@@ -223,7 +226,10 @@ def timed(places: Places, name: str, functions: dict[str, Function], arrays: Seq
     times = ", ".join(f"{side} {readable(timing.median)}" for side, timing in found.items())
     print(f"{name:45} cluster / threads {ratio:.2f}; {times}", flush=True)
     seconds = {side: asdict(timing) for side, timing in found.items()}
-    return {"seconds": seconds, "cluster / threads": ratio, "beyond": beyond(places, functions, arrays)}
+    chunk = arrays[0].nbytes / arrays[0].npartitions
+    return {
+        "seconds": seconds, "cluster / threads": ratio, "chunk": chunk, "beyond": beyond(places, functions, arrays)
+    }  # fmt: skip
 
 
 def beyond(places: Places, functions: dict[str, Function], arrays: Sequence[Any]) -> dict[str, float]:
@@ -248,7 +254,7 @@ def beyond(places: Places, functions: dict[str, Function], arrays: Sequence[Any]
 def graph(places: Places, name: str) -> dict[str, Any]:
     """Count the tasks for rows of many chunks, and time them."""
     function, _ = FUNCTIONS[name]
-    arrays = scores_of(LONG, 4096 * ROW_CHUNKS, (LONG, 4096))
+    arrays = scores_of(*LONG)
     tasks = dict(dask.optimize(function(*places.load(THREADS, *arrays)))[0].__dask_graph__())
     record = timed(places, f"{name}, {ROW_CHUNKS} chunks in each row", {OURS: function}, arrays)
     inputs = max(len(get_dependencies(tasks, key)) for key in tasks)
@@ -289,7 +295,7 @@ def bits_of_fits(models: dict[str, Callable[[], Any]], shape: Shape) -> dict[str
         warnings.simplefilter("ignore")
         X, y = dask.compute(*rows_of(n, features, classes, n))
         chunkings = [[da.from_array(X, chunks=(chunk, features)), da.from_array(y, chunks=chunk)]
-                     for chunk in (n, 4500, 9999)]  # fmt: skip
+                     for chunk in (n, n // 7, n // 3 + 1)]  # fmt: skip
         for side, model in models.items():
             first, *others = [learned(model().fit(*arrays)) for arrays in chunkings]
             found[side] = sum(not np.array_equal(first, one) for one in others)
@@ -304,8 +310,8 @@ def learned(model: Any) -> Any:
 # --- the whole --------------------------------------------------------------------------------------------------------
 
 
-def functions_of(places: Places, shape: Any) -> dict[str, Any]:
-    """Time all functions of scores of a shape."""
+def functions_of(places: Places, shape: Scores) -> dict[str, Any]:
+    """Time all functions."""
     arrays = scores_of(*shape)
     return {
         name: timed(places, name, {OURS: ours, FORMULA: formula}, arrays) for name, (ours, formula) in FUNCTIONS.items()
@@ -327,7 +333,7 @@ def measured(places: Places) -> dict[str, Any]:
     """Measure everything."""
     of_peers, fail = peers(places)
     return {
-        "functions": functions_of(places, (ROWS, COLUMNS, CHUNK)),
+        "functions": functions_of(places, USUAL),
         "fits": fits_of(places, FITS, of_peers),
         "small": {**functions_of(places, SMALL), **fits_of(places, SMALL_FITS, {})},
         "graphs": {name: graph(places, name) for name in ("softmax", "logsumexp", "entropy")},

@@ -14,31 +14,49 @@ def measured() -> str:
     record = load(RESULTS / "dask.json")
     if record is None:
         return NOT_YET
+    usual, small = {**record["functions"], **record["fits"]}, record["small"]
     peer = next(name for name in record["versions"] if name == "dask-ml")
-    head = ["", "cluster", "threads", "ratio", "peer, cluster", "peer, threads", "chunks of memory", "of the peer"]
-    usual, small, fits = {**record["functions"], **record["fits"]}, record["small"], record["fits"]
-    rows, small_rows = ([[_code(name), *_times(x), *_memory(x)] for name, x in some.items()] for some in (usual, small))
+    head = [
+        "",
+        "MB",
+        "cluster",
+        "threads",
+        "ratio",
+        "peer, cluster",
+        "peer, threads",
+        "chunks of memory",
+        "of the peer",
+    ]
+    usual_rows, small_rows = (
+        [[_code(name), f"{one['chunk'] / 1e6:.0f}", *_times(one), *_memory(one)] for name, one in some.items()]
+        for some in (usual, small)
+    )
     many = [
-        [_code(name), *(f"{one[key]:,}" for key in ("tasks", "inputs")), *_times(one)[:3]]
+        [_code(name), *(f"{one[key]:,}" for key in ("tasks", "inputs")), *_times(one)[:3], _per_task(one)]
         for name, one in record["graphs"].items()
     ]
     bits = [[_code(name), *_bits(one)] for name, one in record["bits"].items()]
+    fits = {name: one for name, one in {**usual, **small}.items() if "other bits" in one}
     bits += [[_code(name), *_others(one["other bits"])] for name, one in fits.items()]
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items() if version)
-    without = "" if record["versions"][peer] else f" {peer} was not installed."
+    of_peer = "" if record["versions"][peer] else f" {peer} was not installed."
     for name, error in record["fail"].items():
-        without += f" {peer}'s model for {_code(name)} fails here ({error})."
+        of_peer += f" {peer}'s model for {_code(name)} fails here ({error})."
     return "\n\n".join([
-        "Chunks of 100 to 134 MB:",
-        table(head, rows),
-        "Small chunks, functions of 17 MB and fits of 5 to 8 MB, whose tasks take a few milliseconds:",
+        table(head, usual_rows),
+        "Small chunks:",
         table(head, small_rows),
-        "Rows with 1000 chunks each:",
-        table(["", "tasks", "most inputs of a task", "cluster", "threads", "ratio"], many),
+        "Rows with 1000 chunks each, and the time of the cluster divided by the number of tasks:",
+        table(["", "tasks", "most inputs of a task", "cluster", "threads", "ratio", "per task"], many),
         "Results with other bits than those of one chunk, and rows of NaN among rows with infinities:",
         table(["", "other bits", "peer, other bits", "NaN", "peer, NaN"], bits),
-        f"{measured_on(record)} With {versions}.{without}",
+        f"{measured_on(record)} With {versions}.{of_peer}",
     ])  # fmt: skip
+
+
+def _per_task(one: dict[str, Any]) -> str:
+    cluster = next(timing["median"] for side, timing in one["seconds"].items() if side.endswith("cluster"))
+    return readable(cluster / one["tasks"])
 
 
 def _code(name: str) -> str:

@@ -134,10 +134,10 @@ def test_losses_of_other_dtypes(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("chunks", [CHUNKS["rows"], CHUNKS["both"]], ids=["rows", "both"])
-@pytest.mark.parametrize("options", [LOSSES[key] for key in ("plain", "none", "weight")])
-def test_terms(options: dict[str, Any], chunks: Any) -> None:
-    compare("cross_entropy_terms", chunks, TARGET, **options)
-    compare("cross_entropy", chunks, PROBABILITIES, **options)
+@pytest.mark.parametrize("name", ["plain", "none", "weight"])
+def test_terms(name: str, chunks: Any) -> None:
+    compare("cross_entropy_terms", chunks, TARGET, **LOSSES[name])
+    compare("cross_entropy", chunks, PROBABILITIES, **LOSSES[name])
 
 
 @every_chunks

@@ -39,9 +39,10 @@ class Place(NamedTuple):
 
 
 class Places(ArrayBlockwiseDep):
-    """The argument that tells each task its chunk. It is 0 along the axes of scores that the tasks' results lack.
+    """The argument that tells each task where its chunk is.
 
-    A task is sent the place of its own chunk, so that the bytes of a graph grow linearly with the number of chunks.
+    A task is sent no other place, so the bytes of a graph grow linearly with the number of chunks. `kept` are the axes
+    of the scores that the results of the tasks have. Along all others, a task has the first chunk.
     """
 
     def __init__(self, cuts: Sequence[tuple[int, ...]], kept: Labels) -> None:
@@ -49,12 +50,12 @@ class Places(ArrayBlockwiseDep):
         self._cuts, self._kept = tuple(cuts), kept
         self._starts = [tuple(accumulate(cut, initial=0)) for cut in cuts]
 
-    def __getitem__(self, of_kept: tuple[int, ...]) -> Place:
-        index = [0] * len(self._cuts)
-        for k, number in zip(self._kept, of_kept, strict=True):
-            index[k] = number
-        first, shape = (tuple(x[k] for x, k in zip(some, index, strict=True)) for some in (self._starts, self._cuts))
-        return Place(tuple(index), first, shape)
+    def __getitem__(self, numbers: tuple[int, ...]) -> Place:
+        chunk = [0] * len(self._cuts)
+        for axis, number in zip(self._kept, numbers, strict=True):
+            chunk[axis] = number
+        first, shape = (tuple(x[k] for x, k in zip(some, chunk, strict=True)) for some in (self._starts, self._cuts))
+        return Place(tuple(chunk), first, shape)
 
     def __dask_tokenize__(self) -> Any:
         return type(self).__name__, self._cuts, self._kept

@@ -67,7 +67,7 @@ class Sent(NamedTuple):
 
     found: bytes
     sizes: tuple[int, ...]
-    """The number of scores per row in each part."""
+    """The number of scores per row in each part. They are sent in the first exchange."""
     of_rows: tuple[Any, ...]
     """The arrays of the part, without scores. Only the first part sends them, in the first exchange."""
 
@@ -134,14 +134,16 @@ def sent(call: Call, length: int, *arguments: Any) -> Sent:
     """
     arrays, (place, *before) = arguments[: len(call.names)], arguments[len(call.names) :]
     (rank,), (first,), (size,) = place
-    part = _known(before, rank) if before else _Part((first, size, length - first - size), 1, ())
     blocks = tuple(map(block, arrays))
-    of_rows = tuple(map(_without_scores, blocks, call.along)) if rank == 0 and not before else ()
+    sizes, of_rows = () if before else (size,), tuple(map(_without_scores, blocks, call.along))
+    # Until the first exchange, a kernel looks at the place of the part only. So those before it stand in as one.
+    part = _known(before, rank) if before else _Part((first, size, length - first - size), 1, ())
     try:
         _of_part(call, part, blocks)
+        mine = b""  # there are no rows
     except _ExchangeError as exchange:
-        return Sent(exchange.mine, (size,), of_rows)
-    return Sent(b"", (size,), of_rows)  # there are no rows
+        mine = exchange.mine
+    return Sent(mine, sizes, of_rows if rank == 0 and not before else ())
 
 
 def join(parts: Sequence[Sent], **_: Any) -> Sent:
