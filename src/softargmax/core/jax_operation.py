@@ -21,7 +21,7 @@ from jax import numpy as jnp
 from jax.interpreters import ad, mlir
 
 from softargmax.core import check, jax_rules, jax_vmap
-from softargmax.core.dispatch import requested_name
+from softargmax.core.dispatch import requested_name, requesting
 from softargmax.core.jax_call import BFLOAT16, GIVEN, SHAPES, TARGET, array_at, ffi, given, text_of
 from softargmax.core.jax_rows import has_typed_axes
 from softargmax.core.jax_rules import (
@@ -174,7 +174,8 @@ class JaxOperation:
             )
 
     def _define(self, *arrays: Any, static: Static, first: bool) -> list[Any]:
-        return self._all(self.operation.define(self._record(arrays, static), first), first)
+        with requesting("reference"):  # for the operations in the definition
+            return self._all(self.operation.define(self._record(arrays, static), first), first)
 
     def _lower(self, ctx: Any, *operands: Any, static: Static, first: bool) -> Any:
         if _is_partitioned(ctx.module_context.axis_context):

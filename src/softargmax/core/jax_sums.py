@@ -7,6 +7,8 @@ error, in every order, and x - q is exact.
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,42 +21,51 @@ _SPARE = 4
 """How many more binary digits are summed without an error than the dtype has."""
 
 
-@jax.custom_jvp
-def total(x: Any) -> tuple[Any, Any]:
-    """The sum along the last axis as a pair, as `error_free.total` returns it."""
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def total(x: Any, most: float | None = None) -> tuple[Any, Any]:
+    """The sum along the last axis as a pair, as `error_free.total` returns it. No number is above `most` in size."""
     n, rows = x.shape[-1], x.shape[:-1]
     parts = -(-n // _LONGEST)
     if parts == 1:
-        return _of_part(x)
+        return _of_part(x, most)
     x = jnp.pad(x, [(0, 0)] * len(rows) + [(0, parts * _LONGEST - n)])
-    high, low = _of_part(x.reshape(*rows, parts, _LONGEST))
+    high, low = _of_part(x.reshape(*rows, parts, _LONGEST), most)
     whole, rounded = total(high[..., 0])
     return whole, rounded + jnp.sum(low, axis=-2)
 
 
 @total.defjvp
-def _total_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+def _total_jvp(most: float | None, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
     slope = jnp.sum(tangents[0], axis=-1, keepdims=True)
-    return total(*primals), (slope, jnp.zeros_like(slope))
+    return total(*primals, most), (slope, jnp.zeros_like(slope))
 
 
-def _of_part(x: Any) -> tuple[Any, Any]:
+def _of_part(x: Any, most: float | None) -> tuple[Any, Any]:
     """The sum of at most 2^16 numbers. It is a plain sum if sigma overflows, or if a number is not finite."""
     kind = np.finfo(x.dtype)
     unit, digits, places = float(kind.eps) / 2, kind.nmant + 1, (x.shape[-1] + 1).bit_length()
-    plain = jnp.sum(x, axis=-1, keepdims=True)
-    sigma = _power_of_two(jnp.max(jnp.abs(x), axis=-1, keepdims=True), unit) * 2.0**places
-    sums = []
+    if most is None:
+        sigma = _power_of_two(jnp.max(jnp.abs(x), axis=-1, keepdims=True), unit) * 2.0**places
+    else:  # depends on x, because XLA would simplify (sigma + x) - sigma to x if sigma were a constant
+        sigma = jnp.where(x[..., :1] < math.inf, most * 2.0**places, math.nan)
+    exact = jnp.isfinite(sigma)
+    sigma = jnp.where(exact, sigma, 0.0)
+    parts = []
     for _ in range(-(-(digits + _SPARE) // (digits - places))):
-        q = (sigma + x) - sigma
-        sums.append(jnp.sum(q, axis=-1, keepdims=True))
-        x, sigma = x - q, sigma * (unit * 2.0**places)
-    low = jnp.sum(x, axis=-1, keepdims=True)
-    for one in sums[:0:-1]:
+        parts.append((sigma + x) - sigma)
+        x, sigma = x - parts[-1], sigma * (unit * 2.0**places)
+    first, *sums, low = _sums(*parts, x)
+    for one in sums[::-1]:
         low += one
-    high = sums[0] + low
-    exact = jnp.isfinite(high)
-    return jnp.where(exact, high, plain), jnp.where(exact, low - (high - sums[0]), 0.0)
+    high = first + jnp.where(exact, low, 0.0)
+    return high, jnp.where(exact, low - (high - first), 0.0)
+
+
+def _sums(*arrays: Any) -> list[Any]:
+    """The sums of several arrays along the last axis, in one loop, which XLA compiles sooner than several."""
+    zeros = (np.zeros((), arrays[0].dtype),) * len(arrays)
+    found = jax.lax.reduce(arrays, zeros, lambda a, b: tuple(map(jax.lax.add, a, b)), (arrays[0].ndim - 1,))
+    return [x[..., None] for x in found]
 
 
 def _power_of_two(x: Any, unit: float) -> Any:

@@ -47,9 +47,9 @@ class Rows:
         """The maximum of each row."""
         return self.xp.max(x, axis=-1, keepdims=True)
 
-    def total(self, w: Any) -> tuple[Any, Any]:
-        """The sum of each row as a pair: the rounded sum, and the sum of the rounding errors."""
-        return total(w)
+    def total(self, w: Any, most: float | None = None) -> tuple[Any, Any]:
+        """The sum of each row as a pair: the rounded sum, and the sum of the rounding errors. `most` bounds |w|."""
+        return total(w, most)
 
     def spread(self, row: Any) -> Any:
         """Return one number per row in a shape that broadcasts with the rows' scores."""

@@ -29,10 +29,10 @@ from softargmax.core import error_free
 from softargmax.core.arrays import device_of, kept_shape, namespace, row_shape, working_dtype
 from softargmax.core.error_free import total, two_sum
 from softargmax.core.loss_reduction import equal_row_weights, reduced, row_weights, total_weight
-from softargmax.core.operation import along, first_place, row_sum, sum_along
+from softargmax.core.operation import along, first_place, row_max, row_sum, sum_along
 from softargmax.core.processes import SpreadAxes, whole_shape
 from softargmax.core.row_chunks import by_rows
-from softargmax.loss.results import CrossEntropyTerms
+from softargmax.loss.results import CrossEntropyTerms, LossAndGradient
 from softargmax.normalize import operations
 from softargmax.normalize.operations import Scores
 
@@ -66,8 +66,15 @@ def cross_entropy_and_gradient(of: CrossEntropy, g: Any) -> tuple[Any, Any]:
 
     If the loss is not reduced, each row of the gradient is the gradient of the loss of that row.
     """
-    loss, _ = cross_entropy(of.z, of.options, of.axes, of.kept, of.mean, of.dtype)
-    return loss, cross_entropy_vjp(of, namespace(loss).ones_like(loss) if g is None else g)
+    xp, options, axes = namespace(of.z), of.options, of.axes
+    if g is None:
+        g = xp.ones(row_shape(of.z.shape, axes)[: of.kept], dtype=of.dtype, device=device_of(of.z))
+
+    def both(z: Any, a: RowValues, i: LossOptions, seed: Any) -> LossAndGradient:
+        return LossAndGradient(finished(_loss(a, i), a), _gradient(z, a, i, (seed, None, None, None)))
+
+    rows, slopes = _by_rows(both, of.z, options, axes, seed_of(of, g))
+    return reduced_losses(rows, options, axes, of.kept, of.mean, of.dtype), slopes
 
 
 def no_array(like: Any) -> Any:
@@ -206,14 +213,15 @@ def gradient(z: Any, seeds: Sequence[Factor | None], options: LossOptions, axes:
 
     A seed of None counts as 0.
     """
+    return _by_rows(lambda z, a, i, *seeds: _gradient(z, a, i, seeds), z, options, axes, *seeds)
 
-    def rows(z: Any, a: RowValues, i: LossOptions, *seeds: Any) -> Any:
-        slope = namespace(z).zeros_like(a.p)
-        for seed, slope_of in zip(seeds, (_loss_slope, _lse_slope, _entropy_slope, _z_loss_slope), strict=True):
-            slope = slope if seed is None else slope + along(seed, axes) * slope_of(a, i)
-        return _to_scores(slope, z, a, i)
 
-    return _by_rows(rows, z, options, axes, *seeds)
+def _gradient(z: Any, a: RowValues, options: LossOptions, seeds: Sequence[Any]) -> Any:
+    """Return the gradient of the terms of rows of scores. `seeds` are as in `gradient`."""
+    slope = namespace(z).zeros_like(a.p)
+    for seed, slope_of in zip(seeds, (_loss_slope, _lse_slope, _entropy_slope, _z_loss_slope), strict=True):
+        slope = slope if seed is None else slope + along(seed, a.axes) * slope_of(a, options)
+    return _to_scores(slope, z, a, options)
 
 
 @np.errstate(all="ignore")
@@ -264,8 +272,9 @@ def _loss(a: RowValues, options: LossOptions) -> Any:
     xp, axes = namespace(a.p), a.axes
     of_each = xp.where(a.inside, a.mass * (0.0 - a.log_p), 0.0)
     loss = row_sum(of_each, axes) if options.one_class else _sum(of_each, axes)
-    lost = ~_any(a.inside, axes) | _any((a.mass > 0.0) & ~a.possible, axes)
-    return loss + _z_loss(a, options) + xp.where(lost, xp.full_like(loss, INF), 0.0)
+    # 0 outside the support, 1 in the support, 2 where p = 0 has mass
+    kind = xp.where((a.mass > 0.0) & ~a.possible, 2.0, xp.astype(a.inside, a.p.dtype))
+    return loss + _z_loss(a, options) + xp.where(row_max(kind, axes) != 1.0, xp.full_like(loss, INF), 0.0)
 
 
 def _loss_slope(a: RowValues, options: LossOptions) -> Any:
@@ -307,14 +316,6 @@ def _sum(values: Any, axes: tuple[int, ...]) -> Any:
     if isinstance(axes, SpreadAxes):
         return row_sum(values, axes)
     return namespace(values).expand_dims(error_free.row_sum(values, axes), axis=axes[0])
-
-
-def _any(x: Any, axes: tuple[int, ...]) -> Any:
-    """Return True for rows with an entry that is true."""
-    xp, (axis,) = namespace(x), axes
-    if isinstance(axes, SpreadAxes):
-        return row_sum(xp.astype(x, xp.float64), axes) > 0.0
-    return xp.any(x, axis=axis, keepdims=True)
 
 
 def _mass_of_others(a: RowValues, options: LossOptions) -> Any:
