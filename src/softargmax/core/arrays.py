@@ -127,6 +127,19 @@ def jax_of(array: Any) -> Any:
     return jax if jax is not None and isinstance(array, jax.Array) else None
 
 
+def is_traced(array: Any) -> bool:
+    """True for an array of a JAX transformation, for example jit or grad."""
+    jax = jax_of(array)
+    return jax is not None and isinstance(array, jax.core.Tracer)
+
+
+def shown(value: Any) -> str:
+    """A value in an error message, for an argument that is no array."""
+    if any(map(is_traced, value if isinstance(value, (list, tuple)) else (value,))):
+        return "a value that JAX traces; pass a Python value (jax.jit: static_argnames)"
+    return repr(value)
+
+
 # --- arguments as arrays ----------------------------------------------------------------------------------------------
 
 
@@ -298,7 +311,7 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
     try:
         indices = [operator.index(one) for one in axis] if isinstance(axis, (tuple, list)) else [operator.index(axis)]
     except TypeError:
-        raise TypeError(f"axis: expected an integer, a tuple of integers or None, got {axis!r}") from None
+        raise TypeError(f"axis: expected an integer, a tuple of integers or None, got {shown(axis)}") from None
     limit = max(ndim, 1)
     for one in indices:
         if not -limit <= one < limit:
@@ -313,7 +326,7 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
 def one_axis(axis: Any, ndim: int) -> int:
     """Return a single axis as a non-negative integer. Raise TypeError for a tuple or None."""
     if axis is None or isinstance(axis, (tuple, list)):
-        raise TypeError(f"axis: expected one integer, got {axis!r}")
+        raise TypeError(f"axis: expected one integer, got {shown(axis)}")
     return (*axes_of(axis, ndim), 0)[0]
 
 
@@ -394,15 +407,9 @@ def trained(array: Any) -> bool:
 
 def followed(*arrays: Any) -> bool:
     """True if results computed from these arrays now may be differentiated, in reverse or forward mode."""
-    if any(map(_is_traced, arrays)):
+    if any(map(is_traced, arrays)):
         return True
     return any(map(is_torch, arrays)) and (sys.modules["torch"].is_grad_enabled() or _in_transform())
-
-
-def _is_traced(array: Any) -> bool:
-    """True for an array of a JAX transformation, for example jit or grad."""
-    jax = jax_of(array)
-    return jax is not None and isinstance(array, jax.core.Tracer)
 
 
 def differentiated(*arrays: Any) -> bool:
@@ -413,7 +420,7 @@ def differentiated(*arrays: Any) -> bool:
     """
     tensors = [x for x in arrays if is_torch(x)]
     if not tensors:
-        return any(map(_is_traced, arrays))
+        return any(map(is_traced, arrays))
     return _in_transform() or (sys.modules["torch"].is_grad_enabled() and any(x.requires_grad for x in tensors))
 
 

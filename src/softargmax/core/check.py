@@ -31,6 +31,7 @@ from softargmax.core.arrays import (
     integer_dtype,
     is_strict,
     is_torch,
+    is_traced,
     jax_of,
     kept_shape,
     kind_of,
@@ -39,6 +40,7 @@ from softargmax.core.arrays import (
     readable,
     row_dtype,
     row_shape,
+    shown,
     working_dtype,
 )
 from softargmax.core.scale import UNIT, Scale, scale_of_array, scale_of_number
@@ -217,7 +219,7 @@ def dtype_of_rows(dtype: Any, z: Any) -> Any:
 def positive(value: Any, name: str, *, infinite: bool = False) -> float:
     """Check a number above 0 and return it as a float. `infinite` allows inf."""
     if not isinstance(value, Real):
-        raise TypeError(f"{name}: expected a number above 0, got {value!r}")
+        raise TypeError(f"{name}: expected a number above 0, got {shown(value)}")
     found = number(value, name)
     if not found > 0.0 or (math.isinf(found) and not infinite):
         allowed = "a number above 0, or inf" if infinite else "a finite number above 0"
@@ -240,7 +242,7 @@ def between(value: Any, name: str, high: float, *, below: bool = False) -> float
     else:
         allowed = f"a number of at least 0 and below {high:g}" if below else f"a number from 0 to {high:g}"
     if not isinstance(value, Real):
-        raise TypeError(f"{name}: expected {allowed}, got {value!r}")
+        raise TypeError(f"{name}: expected {allowed}, got {shown(value)}")
     found = number(value, name)
     if not 0.0 <= found <= high or math.isinf(found) or (below and found == high):
         raise ValueError(f"{name}: expected {allowed}, got {value}")
@@ -248,19 +250,21 @@ def between(value: Any, name: str, high: float, *, below: bool = False) -> float
 
 
 def is_integer(value: Any) -> bool:
-    """True for an integer of any library, also a 0-d array and a tensor of one number. Booleans are no integers."""
+    """True for an integer of any library, also a 0-d array or a tensor of one number. Not for bool and traced ones."""
     if not hasattr(value, "__index__") or isinstance(value, bool):
         return False
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         return True
-    return dtype_name(dtype) in INTEGERS - {"bool"} and (value.ndim == 0 or (is_torch(value) and value.numel() == 1))
+    if is_traced(value) or dtype_name(dtype) not in INTEGERS - {"bool"}:
+        return False
+    return value.ndim == 0 or (is_torch(value) and value.numel() == 1)
 
 
 def integer(value: Any, name: str) -> int:
     """Check an integer of any library and return it as an int."""
     if not is_integer(value):
-        raise TypeError(f"{name}: expected an integer, got {value!r}")
+        raise TypeError(f"{name}: expected an integer, got {shown(value)}")
     found = operator.index(value)
     if not -(1 << 63) <= found < 1 << 63:
         raise ValueError(f"{name}: expected an integer of 64 bits, got a larger one")
@@ -270,14 +274,14 @@ def integer(value: Any, name: str) -> int:
 def flag(value: Any, name: str) -> bool:
     """Check that a value is True or False, of Python or NumPy, and return it as a bool."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name}: expected True or False, got {value!r}")
+        raise TypeError(f"{name}: expected True or False, got {shown(value)}")
     return bool(value)
 
 
 def one_of(value: Any, name: str, choices: tuple[str, ...]) -> str:
     """Check that a value is one of the strings in `choices`, and return it."""
     if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {value!r}")
+        raise ValueError(f"{name}: expected one of {', '.join(map(repr, choices))}, got {shown(value)}")
     return str(value)
 
 

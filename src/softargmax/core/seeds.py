@@ -8,7 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.arrays import INTEGERS, device_of, dtype_name, is_torch, jax_of, kind_of, like, namespace
+from softargmax.core.arrays import (
+    INTEGERS,
+    device_of,
+    dtype_name,
+    is_torch,
+    is_traced,
+    jax_of,
+    kind_of,
+    like,
+    namespace,
+    shown,
+)
 from softargmax.core.philox import WORD
 
 SEEDS = 1 << 64
@@ -39,7 +50,8 @@ def seed_of(z: Any, seed: Any, generator: Any) -> Any:
         return _of_key(z, seed)
     if not check.is_integer(seed):
         hint = "; pass a generator as generator=" if callable(getattr(seed, "random", None)) or _of_torch(seed) else ""
-        raise TypeError(f"seed: expected an integer from 0 to 2^64 - 1, got {seed!r}{hint}")
+        hint = "; a key of jax.random may be traced" if is_traced(seed) else hint
+        raise TypeError(f"seed: expected an integer from 0 to 2^64 - 1, got {shown(seed)}{hint}")
     number = operator.index(seed)
     if not 0 <= number < SEEDS:
         was = "a negative number" if number < 0 else "one above 2^64 - 1"
@@ -67,7 +79,7 @@ def _of_key(z: Any, key: Any) -> Any:
         raise ValueError(f"seed: expected one key, got keys of shape {key.shape}; use jax.vmap")
     if kind_of(z) == "jax":
         return jax.random.bits(key, (2,), "uint32")
-    if isinstance(key, jax.core.Tracer):
+    if is_traced(key):
         raise TypeError(f"seed: expected a key whose value is known, to draw from {type(z).__name__}, got a traced key")
     with jax.ensure_compile_time_eval():
         words = jax.random.bits(key, (2,), "uint32")
