@@ -65,6 +65,48 @@ def test_transformations() -> None:
     assert_allclose(gradient, s.factor_graph("nab,bc->n", E, T).marginals()[0], rtol=1e-5, atol=1e-7)
 
 
+E_OF_CALLS, T_OF_CALLS = draw(2, 3, 4, 5, seed=2).astype("f4"), draw(2, 3, 3, 5, 5, seed=3).astype("f4")
+MAPPED: dict[str, Any] = {  # emissions, transitions, the axis of the latter in vmap; does one kernel run all calls?
+    "one item": (E_OF_CALLS[:, 0], T, None, True, True),
+    "one item, own transitions": (E_OF_CALLS[:, 0], T_OF_CALLS[:, 0, 0], 0, True, True),
+    "shared by all": (E_OF_CALLS, T, None, True, False),
+    "of each item": (E_OF_CALLS, T_OF_CALLS[0], None, True, True),
+    "of each call and item": (E_OF_CALLS, T_OF_CALLS, 0, True, True),
+    "of each call": (E_OF_CALLS, T_OF_CALLS[:, 0, 0], 0, False, False),
+}
+
+
+@pytest.mark.parametrize("name", MAPPED)
+def test_mapped_chains(name: str) -> None:
+    """The items of all calls are items of one call, unless a sum over the items of one call would be over all calls."""
+    e, t, axis, forward, backward = MAPPED[name]
+    e, t = jnp.asarray(e), jnp.asarray(t)
+    lengths = LENGTHS[: e.shape[1]] if e.ndim == 4 else 3
+
+    def results(e: Any, t: Any) -> Any:
+        of = s.linear_chain(e, t, lengths=lengths)
+        return of.log_z, of.best(2).tags
+
+    def derivatives(e: Any, t: Any) -> Any:
+        marginals = s.linear_chain(e, t, lengths=lengths).marginals()
+        return marginals, *jax.grad(lambda *x: s.linear_chain(*x, lengths=lengths).log_z.sum(), (0, 1))(e, t)
+
+    for f, at_once in ((results, forward), (derivatives, backward)):
+        mapped = jax.vmap(f, (0, axis))
+        each = [f(e[k], t if axis is None else t[k]) for k in range(2)]
+        for transformed in (mapped, jax.jit(mapped)):
+            for found, *own in zip(transformed(e, t), *each, strict=True):
+                assert_allclose(found, jnp.stack(own), rtol=1e-5, atol=1e-6)
+        assert ("while" in jax.jit(mapped).lower(e, t).as_text()) != at_once
+
+
+def test_mapped_starts() -> None:
+    """Each call has its own start, so the calls run one after the other."""
+    e, start = jnp.asarray(E), jnp.asarray(T[:2])
+    found = jax.vmap(lambda start: s.linear_chain(e, T, start=start).log_z)(start)
+    assert_allclose(found, jnp.stack([s.linear_chain(e, T, start=x).log_z for x in start]), rtol=1e-6)
+
+
 def test_several_draws_need_64_bits() -> None:
     e, t = jnp.asarray(E), jnp.asarray(T)
     for of in (s.linear_chain(e, t), s.factor_graph("nab,bc->n", e, t)):

@@ -227,3 +227,21 @@ def test_permuted_temperatures() -> None:
     a, b, t = draw(2, 3, 4, 5), draw(5, 6, seed=1), torch.tensor([[1.0, 2.0], [0.5, 3.0], [0.1, 9.0]]).double().T
     c = s.log_matmul(a, b, temperature=t)
     assert torch.equal(c[1, 2], s.log_matmul(a[1, 2], b, temperature=9.0))
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared transitions", "own transitions"])
+def test_mapped_chains_equal_a_loop(own: bool) -> None:
+    """The sequences of all calls are sequences of one chain. If calls have starts of their own, the definition runs."""
+    e, t, start = draw(3, 4, 5), draw(3, 5, 5, seed=1), draw(3, 5, seed=2)
+    at = 0 if own else None
+    t = t if own else t[0]
+    each = [s.linear_chain(e[i], t[i] if own else t) for i in range(3)]
+    found = vmap(lambda e, t: s.linear_chain(e, t).log_z, (0, at))(e, t)
+    assert torch.equal(found, torch.stack([chain.log_z for chain in each]))
+    tags = vmap(lambda e, t: s.linear_chain(e, t).best(2).tags, (0, at))(e, t)
+    assert torch.equal(tags, torch.stack([chain.best(2).tags for chain in each]))
+    gradient = vmap(grad(lambda e, t: s.linear_chain(e, t).log_z), (0, at))(e, t)
+    torch.testing.assert_close(gradient, torch.stack([chain.marginals() for chain in each]))
+    found = vmap(lambda e, x: s.linear_chain(e, t[0] if own else t, start=x).log_z)(e, start)
+    alone = [s.linear_chain(e[i], t[0] if own else t, start=start[i]).log_z for i in range(3)]
+    torch.testing.assert_close(found, torch.stack(alone))

@@ -9,12 +9,16 @@ gradients with respect to emissions and transitions include the dependence throu
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softargmax.core import _native
+from softargmax.core.arrays import mapped, namespace
 from softargmax.core.operation import Operation, row_sum
 from softargmax.core.record import Dense, Gradients, Integers, Packed, Result, Wanted, gradient
 from softargmax.structure import reference_chain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 class Chain(NamedTuple):
@@ -82,6 +86,64 @@ def _partition_vjp(i: Chain, r: Partition, g: Partition, _wanted: Wanted) -> Gra
     return {"emissions": found.to_emissions, "transitions": found.to_transitions, "start": first, "end": last}
 
 
+# --- vmap: the items of all calls are the items of one call -----------------------------------------------------------
+
+
+class _Calls:
+    """The arguments of `size` calls, which vmap maps, as those of one call."""
+
+    def __init__(self, chain: Chain, dims: Chain, size: int) -> None:
+        self.chain, self.dims, self.size = chain, dims, size
+        self.items, self.own = (
+            x.shape[0 if dim is None or dim % x.ndim else 1]
+            for x, dim in ((chain.emissions, dims.emissions), (chain.transitions, dims.transitions))
+        )
+
+    def joined(self, x: Any, dim: Any) -> Any:
+        """Join the items of all calls: (N, ...) of each call to (calls N, ...)."""
+        x = mapped(x, dim, self.size)
+        return namespace(x).reshape(x, (self.size * self.items, *x.shape[2:]))
+
+    def split(self, results: Sequence[Any]) -> tuple[Any, ...]:
+        """Split the items of results again."""
+        shape = self.size, self.items
+        return tuple(x if x.shape == (0,) else namespace(x).reshape(x, (*shape, *x.shape[1:])) for x in results)
+
+    def chain_of_all(self, *, shared: bool) -> Chain | None:
+        """Return the chain of all items, or None if they cannot be in one chain: if calls have starts or ends of their
+        own, or transitions that all of their items share. If `shared`, all items of all calls may share transitions.
+        """
+        chain, dims = self.chain, self.dims
+        if dims.start is not None or dims.end is not None:
+            return None
+        transitions = chain.transitions
+        if not (shared and dims.transitions is None and self.own == 1):
+            if self.own != self.items:
+                return None
+            transitions = self.joined(transitions, dims.transitions)
+        emissions, lengths = self.joined(chain.emissions, dims.emissions), self.joined(chain.lengths, dims.lengths)
+        return chain._replace(emissions=emissions, transitions=transitions, lengths=lengths)
+
+
+def _batch(i: Chain, dims: Chain, size: int) -> tuple[Chain, Callable[..., Any]] | None:
+    calls = _Calls(i, dims, size)
+    chain = calls.chain_of_all(shared=True)
+    return None if chain is None else (chain, calls.split)
+
+
+def _batch_paths(i: Paths, dims: Paths, size: int) -> tuple[Paths, Callable[..., Any]] | None:
+    found = _batch(i.of, dims.of, size)
+    return None if found is None else (i._replace(of=found[0]), found[1])
+
+
+def _batch_marginals(i: Marginals, dims: Marginals, size: int) -> tuple[Marginals, Callable[..., Any]] | None:
+    calls = _Calls(i.of, dims.of, size)
+    chain = calls.chain_of_all(shared=False)  # the gradient of shared transitions would be a sum over all calls
+    if chain is None:
+        return None
+    return Marginals(chain, *map(calls.joined, i[1:], dims[1:])), calls.split
+
+
 partition: Operation[Chain, Partition] = Operation(
     "linear_chain",
     Chain,
@@ -91,6 +153,7 @@ partition: Operation[Chain, Partition] = Operation(
     vjp=_partition_vjp,
     saved={*Chain._fields, *Partition._fields},
     constant={"lengths", "alpha"},
+    batch=_batch,
     always_by_rule=True,
 )
 
@@ -101,6 +164,7 @@ marginals: Operation[Marginals, ToScores] = Operation(
     definition=reference_chain.marginals,
     kernels={"cpu": _native.linear_chain_vjp},
     constant={"lengths", "alpha", "log_z"},
+    batch=_batch_marginals,
 )
 
 best_paths: Operation[Paths, BestPaths] = Operation(
@@ -112,6 +176,7 @@ best_paths: Operation[Paths, BestPaths] = Operation(
     ),
     definition=reference_chain.best_paths,
     kernels={"cpu": _native.linear_chain_best},
+    batch=_batch_paths,
     differentiable=False,
 )
 
