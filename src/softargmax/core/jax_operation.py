@@ -259,7 +259,7 @@ class JaxOperation:
         places = [x if static[place] is ... else None for place, x in enumerate(_slots(dims, static))]
         found, axis = self._vmap(self, _slots(arrays, static), places, size)
         shown = found[:1] if first else found
-        return shown, [None if x.shape == (0,) else axis for x in shown]
+        return shown, [None if x.shape == (0,) else axis % x.ndim for x in shown]
 
     def _jvp(self, primals: Any, tangents: Any, *, static: Static, first: bool) -> tuple[list[Any], list[Any]]:
         given = {name: t for name, t in zip(self.places, self._of_places(tangents, static), strict=True)
