@@ -19,6 +19,7 @@ if sys.argv[1:2] in (["sharded"], ["cut_classes"]):
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 
 import jax
+import jax.export  # before JAX 0.6, `import jax` alone does not import it
 import numpy as np
 from jax import numpy as jnp
 

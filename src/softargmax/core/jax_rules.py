@@ -102,7 +102,17 @@ def primitive(
     if transpose is not None:
         ad.primitive_transposes[made] = transpose
     mlir.register_lowering(made, lower or mlir.lower_fun(run, multiple_results=many))
+    if not hasattr(jax, "shard_map"):
+        _register_replication(made)
     return made
+
+
+def _register_replication(made: Primitive) -> None:
+    """Before JAX 0.6, shard_map needs a rule: results are equal on all devices of an axis if all arguments are."""
+    from jax.experimental import shard_map
+
+    shard_map.register_standard_check(made)  # type: ignore[attr-defined]
+    shard_map.register_standard_rewrite(made)  # type: ignore[attr-defined]
 
 
 # --- the inner product of gradients and tangents ----------------------------------------------------------------------
