@@ -108,3 +108,29 @@ def test_definitions_of_last_layers_store_the_scores_of_a_part(name: str) -> Non
         np.testing.assert_allclose(found, own, rtol=1e-5, atol=2e-6 * float(jnp.abs(own).max()))
     layers = 2 if name == "linear_distillation" else 1
     assert compiled.memory_analysis().temp_size_in_bytes < layers * rows * k * 4 / 8
+
+
+MASKED: dict[str, Any] = {
+    "cross_entropy": lambda z, y, where: s.cross_entropy(z, y, where=where, label_smoothing=0.1),
+    "cross_entropy_terms": lambda z, y, where: sum(s.cross_entropy_terms(z, y, where=where, z_loss=0.1)),
+    "selected_log_softmax": lambda z, y, where: s.selected_log_softmax(z, y, where=where).sum(),
+    "distillation": lambda z, y, where: s.distillation(z, z[::-1] * y[:, None], where=where),
+    "entmax_loss": lambda z, y, where: s.entmax_loss(z, y, 1.5, where=where),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+@pytest.mark.parametrize("name", MASKED)
+def test_masked_scores_put_no_nan_into_derivatives(name: str, implementation: str) -> None:
+    """The derivatives of both orders are 0 at masked scores, and finite at the others."""
+    z = jnp.asarray([[1.0, np.nan, 2.0, -1.0], [0.5, np.inf, 2.0, 0.0], [-3.0, -np.inf, 1.0, 1.0]])
+    y, where = jnp.asarray([0, 2, 3]), jnp.asarray([True, False, True, True])
+    with s.using(implementation):
+        f = jax.grad(lambda z: MASKED[name](z, y, where))
+        first, second = jax.jit(lambda z: (f(z), jax.jacfwd(f)(z)))(z)
+    assert np.isfinite(first).all()
+    assert np.isfinite(second).all()
+    assert (first[:, 1] == 0).all()
+    assert (second[:, 1] == 0).all()
+    assert (second[..., 1] == 0).all()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from softargmax.core import _native
-from softargmax.core.arrays import HALVES, dtype_name, namespace, row_shape, squeezed
+from softargmax.core.arrays import HALVES, dtype_name, namespace, row_shape, squeezed, working_dtype
 from softargmax.core.operation import Operation, Together, row_sum
 from softargmax.core.processes import whole_shape
 from softargmax.core.record import Gradients, Result, Wanted, like
@@ -56,7 +56,8 @@ def _cross_entropy_vjp_vjp(i: CrossEntropyVjp, _r: ToScores, g: ToScores, wanted
     if "g" not in wanted:
         return {}
     xp = namespace(i.g)
-    slope = xp.astype(cross_entropy_vjp.first(i._replace(g=xp.ones_like(i.g))), xp.float64)
+    slope = cross_entropy_vjp.first(i._replace(g=xp.ones_like(i.g)))
+    slope = xp.astype(slope, working_dtype(slope, xp))
     of_rows = squeezed(row_sum(xp.where(slope == 0.0, 0.0, slope * g.gradient), i.of.axes), i.of.axes)
     over = tuple(range(i.of.kept, of_rows.ndim))
     return {"g": xp.reshape(xp.sum(of_rows, axis=over) if over else of_rows, tuple(i.g.shape))}

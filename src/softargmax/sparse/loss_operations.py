@@ -10,7 +10,7 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.arrays import device_of, kept_shape, namespace
+from softargmax.core.arrays import device_of, kept_shape, namespace, working_dtype
 from softargmax.core.operation import Operation, finite_or_zero, row_sum
 from softargmax.core.record import (
     Array,
@@ -95,7 +95,7 @@ def _by_alpha(i: OfClasses) -> Any:
 def _inner_product(slope: Any, t: Any, axes: tuple[int, ...]) -> Any:
     """Return <slope, t> of each row in float64. Where the slope is 0, t is ignored, even if it is NaN."""
     xp = namespace(slope)
-    slope = xp.astype(slope, xp.float64)
+    slope = xp.astype(slope, working_dtype(slope, xp))
     return row_sum(xp.where(slope == 0, 0.0, slope * t), axes)
 
 
@@ -107,7 +107,7 @@ def _to_beta(i: OfClasses, gx: Any) -> Any:
 def _relative_scores(i: OfClasses) -> Any:
     """Return the scores minus the score of the largest p in their row, so that <p - t, z> does not cancel."""
     xp = namespace(i.z)
-    z = xp.astype(xp.where(xp.isinf(i.z), 0.0, i.z), xp.float64)
+    z = xp.astype(xp.where(xp.isinf(i.z), 0.0, i.z), working_dtype(i.z, xp))
     p, _ = entmax(Scores(i.z, i.alpha, i.where, i.beta, i.axes))
     return z - xp.max(xp.where(p == xp.max(p, axis=i.axes, keepdims=True), z, -math.inf), axis=i.axes, keepdims=True)
 
