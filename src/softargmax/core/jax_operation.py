@@ -66,6 +66,7 @@ class JaxOperation:
             kernel = operation.kernel("cpu")
             self._at_once = operation.launcher(kernel, NUMPY, refuse=_refuse)
             self._into_given = operation.launcher(kernel, GIVEN, refuse=_refuse)
+            self._anyway = operation.launcher(kernel, NUMPY, refuse=lambda _i, _why: None)
         self._compiled: dict[Any, Any] = {}
         self._vmap = jax_vmap.rule_of(self)
         self._call, self._tangent = self._make_call(), self._make_tangent()
@@ -244,9 +245,15 @@ class JaxOperation:
 
     def _refused(self, i: Any, first: bool) -> list[Any]:
         """Return the results for values that the kernel refused: NaN or -1 in place of an error, always."""
+        found = self.operation.mend and self.operation.mend(i, partial(self._run_anyway, first))
+        if found is not None:
+            return list(found)[: 1 if first else None]
         likes = self._all(self._shapes(i, first), first)
         with check.values_unread():
             return _shaped_like(self._all(self.operation.define(i, first), first), likes, np)
+
+    def _run_anyway(self, first: bool, i: Any) -> Any:
+        return self.results(dict(zip(self.fields, self._all(self._anyway(i, first), first), strict=False)))
 
     def _widenings(self, static: Static, dtypes: Sequence[Any]) -> list[tuple[int, Callable[[Any], Any]]]:
         """Return the arrays that kernels take in another dtype, and the functions that convert them."""

@@ -117,6 +117,7 @@ class Operation(Generic[A, R]):
         differentiable: bool = True,
         always_by_rule: bool = False,
         refuse: Callable[[A, Any], None] | None = None,
+        mend: Callable[[A, Callable[[A], R]], R | None] | None = None,
         together: Callable[[A, Wanted], Together | None] | None = None,
         spreads: Mapping[str, int] | None = None,
         defined_over_processes: bool = False,
@@ -132,6 +133,9 @@ class Operation(Generic[A, R]):
           differentiating the definition would lose digits.
         - `refuse`: a function of the record and the kernel's return value, called if this value is not None. It may
           raise an error.
+        - `mend`: a function of a record that the kernel refused, and of a function that runs the kernel anyway. It
+          returns the results, with NaN or -1 in the wrong rows only. JAX uses it, because its programs raise no errors.
+          Without it, or if it returns None, the definition computes the whole call.
         - `together`: a function of a record and names of arguments that returns how to compute the first result, which
           must be one number, and its gradients in one pass, or None if that is impossible. JAX and eager calls of torch
           use it: the backward pass then only multiplies the gradients by the incoming one.
@@ -145,7 +149,7 @@ class Operation(Generic[A, R]):
         self.name, self.arguments, self.results, self.kernels = name, arguments, results, dict(kernels or {})
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
         self.saved, self.constant, self.batch, self.differentiable = saved, constant, batch, differentiable
-        self.always_by_rule, self.refuse, self.together = always_by_rule, refuse, together
+        self.always_by_rule, self.refuse, self.mend, self.together = always_by_rule, refuse, mend, together
         self.spreads, self.block = dict(spreads or {}), block
         self.defined_over_processes = defined_over_processes
         self.fields: tuple[str, ...] = type(results)._fields  # type: ignore[attr-defined]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import numpy as np
+
 from softargmax.core import arrays, check
 from softargmax.core.arrays import integer_dtype, namespace, row_shape
 
@@ -83,3 +85,14 @@ def refuse_class(
     ignored = f"{ignore_index} (ignored)"
     allowed = f"0 to {classes - 1}, or {ignored}" if classes else f"{ignored}, as there are no classes"
     raise IndexError(f"{name}: expected {allowed}, got {value} at {position}")
+
+
+def right_classes(target: Any, classes: int, ignore_index: int) -> tuple[Any, Any] | None:
+    """Return classes in NumPy with those out of range replaced by the nearest, and True where a class was replaced.
+
+    The nearest class has the weight that a wrong class has in the definitions (loss_reduction.py). Return None if there
+    are no classes, or if the nearest one is ignored.
+    """
+    wrong = (target != ignore_index) & ((target < 0) | (target >= classes))
+    right = np.where(wrong, np.clip(target, 0, classes - 1), target)
+    return None if classes == 0 or (right[wrong] == ignore_index).any() else (right, wrong)

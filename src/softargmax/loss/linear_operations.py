@@ -9,6 +9,7 @@ options, autograd differentiates the definition.
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core import _native
@@ -18,7 +19,7 @@ from softargmax.core.operation import Operation, Together
 from softargmax.core.processes import sizes_of
 from softargmax.core.record import Gradients, Result, Wanted, gradient
 from softargmax.core.row_chunks import cut
-from softargmax.core.targets import refuse_class
+from softargmax.core.targets import refuse_class, right_classes
 from softargmax.loss import kernels, reference_divergence, reference_linear
 from softargmax.loss.arguments import (
     Divergence,
@@ -79,6 +80,21 @@ def _refuse(i: LinearCrossEntropy, row: int) -> None:
     refuse_class(options.target, row, (i.layer.h.shape[0], classes), (1,), options.ignore_index, options.named)
 
 
+def _mend(i: Any, run: Callable[[Any], Any]) -> Any:
+    """Let the kernel compute the rows whose classes exist. The loss and dh of the other rows are NaN, and dW and db."""
+    of = i if isinstance(i, LinearCrossEntropy) else i.of
+    found = right_classes(of.options.target, of.layer.w.shape[0], of.options.ignore_index)
+    if found is None:
+        return None
+    right, wrong = found
+    of = of._replace(options=of.options._replace(target=right))
+    results = run(of if isinstance(i, LinearCrossEntropy) else i._replace(of=of))
+    for name, x in results._asdict().items():
+        if x is not None and x.shape != (0,):
+            x[wrong if name in ("loss", "dh") and x.ndim else ...] = math.nan
+    return results
+
+
 def _together(i: LinearCrossEntropy, wanted: Wanted) -> Together | None:
     forms, names = _forms_of(wanted)
     if i.kept or len(forms) < len(wanted):
@@ -107,6 +123,7 @@ linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
     vjp=_linear_vjp,
     always_by_rule=True,
     refuse=_refuse,
+    mend=_mend,
     saved={*Layer._fields, *LossOptions._fields, "dh", "dw", "db"},
     constant={"target", "where", "dh", "dw", "db"},
     together=_together,
@@ -128,6 +145,7 @@ linear_cross_entropy_vjp: Operation[LinearVjp, ToLayer] = Operation(
         "cuda": "softargmax.loss.triton_linear:linear_cross_entropy_vjp",
     },
     constant={"target", "where"},
+    mend=_mend,
     spreads=_CLASSES | {"dw": -2, "db": -1},
     defined_over_processes=True,
 )

@@ -9,17 +9,23 @@ row. The backward pass recomputes p from this state. It reads the scores once an
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from softargmax.core import _native
-from softargmax.core.arrays import HALVES, dtype_name, namespace, row_shape, squeezed, working_dtype
+from softargmax.core.arrays import HALVES, dtype_name, kept_shape, namespace, row_shape, squeezed, working_dtype
 from softargmax.core.operation import Operation, Together, row_sum
 from softargmax.core.processes import whole_shape
 from softargmax.core.record import Gradients, Result, Wanted, like
-from softargmax.core.targets import refuse_class
+from softargmax.core.targets import refuse_class, right_classes
 from softargmax.loss import reference, reference_divergence
 from softargmax.loss.arguments import CrossEntropy, CrossEntropyVjp, Divergence, GradientOf, LossOptions
 from softargmax.loss.results import Divergences, Loss, LossAndGradient, ToScores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # --- cross_entropy: loss = -sum_k m_k log p_k + c lse^2 ---------------------------------------------------------------
 
@@ -32,6 +38,25 @@ def refuse(i: CrossEntropy, row: int) -> None:
     """Raise IndexError, after the kernel found that the class of `row` is out of range."""
     options = i.options
     refuse_class(options.target, row, whole_shape(i.z.shape, i.axes), i.axes, options.ignore_index, options.named)
+
+
+def _mend(i: Any, run: Callable[[Any], Any]) -> Any:
+    """Let the kernel compute the rows whose classes exist. The loss and the gradient of the other rows are NaN."""
+    of = i if isinstance(i, CrossEntropy) else i.of
+    (axis,) = of.axes
+    found = right_classes(of.options.target, of.z.shape[axis], of.options.ignore_index)
+    if found is None:
+        return None
+    right, wrong = found
+    of = of._replace(options=of.options._replace(target=right))
+    results = run(of if isinstance(i, CrossEntropy) else i._replace(of=of))
+    loss, gradient = (getattr(results, name, None) for name in LossAndGradient._fields)
+    if loss is not None:
+        loss[wrong.reshape(*loss.shape, -1).any(axis=-1)] = math.nan
+    if gradient is not None:
+        rows = wrong.reshape(kept_shape(of.z.shape, of.axes))
+        gradient[np.broadcast_to(rows, gradient.shape)] = math.nan
+    return results
 
 
 def _cross_entropy_vjp(i: CrossEntropy, r: Loss, g: Loss, wanted: Wanted) -> Gradients:
@@ -77,6 +102,7 @@ cross_entropy: Operation[CrossEntropy, Loss] = Operation(
     saved={*CrossEntropy._fields, *LossOptions._fields, "states"},
     constant={"target", "where", "states"},
     refuse=refuse,
+    mend=_mend,
     together=_together,
     defined_over_processes=True,
 )
@@ -90,6 +116,7 @@ cross_entropy_vjp: Operation[CrossEntropyVjp, ToScores] = Operation(
     vjp=_cross_entropy_vjp_vjp,
     always_by_rule=True,
     constant={"target", "where", "states"},
+    mend=_mend,
     defined_over_processes=True,
 )
 
@@ -104,6 +131,7 @@ cross_entropy_and_gradient: Operation[GradientOf, LossAndGradient] = Operation(
     },
     differentiable=False,  # differentiated calls use the two operations above
     refuse=lambda i, row: refuse(i.of, row),
+    mend=_mend,
 )
 
 

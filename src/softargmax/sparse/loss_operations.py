@@ -7,7 +7,7 @@ The notation is that of `support.py`, but t is the target probability of each cl
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.arrays import device_of, kept_shape, namespace, working_dtype
@@ -26,10 +26,13 @@ from softargmax.core.record import (
     like,
     per_row,
 )
-from softargmax.core.targets import refuse_class
+from softargmax.core.targets import refuse_class, right_classes
 from softargmax.sparse import reference_loss
 from softargmax.sparse.operations import EntmaxVjp, Scores, ToScores, entmax, entmax_vjp, tangent, times_beta
 from softargmax.sparse.support import Support
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # --- target classes: dloss = <p - t, dx> + (dH / dalpha) dalpha -------------------------------------------------------
 
@@ -69,6 +72,17 @@ def _roots(i: OfClasses) -> tuple[int, ...]:
 def _refuse(i: OfClasses, row: int) -> None:
     """Raise the error for a row in which the kernel found a class out of range."""
     refuse_class(i.target, row, i.z.shape, i.axes, i.ignore_index)
+
+
+def _mend(i: OfClasses, run: Callable[[OfClasses], Losses]) -> Losses | None:
+    """Let the kernel compute the rows whose classes exist. The loss of the other rows is NaN."""
+    found = right_classes(i.target, i.z.shape[i.axes[0]], i.ignore_index)
+    if found is None:
+        return None
+    right, wrong = found
+    results = run(i._replace(target=right))
+    results.loss[wrong.reshape(results.loss.shape)] = math.nan
+    return results
 
 
 def _support(i: OfClasses) -> tuple[Support, Any, Any]:
@@ -141,6 +155,7 @@ entmax_loss: Operation[OfClasses, Losses] = Operation(
     saved={"z", "target", "alpha", "where", "beta", "roots"},
     constant={"roots"},
     refuse=_refuse,
+    mend=_mend,
 )
 
 
