@@ -100,6 +100,7 @@ def _backends() -> tuple[Backend, ...]:
         Backend("numpy", "reference"),
         Backend("array_api_strict", "reference"),
         Backend("torch", "reference"),
+        Backend("jax", "native"),
         Backend("jax", "reference"),
     )
 
