@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -51,11 +52,16 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+def names_of(name: str) -> list[str]:
+    """The arrays that a function takes."""
+    code = FUNCTIONS[name].__code__
+    return [x for x in code.co_varnames[: code.co_argcount] if x != "group"]
+
+
 def compiled(group: Any, name: str, backend: str, kind: str) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
-    f = FUNCTIONS[name]
-    names = [x for x in f.__code__.co_varnames[: f.__code__.co_argcount] if x != "group"]
+    f, names = FUNCTIONS[name], names_of(name)
     given = [layer_of(group, kind)[of] for of in names]
     for of in (group, init_device_mesh("cpu", (group.size(),)) if group.size() == 4 else group):
         found = []
@@ -149,6 +155,43 @@ def wrong(group: Any) -> Any:
 def test_one_error(workers: Workers) -> None:
     for _, text in workers.errors(2, wrong):
         assert "target: expected the same in all processes, got int64 (2) with checksum " in text
+
+
+def in_some(group: Any, name: str, compiles: list[bool]) -> None:
+    """A step of a function or of a layer. Some processes compile it."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    torch._dynamo.reset()
+    if name in FUNCTIONS:
+        f = functools.partial(FUNCTIONS[name], group=group)
+        arrays = [layer_of(group)[of].requires_grad_() for of in names_of(name)]
+    else:
+        mesh = init_device_mesh("cpu", (group.size(),))
+        f = parallelize_module(layer_with_parameters(name, dtype=torch.float32), mesh, parallel.VocabularyParallel())
+        arrays = [torch.ones(3, 5, requires_grad=True), torch.tensor([0, 39, -100])]
+    call = torch.compile(f, fullgraph=True, backend="aot_eager") if compiles[group.rank()] else f
+    try:
+        found = call(*arrays)
+        trained = [x.sum() for x in (found if isinstance(found, tuple) else (found,)) if x.requires_grad]
+        if trained:
+            torch.stack(trained).sum().backward()
+    finally:
+        torch._dynamo.reset()
+
+
+OF_EACH_KIND = ("softmax", "cross_entropy", "terms", "layer", "draws", "attention", "visiting keys", "nce", "adaptive")
+
+
+@pytest.mark.parametrize("name", OF_EACH_KIND)
+def test_some_processes_compile(workers: Workers, name: str) -> None:
+    """Their backward passes would exchange other messages, so the call is refused. Then the group works again."""
+    for compiles in ([True, False, False, True], [False, True, True, True]):
+        found = workers.errors(4, in_some, name, compiles)
+        expected = f"compiled: expected the same in all processes, got {str(compiles)[1:-1]} in processes 0 to 3"
+        assert set(found) == {("ValueError", expected)}
+    for compiles in ([True] * 4, [False] * 4):
+        workers.run(4, in_some, name, compiles)
 
 
 def tensors(group: Any, name: str, placement: int) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -22,7 +24,7 @@ from softargmax.core.record import ARRAY, AXES
 from softargmax.core.torch_processes import gathered, group_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
@@ -116,10 +118,28 @@ def facts_of(operation: Any, slots: list[Any], axes: Mapping[str, int], function
     return Facts(columns or 0, named)
 
 
+_compiled: ContextVar[bool] = ContextVar("softargmax call of a compiled graph", default=False)
+
+
+@contextmanager
+def compiled() -> Iterator[None]:
+    """Tell the other processes that calls inside the block are operators of a compiled graph.
+
+    The backward pass of such an operator makes the call again. A process that has not compiled it would send other
+    messages, and gloo ends a process whose message has another length.
+    """
+    token = _compiled.set(True)
+    try:
+        yield
+    finally:
+        _compiled.reset(token)
+
+
 def agreed(group: ProcessGroup, facts: Facts | Exception) -> Layout:
     """Compare the facts of all processes, and return how many scores per row each has. An error is raised in all."""
     failed = isinstance(facts, Exception)
-    told = [type(facts).__name__, str(facts)] if isinstance(facts, Exception) else facts.named
+    how = ("compiled", str(_compiled.get()))  # first: arrays in a graph may have other shapes
+    told = [type(facts).__name__, str(facts)] if isinstance(facts, Exception) else [how, *facts.named]
     text = json.dumps(told).encode()
     columns = 0 if isinstance(facts, Exception) else facts.columns
     header = _HEADER.pack(_digest(text), columns, len(text), failed)

@@ -22,7 +22,7 @@ from softargmax.core import _native
 from softargmax.core.torch_compile import compile_constant, compile_function
 from softargmax.core.torch_operation import LIBRARY
 from softargmax.core.torch_private import in_order, recording
-from softargmax.parallel.torch_agreement import process_group
+from softargmax.parallel.torch_agreement import compiled, process_group
 from softargmax.parallel.torch_spread import refuse
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _over_processes_vjp(call: str, arrays: list[Tensor], trained: list[bool], g:
 def _made(call: str, arrays: Sequence[Tensor], trained: Sequence[bool]) -> tuple[tuple[Tensor, ...], list[Tensor]]:
     leaves = [x.detach().requires_grad_(one) for x, one in zip(arrays, trained, strict=True)]
     of, arguments, options = _with_arrays(call, leaves)
-    with recording():
+    with recording(), compiled():
         return _all(of.function(*arguments, **options)), leaves
 
 
