@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.parallel.workers import Workers
+from tests.parallel.workers import WORLD, Workers
 
 
 @pytest.fixture(scope="session")
 def workers() -> Iterator[Workers]:
     pool = Workers()
     yield pool
-    pool.close()
+    assert pool.close() == [0] * WORLD
 
 
 @pytest.fixture(scope="session")

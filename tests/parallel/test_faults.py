@@ -184,7 +184,8 @@ def test_a_process_that_ends_in_a_chain(reproducible: bool) -> None:
             assert "another process of the group did not answer" in text
         assert time.monotonic() - begin < 10.0
     finally:
-        pool.close()
+        codes = pool.close()
+    assert codes == [0, 0, 1]
 
 
 def late(group: Any, seconds: float, dies: bool) -> Any:
@@ -208,7 +209,8 @@ def test_a_process_that_does_not_answer(dies: bool) -> None:
         assert kind == "RuntimeError"
         assert text.startswith("process 0 of 2: another process of the group did not answer")
     finally:
-        pool.close()
+        codes = pool.close()
+    assert codes == [0, int(dies)]
     fresh = Workers(2)
     fresh.run(2, softmax, [((8, 5), {})] * 2)
-    fresh.close()
+    assert fresh.close() == [0, 0]

@@ -11,6 +11,7 @@ import multiprocessing
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -59,26 +60,35 @@ class Workers:
         assert all(error is not None for _, error in found), found
         return [error[:2] for _, error in found]
 
-    def close(self) -> None:
+    def close(self) -> list[int | None]:
+        """End the processes, and return their exit codes: 0, or below 0 if a signal ended one."""
         for pipe, process in zip(self.pipes, self.processes, strict=True):
             if process.is_alive():
-                pipe.send(None)
+                with suppress(BrokenPipeError):  # it has ended since
+                    pipe.send(None)
         for process in self.processes:
-            process.join(10)
+            process.join(30)
             if process.is_alive():
                 process.kill()
+                process.join()
         self._folder.cleanup()
+        return [process.exitcode for process in self.processes]
 
 
 def serve(pipe: Connection, rank: int, world: int, store: str, timeout: float) -> None:
     """Run the functions that arrive, until None arrives."""
     import torch
     import torch.distributed as dist
+    from torch.distributed import distributed_c10d
 
     torch.set_num_threads(1)
-    wait = dt.timedelta(seconds=timeout)
-    dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world, timeout=wait)
-    groups = {n: dist.new_group(list(range(n)), timeout=wait) for n in range(1, world + 1)}
+    connecting, wait = dt.timedelta(seconds=120), dt.timedelta(seconds=timeout)
+    dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world, timeout=connecting)
+    groups = {n: dist.new_group(list(range(n)), timeout=connecting) for n in range(1, world + 1)}
+    dist.barrier()
+    for group in (dist.group.WORLD, *groups.values()):
+        if isinstance(group, dist.ProcessGroup):  # a process outside of a group has a number in its place
+            distributed_c10d._set_pg_timeout(wait, group)
     while (job := pipe.recv()) is not None:
         size, function, arguments = job
         try:
