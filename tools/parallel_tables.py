@@ -48,14 +48,17 @@ def scaling() -> str:
     head = ["processes", "one process alone", *(x for order in ORDERS for x in (order, "model's error"))]
     found = record["split keys"]
     of_keys = [
-        [f"{int(keys):,}", readable(one["1"]["alone"]), *(readable(times["spread"]) for times in one.values())]
-        for keys, one in found.items()
+        [f"{int(keys):,}", *(cell for times in one.values() for cell in _split(times))] for keys, one in found.items()
     ]
     worlds = [_shared(world, cores) for world in next(iter(found.values()))]
-    split = table(["keys", "one process alone", *(f"split, {world}" for world in worlds)], of_keys)
-    return (
-        f"{table(head, rows)}\n\nOne query of `attention_split_kv`:\n\n{split}\n\n{measured_on(record)}{_load(record)}"
-    )
+    split = table(["keys", *(x for world in worlds for x in (f"split, {world}", "ratio"))], of_keys)
+    intro = "One query of `attention_split_kv`, and the ratio to one process with all keys, timed in turns:"
+    return f"{table(head, rows)}\n\n{intro}\n\n{split}\n\n{measured_on(record)}{_load(record)}"
+
+
+def _split(times: dict[str, float]) -> tuple[str, str]:
+    """The time of attention to split keys, and its ratio to that of one process with all keys."""
+    return readable(times["spread"]), f"{times['spread'] / times['alone']:.2f}"
 
 
 def _load(record: dict[str, Any]) -> str:
