@@ -5,7 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softargmax.parallel.layout import balanced, bounds, dealt, overlaps, whole_blocks
+from softargmax.parallel.layout import (
+    balanced,
+    bounds,
+    counts,
+    dealt,
+    in_order,
+    lent,
+    of_processes,
+    overlaps,
+    own_places,
+    whole_blocks,
+    with_counts,
+    zigzag,
+)
 
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=6).map(tuple)
 
@@ -64,3 +77,29 @@ def test_whole_rows_are_dealt_out_evenly(count: int, processes: int) -> None:
     found = dealt(count, processes)
     assert (len(found), sum(found)) == (processes, count)
     assert max(found) - min(found) <= 1
+
+
+@given(SIZES, st.integers(1, 16))
+def test_every_score_of_a_zigzag_moves_once_and_back(sizes: tuple[int, ...], block: int) -> None:
+    row, processes = list(range(sum(sizes))), len(sizes)
+    chunks = zigzag(sizes)
+    assert of_processes(chunks, processes) == sizes
+    assert [process for process, _ in chunks] == [*range(processes), *reversed(range(processes))]
+
+    def parts_of(layout: tuple[tuple[int, int], ...]) -> list[list[int]]:
+        parts: list[list[int]] = [[] for _ in sizes]
+        for (process, _), (start, stop) in zip(layout, bounds(counts(layout)), strict=True):
+            parts[process] += row[start:stop]
+        return parts
+
+    of_blocks = with_counts(chunks, whole_blocks(counts(chunks), block))
+    for have, want in ((chunks, of_blocks), (chunks, in_order(sizes)), (of_blocks, chunks)):
+        parts, received = parts_of(have), [list[int]() for _ in sizes]
+        for process in range(processes):
+            for other, start, stop in lent(have, want, process):
+                received[other] += parts[process][start:stop]
+        assert [sorted(one) for one in received] == parts_of(want)
+        for (process, _), (start, stop), (first, last) in zip(
+            have, own_places(have), bounds(counts(have)), strict=True
+        ):
+            assert parts[process][start:stop] == row[first:last]

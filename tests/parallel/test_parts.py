@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
@@ -29,8 +30,18 @@ def part(group: Any, name: str, x: Any, kind: str) -> Any:
     if not isinstance(x, torch.Tensor) or name in SHARED:
         return x.clone() if isinstance(x, torch.Tensor) else x
     axis = -1 if name == "scale" else -2
-    start, stop = bounds(kind, group.size(), x.shape[axis])[group.rank() :][:2]
-    return x.narrow(axis, start, stop - start).clone()
+    return x.index_select(axis, torch.tensor(places(kind, group, x.shape[axis]), dtype=torch.int64))
+
+
+def places(kind: str, group: Any, count: int) -> list[int]:
+    """The numbers of this process's queries or keys. In a zigzag it has the chunks r and 2 W - 1 - r."""
+    world, rank = group.size(), group.rank()
+    cuts = bounds(kind.removeprefix("zigzag "), world, count)
+    if not kind.startswith("zigzag "):
+        return [*range(*cuts[rank : rank + 2])]
+    sizes = [stop - start for start, stop in pairwise(cuts)]
+    edges = [0, *accumulate([n - n // 2 for n in sizes] + [n // 2 for n in reversed(sizes)])]
+    return [place for chunk in (rank, 2 * world - 1 - rank) for place in range(*edges[chunk : chunk + 2])]
 
 
 def arrays(dtype: str = "float32", queries: int = QUERIES, keys: int = KEYS) -> dict[str, torch.Tensor]:
@@ -39,11 +50,17 @@ def arrays(dtype: str = "float32", queries: int = QUERIES, keys: int = KEYS) -> 
     return {name: torch.randn(shape).to(getattr(torch, dtype)) for name, shape in zip("qkv", shapes, strict=True)}
 
 
-def compare(group: Any, arguments: dict[str, Any], rounded: tuple[str, ...] = ()) -> None:
+def compare(
+    group: Any,
+    arguments: dict[str, Any],
+    rounded: tuple[str, ...] = (),
+    kinds: tuple[str, ...] = ("even", "ragged", "empty"),
+    by: str = "parts",
+) -> None:
     """Compare attention of parts with that of whole sequences. Gradients of `rounded` agree to rounding only."""
     torch.manual_seed(1)
     g = torch.randn(*arguments["q"].shape[:-1], WIDTH + 1).to(arguments["q"].dtype)
-    for kind in ("even", "ragged", "empty"):
+    for kind in kinds:
         found = []
         for parts in (False, True):
             mine = {
@@ -55,16 +72,17 @@ def compare(group: Any, arguments: dict[str, Any], rounded: tuple[str, ...] = ()
                 x.requires_grad_()
             function, of = softargmax.attention, {}
             if parts:
-                function, of = softargmax.parallel.attention, {"group": group, "by": "parts"}
+                of = {"group": group, "by": by, "zigzag": kind.startswith("zigzag ")}
+                function = softargmax.parallel.attention
             o = function(*[mine.pop(name) for name in "qkv"], **of, **mine)
             o.backward(part(group, "q", g, kind) if parts else g)
             found.append({"q": o, **{f"d{name}": x.grad for name, x in leaves.items()}})
         for name, x in found[0].items():
-            other = found[1][name]
+            other, expected = found[1][name], part(group, name.removeprefix("d"), x, kind)
             if name.removeprefix("d") in rounded:
-                torch.testing.assert_close(other, x)
+                torch.testing.assert_close(other, expected)
             else:
-                same(other, part(group, name.removeprefix("d"), x, kind))
+                same(other, expected)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -87,6 +105,28 @@ def test_options(workers: Workers, name: str) -> None:
         workers.run(world, compare, arrays() | OPTIONS[name], ROUNDED.get(name, ()))
 
 
+ZIGZAG = ("zigzag even", "zigzag ragged", "zigzag empty")
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_zigzag(workers: Workers, name: str) -> None:
+    """Each process has two chunks of the sequence."""
+    for world in (1, 2, 3, 4):
+        workers.run(world, compare, arrays() | OPTIONS[name], ROUNDED.get(name, ()), ZIGZAG)
+
+
+@pytest.mark.parametrize("by", ["heads", "keys"])
+@pytest.mark.parametrize("name", ["causal window", "lengths", "mask", "bias"])
+def test_zigzag_in_other_ways(workers: Workers, name: str, by: str) -> None:
+    """All parts are moved, so that they are consecutive."""
+    for world in (2, 4):
+        workers.run(world, compare, arrays() | OPTIONS[name], ("bias",), ZIGZAG, by)
+
+
+def test_dropout_of_a_zigzag(workers: Workers) -> None:
+    workers.run(3, compare, arrays() | {"dropout": 0.3, "seed": 5}, (), ZIGZAG, "heads")
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_dtypes(workers: Workers, dtype: str) -> None:
     workers.run(3, compare, arrays(dtype) | {"causal": True})
@@ -103,6 +143,7 @@ def test_numbers_that_are_not_finite(workers: Workers, name: str) -> None:
         found = arrays()
         found[name][1, 0, 70, 1] = value
         workers.run(3, compare, found | {"causal": True})
+        workers.run(3, compare, found | {"causal": True}, (), ZIGZAG)
 
 
 def with_threads(group: Any, arguments: dict[str, Any]) -> None:
@@ -119,14 +160,14 @@ def test_threads(workers: Workers, queries: int) -> None:
     workers.run(2, with_threads, arrays(queries=queries, keys=2600) | {"causal": True})
 
 
-def in_slices(group: Any, arguments: dict[str, Any]) -> None:
+def in_slices(group: Any, arguments: dict[str, Any], *more: Any) -> None:
     """Parts that are longer than what visits at a time."""
     from softargmax.parallel import torch_parts
 
     before = torch_parts.KEYS, torch_parts.QUERIES
     torch_parts.KEYS, torch_parts.QUERIES = 512, 96
     try:
-        compare(group, arguments)
+        compare(group, arguments, *more)
     finally:
         torch_parts.KEYS, torch_parts.QUERIES = before
 
@@ -134,29 +175,32 @@ def in_slices(group: Any, arguments: dict[str, Any]) -> None:
 def test_slices(workers: Workers) -> None:
     for options in ({"causal": True}, {"bias": torch.randn(1, HEADS, QUERIES, 2600)}):
         workers.run(2, in_slices, arrays(keys=2600) | options)
+        workers.run(2, in_slices, arrays(keys=2600) | options, (), ZIGZAG)
 
 
-def second_derivatives(group: Any) -> None:
+def second_derivatives(group: Any, kind: str) -> None:
     found = []
     for parts in (False, True):
         torch.manual_seed(0)
         leaves = [torch.randn(1, 2, 7, 3, dtype=torch.float64) for _ in range(3)]
         if parts:
-            leaves = [part(group, "q", x, "ragged") for x in leaves]
+            leaves = [part(group, "q", x, kind) for x in leaves]
         for x in leaves:
             x.requires_grad_()
         function, of = softargmax.attention, {}
         if parts:
-            function, of = softargmax.parallel.attention, {"group": group, "by": "parts"}
+            function = softargmax.parallel.attention
+            of = {"group": group, "by": "parts", "zigzag": kind.startswith("zigzag ")}
         o = function(*leaves, causal=True, **of)
         of_q, of_v = torch.autograd.grad(o.square().sum(), [leaves[0], leaves[2]], create_graph=True)
         found.append(torch.autograd.grad(of_q.square().sum() + of_v.sin().sum(), leaves))
     for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(other, part(group, "q", one, "ragged"))
+        torch.testing.assert_close(other, part(group, "q", one, kind))
 
 
-def test_second_derivatives(workers: Workers) -> None:
-    workers.run(3, second_derivatives)
+@pytest.mark.parametrize("kind", ["ragged", "zigzag ragged"])
+def test_second_derivatives(workers: Workers, kind: str) -> None:
+    workers.run(3, second_derivatives, kind)
 
 
 def sent(group: Any, options: dict[str, Any]) -> tuple[int, int]:
@@ -225,6 +269,8 @@ def test_memory() -> None:
     ("options", "kind", "message"),
     [
         ({"by": "rings"}, "ValueError", "by: expected "),
+        ({"zigzag": 1}, "TypeError", "zigzag: expected True or False, got 1"),
+        ({"zigzag": True, "axis": -3}, "ValueError", "zigzag: expected False with axis=-3, as heads have no order"),
         ({"by": "heads", "axis": -3}, "ValueError", "by: expected None with axis=-3, as heads need no others, got 'he"),
         (
             {"by": "parts", "alpha": 1.5},

@@ -28,11 +28,11 @@ __all__ = [
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, /, *, group: Group = None, axis: int = -2, by: str | None = None,
-    scale: _PerRow[Tensor] | None = None, causal: bool = False, window: tuple[int | None, int | None] | None = None,
-    softcap: float | None = None, slopes: _Numbers[Tensor] | None = None, mask: _Mask[Tensor] | None = None,
-    bias: _Numbers[Tensor] | None = None, key_lengths: _Integers[Tensor] | None = None,
-    sink: _Numbers[Tensor] | None = None, dropout: float = 0.0, seed: _Seed | None = None,
-    stream: _Integers[Tensor] | None = None, alpha: _PerRow[Tensor] = 1.0,
+    zigzag: bool = False, scale: _PerRow[Tensor] | None = None, causal: bool = False,
+    window: tuple[int | None, int | None] | None = None, softcap: float | None = None,
+    slopes: _Numbers[Tensor] | None = None, mask: _Mask[Tensor] | None = None, bias: _Numbers[Tensor] | None = None,
+    key_lengths: _Integers[Tensor] | None = None, sink: _Numbers[Tensor] | None = None, dropout: float = 0.0,
+    seed: _Seed | None = None, stream: _Integers[Tensor] | None = None, alpha: _PerRow[Tensor] = 1.0,
 ) -> Tensor:
     """Return this process's part of the attention of sequences or heads that are spread over the processes of a
     group."""

@@ -58,3 +58,61 @@ def overlaps(have: Layout, want: Layout, process: int) -> list[tuple[int, int, i
     start, stop = bounds(have)[process]
     shared = [(to, max(start, first), min(stop, last)) for to, (first, last) in enumerate(bounds(want))]
     return [(to, first - start, last - start) for to, first, last in shared if first < last]
+
+
+# --- processes with several parts of a row ----------------------------------------------------------------------------
+
+
+Chunks = tuple[tuple[int, int], ...]
+"""Parts of a row, in its order: the process that has the part, and the number of its scores."""
+
+
+def in_order(sizes: Layout) -> Chunks:
+    """One chunk of each process, in the order of the ranks."""
+    return tuple(enumerate(sizes))
+
+
+def zigzag(sizes: Layout) -> Chunks:
+    """Two chunks of each process, the halves of its part: process r of W has the chunks r and 2 W - 1 - r.
+
+    >>> zigzag((4, 5))
+    ((0, 2), (1, 3), (1, 2), (0, 2))
+    """
+    first = [(process, size - size // 2) for process, size in enumerate(sizes)]
+    return (*first, *((process, size // 2) for process, size in reversed([*enumerate(sizes)])))
+
+
+def counts(chunks: Chunks) -> Layout:
+    """The number of scores of each chunk."""
+    return tuple(size for _, size in chunks)
+
+
+def with_counts(chunks: Chunks, sizes: Layout) -> Chunks:
+    """Chunks of the same processes with other numbers of scores."""
+    return tuple((process, size) for (process, _), size in zip(chunks, sizes, strict=True))
+
+
+def of_processes(chunks: Chunks, processes: int) -> Layout:
+    """The number of scores that each process has in all of its chunks."""
+    return tuple(sum(size for process, size in chunks if process == rank) for rank in range(processes))
+
+
+def own_places(chunks: Chunks) -> list[tuple[int, int]]:
+    """The places [start, stop) of each chunk in the part of its process."""
+    found, used = [], dict.fromkeys((process for process, _ in chunks), 0)
+    for process, size in chunks:
+        found.append((used[process], used[process] + size))
+        used[process] += size
+    return found
+
+
+def lent(have: Chunks, want: Chunks, process: int) -> list[tuple[int, int, int]]:
+    """What a process of `have` sends for `want`, in the order of the row: (process, start, stop), with places in its
+    own part.
+    """
+    return [
+        (want[number][0], own + first, own + last)
+        for chunk, (own, _) in enumerate(own_places(have))
+        if have[chunk][0] == process
+        for number, first, last in overlaps(counts(have), counts(want), chunk)
+    ]

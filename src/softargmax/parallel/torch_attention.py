@@ -20,25 +20,25 @@ from torch import Tensor
 from softargmax.attend import attention as whole_attention
 from softargmax.attend import operations
 from softargmax.core.arrays import trained
-from softargmax.core.check import counts, one_of
+from softargmax.core.check import counts, flag, one_of
 from softargmax.core.dispatch import requesting
 from softargmax.core.processes import SpreadAxes
 from softargmax.core.signature import takes_options_of
 from softargmax.core.torch_processes import along, part, spread_text, whole
-from softargmax.parallel.layout import balanced, bounds, dealt, whole_blocks
+from softargmax.parallel.layout import balanced, bounds, dealt, in_order, of_processes, whole_blocks, zigzag
 from softargmax.parallel.torch_agreement import Facts, facts_of
 from softargmax.parallel.torch_functions import Group  # noqa: TC001 `takes_options_of` reads the types
 from softargmax.parallel.torch_graphs import in_graphs
-from softargmax.parallel.torch_move import moved, transposed
+from softargmax.parallel.torch_move import moved, rearranged, transposed
 from softargmax.parallel.torch_parts import in_parts
 from softargmax.parallel.torch_spread import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from torch.distributed import ProcessGroup
 
-    from softargmax.parallel.layout import Layout
+    from softargmax.parallel.layout import Chunks, Layout
 
 LENGTHS, HEADS = -2, -3
 """The axes that may be spread."""
@@ -62,6 +62,7 @@ def attention(
     group: Group = None,
     axis: int = LENGTHS,
     by: str | None = None,
+    zigzag: bool = False,
     **options: Any,
 ) -> Tensor:
     r"""Return this process's part of the attention of sequences or heads that are spread over the processes of a group.
@@ -82,6 +83,10 @@ def attention(
         What processes exchange with axis=-2. "heads": whole sequences, of some of the heads. "keys": queries; each
         process has a part of the keys. "parts": keys and values visit the processes, part by part, so that none holds a
         whole sequence. The default is "heads", or "keys" if there are many processes.
+    zigzag : bool
+        True if, with axis=-2, each process has two chunks of the sequence, the halves of its part: process r of W has
+        the chunks r and 2 W - 1 - r. In a part of odd length, the first half is longer. In causal attention by parts,
+        all processes then have about the same work.
     scale, causal, window, mask, bias, slopes, softcap, sink, alpha, dropout, seed, stream, key_lengths
         As in `softargmax.attention`, for the whole sequences. With axis=-2, `mask` and `bias`, and an array `scale` or
         `alpha`, are those of this process's queries: a mask has all keys along its last axis. All others are equal in
@@ -116,6 +121,8 @@ def attention(
     few of others. In the backward pass, queries visit the processes, too. Keys visit only the processes that see them.
     The bits are the same.
 
+    With zigzag=True, by="heads" and by="keys" move all parts so that they are consecutive, and the result back.
+
     With axis=-3, processes compare their arguments and exchange nothing else.
 
     Gradient: as in `softargmax.attention`. Those of q, k and v have the same bits. With axis=-2, those of sink and
@@ -137,11 +144,12 @@ def attention(
     >>> dist.destroy_process_group()
     """
     if axis == HEADS:
-        found: Tensor = _OfHeads(group, axis, by).run(whole_attention, q, k, v, **options)
+        found: Tensor = _OfHeads(group, axis, by, zigzag).run(whole_attention, q, k, v, **options)
         return found
-    i, keys = _OfKeys(group, axis, by).run(whole_attention, q, k, v)
+    i, keys = _OfKeys(group, axis, by, zigzag).run(whole_attention, q, k, v)
     all_keys = (x.new_zeros(()).expand(*x.shape[:-2], sum(keys), x.shape[-1]) for x in (i.k, i.v))
-    return cast("Tensor", _OfQueries(group, axis, by, i.k, i.v, keys).run(whole_attention, i.q, *all_keys, **options))
+    call = _OfQueries(group, axis, by, zigzag, i.k, i.v, keys)
+    return cast("Tensor", call.run(whole_attention, i.q, *all_keys, **options))
 
 
 @in_graphs(whole_attention, shaping=())
@@ -233,9 +241,9 @@ class _SplitKeys(Call):
 class _Call(Call):
     """A call of attention, along an axis of which each process has parts."""
 
-    def __init__(self, group: Group, axis: Any, by: Any) -> None:
-        super().__init__(group, "attention", by=by)
-        self.axis, self.by = axis, by
+    def __init__(self, group: Group, axis: Any, by: Any, zigzag: Any) -> None:
+        super().__init__(group, "attention", by=by, zigzag=zigzag)
+        self.axis, self.by, self.zigzag = axis, by, zigzag
 
     def facts(
         self, operation: Any, i: Any, parts: Collection[str], *, without: Collection[str] = ()
@@ -253,6 +261,8 @@ class _OfHeads(_Call):
     def serve(self, operation: Any, i: Any, *_: Any) -> Any:
         if self.by is not None:
             raise ValueError(f"by: expected None with axis=-3, as heads need no others, got {self.by!r}")
+        if self.zigzag:
+            raise ValueError("zigzag: expected False with axis=-3, as heads have no order")
         if i.options.dropout:
             raise NotImplementedError("dropout: its noise depends on the numbers of all heads; use axis=-2")
         if i.options.lengths is not None:
@@ -272,14 +282,15 @@ class _OfKeys(_Call):
             raise ValueError(f"axis: expected -2 (sequences) or -3 (heads), got {self.axis!r}")
         if self.by is not None:
             one_of(self.by, "by", WAYS)
+        flag(self.zigzag, "zigzag")
         return i, self.sizes(self.facts(operation, i, _OF_KEYS, without=("q",))[0])
 
 
 class _OfQueries(_Call):
     """Attention of this process's queries to the keys of all processes, of which this process has k and v."""
 
-    def __init__(self, group: Group, axis: Any, by: Any, k: Tensor, v: Tensor, keys: Layout) -> None:
-        super().__init__(group, axis, by)
+    def __init__(self, group: Group, axis: Any, by: Any, zigzag: Any, k: Tensor, v: Tensor, keys: Layout) -> None:
+        super().__init__(group, axis, by, zigzag)
         self.k, self.v, self.keys = k, v, keys
 
     def serve(self, operation: Any, i: Any, *_: Any) -> Any:
@@ -290,19 +301,15 @@ class _OfQueries(_Call):
         if by == "parts" and i.options.dropout:
             raise NotImplementedError("dropout: keys that visit other processes have no noise; use by='heads'")
         facts, found = self.facts(operation, i, _OF_QUERIES, without=_OF_KEYS)
-        queries = self.sizes(facts)
+        queries, keys = map(zigzag if self.zigzag else in_order, (self.sizes(facts), self.keys))
         if i.options.lengths is not None:
             counts(i.options.lengths, sum(self.keys), "key_lengths")
         found = found._replace(k=self.k, v=self.v)
         with requesting(None):
             if by == "keys":
-                return _by_keys(self.group, found, queries, self.keys)
-            by_heads = functools.partial(_exchanged, self.group, queries=queries)
-            return (
-                in_parts(self.group, found, queries, self.keys, by_heads)
-                if by == "parts"
-                else by_heads(found, keys=self.keys)
-            )
+                return _in_order(self.group, found, queries, keys, _by_keys)
+            by_heads = functools.partial(_in_order, self.group, queries=queries, compute=_exchanged)
+            return in_parts(self.group, found, queries, keys, by_heads) if by == "parts" else by_heads(found, keys=keys)
 
     def _chosen(self, i: Any) -> str:
         return "keys" if self.group.size() >= 2 * math.prod(i.k.shape[:-2]) and i.options.is_softmax else "heads"
@@ -319,6 +326,22 @@ def _refuse_shared(i: Any) -> None:
                 f"{name}: queries that are spread over processes have no gradient for an array that all of them share; "
                 "expand it to this process's queries, and add up its gradients"
             )
+
+
+def _in_order(group: ProcessGroup, i: Any, queries: Chunks, keys: Chunks, compute: Callable[..., Tensor]) -> Tensor:
+    """Move chunks so that they follow each other in the order of the ranks. Compute attention, and move it back."""
+    of_queries, of_keys = (of_processes(x, group.size()) for x in (queries, keys))
+
+    def straight(name: str, x: Any) -> Any:
+        if name in _OF_KEYS:
+            return rearranged(x, LENGTHS, group, keys, in_order(of_keys))
+        moves = name in _OF_QUERIES and isinstance(x, Tensor)
+        return rearranged(x, LENGTHS, group, queries, in_order(of_queries)) if moves else x
+
+    options = i.options._replace(**{name: straight(name, x) for name, x in i.options._asdict().items()})
+    vectors = {name: straight(name, getattr(i, name)) for name in ("q", "k", "v")}
+    found = compute(group, i._replace(**vectors, options=options), of_queries, of_keys)
+    return rearranged(found, LENGTHS, group, in_order(of_queries), queries)
 
 
 def _by_keys(group: ProcessGroup, i: Any, queries: Layout, keys: Layout) -> Tensor:

@@ -9,30 +9,35 @@ import torch.distributed as dist
 from torch import Tensor
 
 from softargmax.core.torch_processes import answering, require_numbers
-from softargmax.parallel.layout import bounds, overlaps
+from softargmax.parallel.layout import bounds, in_order, lent, of_processes
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from softargmax.parallel.layout import Layout
+    from softargmax.parallel.layout import Chunks, Layout
 
 
 def moved(x: Tensor, axis: int, group: ProcessGroup, have: Layout, want: Layout) -> Tensor:
     """Return this process's part of the layout `want`. x is its part of the layout `have`, along `axis`."""
+    return rearranged(x, axis, group, in_order(have), in_order(want))
+
+
+def rearranged(x: Tensor, axis: int, group: ProcessGroup, have: Chunks, want: Chunks) -> Tensor:
+    """Return this process's chunks of `want`, one after the other. x has those of `have`, along `axis`."""
     if have == want:
         return x
-    return cast("Tensor", _Moved.apply(x, axis, group, have, want))  # type: ignore[no-untyped-call]
+    return cast("Tensor", _Rearranged.apply(x, axis, group, have, want))  # type: ignore[no-untyped-call]
 
 
-class _Moved(torch.autograd.Function):
+class _Rearranged(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: int, group: ProcessGroup, have: Layout, want: Layout) -> Tensor:
+    def forward(ctx: Any, x: Tensor, axis: int, group: ProcessGroup, have: Chunks, want: Chunks) -> Tensor:
         ctx.arguments = axis, group, want, have
         return _exchanged(x, axis, group, have, want)
 
     @staticmethod
     def backward(ctx: Any, *g: Any) -> Any:
-        return moved(g[0], *ctx.arguments), None, None, None, None
+        return rearranged(g[0], *ctx.arguments), None, None, None, None
 
 
 def transposed(x: Tensor, part: int, whole: int, group: ProcessGroup, have: Layout, want: Layout) -> Tensor:
@@ -53,7 +58,7 @@ class _Transposed(torch.autograd.Function):
         shape[part], shape[whole] = sum(have), want[group.rank()]
         result = x.new_empty(shape)
         sent, places = (
-            {of: a.narrow(axis, start, stop - start) for of, (start, stop) in enumerate(bounds(layout))}
+            [(of, a.narrow(axis, start, stop - start)) for of, (start, stop) in enumerate(bounds(layout))]
             for a, axis, layout in ((x, whole, want), (result, part, have))
         )
         _exchange(group, sent, places)
@@ -64,40 +69,47 @@ class _Transposed(torch.autograd.Function):
         return transposed(g[0], *ctx.arguments), None, None, None, None, None
 
 
-def _exchanged(x: Tensor, axis: int, group: ProcessGroup, have: Layout, want: Layout) -> Tensor:
+def _exchanged(x: Tensor, axis: int, group: ProcessGroup, have: Chunks, want: Chunks) -> Tensor:
     require_numbers(x)
     rank, shape = group.rank(), list(x.shape)
-    shape[axis] = want[rank]
+    shape[axis] = of_processes(want, group.size())[rank]
     result = x.new_empty(shape)
-    sent = {to: x.narrow(axis, start, stop - start) for to, start, stop in overlaps(have, want, rank)}
+    sent = [(to, x.narrow(axis, start, stop - start)) for to, start, stop in lent(have, want, rank)]
     # What arrives from a process is what would be sent back to it.
-    places = {of: result.narrow(axis, start, stop - start) for of, start, stop in overlaps(want, have, rank)}
+    places = [(of, result.narrow(axis, start, stop - start)) for of, start, stop in lent(want, have, rank)]
     _exchange(group, sent, places)
     return result
 
 
-def _exchange(group: ProcessGroup, sent: dict[int, Tensor], places: dict[int, Tensor]) -> None:
-    """Send an array to each process of `sent`, and write the array that each process of `places` sends to its place."""
+def _exchange(group: ProcessGroup, sent: list[tuple[int, Tensor]], places: list[tuple[int, Tensor]]) -> None:
+    """Send arrays to processes, and write the arrays that processes send to their places.
+
+    Arrays for the same process arrive in the order in which they are sent.
+    """
     rank = group.rank()
-    if rank in sent:
-        places.pop(rank).copy_(sent.pop(rank))
-    buffers = {
-        of: torch.empty_like(as_numbers(place), memory_format=torch.contiguous_format)
-        for of, place in places.items()
-        if place.numel()
-    }
+    for (_, place), (_, part) in zip(_of(places, rank), _of(sent, rank), strict=True):
+        place.copy_(part)
+    buffers = [
+        (of, place, torch.empty_like(as_numbers(place), memory_format=torch.contiguous_format))
+        for of, place in places
+        if place.numel() and of != rank
+    ]
     with answering(group):
-        requests = [dist.irecv(buffer, group=group, group_src=of) for of, buffer in buffers.items()]
+        requests = [dist.irecv(buffer, group=group, group_src=of) for of, _, buffer in buffers]
         requests += [
             dist.isend(as_numbers(part).contiguous(), group=group, group_dst=to)
-            for to, part in sent.items()
-            if part.numel()
+            for to, part in sent
+            if part.numel() and to != rank
         ]
         for request in requests:
             if request is not None:  # it is None in a process outside of the group
                 request.wait()
-    for of, buffer in buffers.items():
-        as_numbers(places[of]).copy_(buffer)
+    for _, place, buffer in buffers:
+        as_numbers(place).copy_(buffer)
+
+
+def _of(arrays: list[tuple[int, Tensor]], process: int) -> list[tuple[int, Tensor]]:
+    return [one for one in arrays if one[0] == process]
 
 
 def as_numbers(x: Tensor) -> Tensor:

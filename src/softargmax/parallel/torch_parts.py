@@ -10,8 +10,10 @@ one process: all queries of a head, then those of the next head that shares the 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import deque
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -21,15 +23,15 @@ from torch import Tensor
 from softargmax.attend import operations
 from softargmax.core.processes import SpreadAxes, standing_in
 from softargmax.core.torch_processes import Processes, answering, is_anywhere, spread_text, total
-from softargmax.parallel.layout import bounds, overlaps, whole_blocks
-from softargmax.parallel.torch_move import as_numbers, moved
+from softargmax.parallel.layout import bounds, counts, of_processes, overlaps, own_places, whole_blocks, with_counts
+from softargmax.parallel.torch_move import as_numbers, rearranged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch.distributed import ProcessGroup
 
-    from softargmax.parallel.layout import Layout
+    from softargmax.parallel.layout import Chunks, Layout
 
 _VJP = operations.attention_vjp.arguments
 ROWS = 96
@@ -39,41 +41,44 @@ KEYS, QUERIES = 8 * operations.attention.block, 32 * ROWS
 
 
 class _Way(NamedTuple):
-    """How many queries and keys each process has, and what a query sees."""
+    """The queries and keys of all processes, in the order of the sequence, and what a query sees.
+
+    Each chunk of queries has a chunk of keys with its number, in the same process.
+    """
 
     group: ProcessGroup
-    queries: Layout
-    keys: Layout
+    queries: Chunks
+    keys: Chunks
     left: int | None
     right: int | None
     otherwise: Callable[..., Tensor]
 
     @property
-    def first(self) -> int:
-        """The number of this process's first query."""
-        return bounds(self.queries)[self.group.rank()][0]
-
-    @property
     def text(self) -> str:
         """The text that says how queries are spread."""
-        return spread_text(self.group, self.queries)
+        return spread_text(self.group, of_processes(self.queries, self.group.size()))
 
-    def sees(self, process: int, keys: tuple[int, int]) -> bool:
-        """True if a query of a process may see one of the keys from the first number to the second."""
-        (first, last), (begin, end) = bounds(self.queries)[process], keys
-        ahead = sum(self.keys) - sum(self.queries)  # the last query is at the place of the last key
+    def own(self, chunks: Chunks) -> list[tuple[int, slice]]:
+        """The numbers of this process's chunks, and their places in its part."""
+        rank, places = self.group.rank(), own_places(chunks)
+        return [(number, slice(*places[number])) for number, (of, _) in enumerate(chunks) if of == rank]
+
+    def sees(self, chunk: int, keys: tuple[int, int]) -> bool:
+        """True if a query of a chunk may see one of the keys from the first number to the second."""
+        (first, last), (begin, end) = bounds(counts(self.queries))[chunk], keys
+        ahead = sum(counts(self.keys)) - sum(counts(self.queries))  # the last query is at the place of the last key
         near = -math.inf if self.left is None else first + ahead - self.left
         far = math.inf if self.right is None else last + ahead + self.right
         return first < last and begin < end and begin < far and near < end
 
 
-def in_parts(group: ProcessGroup, i: Any, queries: Layout, keys: Layout, otherwise: Callable[..., Tensor]) -> Tensor:
+def in_parts(group: ProcessGroup, i: Any, queries: Chunks, keys: Chunks, otherwise: Callable[..., Tensor]) -> Tensor:
     """Return the attention of this process's queries.
 
-    `otherwise(i, keys=layout)` computes it in another way: for numbers that are not finite, and for second derivatives.
+    `otherwise(i, keys=chunks)` computes it in another way: for numbers that are not finite, and for second derivatives.
     """
-    blocks = whole_blocks(keys, operations.attention.block)
-    k, v = (moved(x, -2, group, keys, blocks) for x in (i.k, i.v))
+    blocks = with_counts(keys, whole_blocks(counts(keys), operations.attention.block))
+    k, v = (rearranged(x, -2, group, keys, blocks) for x in (i.k, i.v))
     left = None if i.options.lengths is not None else i.options.left  # places count from the end of the keys
     way = _Way(group, queries, blocks, left, i.options.right, otherwise)
     slots = operations.attention.torch.flatten(i._replace(k=k, v=v))
@@ -125,7 +130,7 @@ class _Visit(Processes):
 
     def __init__(self, way: _Way, keys: Layout, first_row: int) -> None:
         super().__init__(way.group, keys)
-        self.first_row, self.all_queries = first_row, sum(way.queries)
+        self.first_row, self.all_queries = first_row, sum(counts(way.queries))
         self.starts, self.flagged = True, False
         self._passed: deque[bytes] = deque()
 
@@ -165,14 +170,47 @@ def _columns(x: Tensor | None, keys: Layout, part: int) -> Tensor | None:
 # --- the queries of this process --------------------------------------------------------------------------------------
 
 
+class _Queries(NamedTuple):
+    """A chunk of this process's queries, and what stands in for the process whose keys visit it."""
+
+    number: int
+    rows: slice
+    visit: _Visit
+    spread: str
+
+    def of(self, x: Any) -> Any:
+        """The rows of an array, or a number for all of them."""
+        return x[..., self.rows, :] if isinstance(x, Tensor) else x
+
+    def record(self, i: Any, part: int, k: Tensor, v: Tensor) -> Any:
+        """The arguments of attention to the keys of a part."""
+        options = i.options._replace(**{name: self.of(getattr(i.options, name)) for name in ("scale", "mask", "bias")})
+        return self.visit.of(i._replace(q=self.of(i.q), options=options), part, k, v, self.spread)
+
+
+@contextmanager
+def _queries(way: _Way) -> Iterator[list[_Queries]]:
+    """The chunks of this process's queries."""
+    keys = _sizes(_slices(counts(way.keys), KEYS))
+    with ExitStack() as standing:
+        found = []
+        for number, rows in way.own(way.queries):
+            visit = _Visit(way, keys, bounds(counts(way.queries))[number][0])
+            found.append(_Queries(number, rows, visit, standing.enter_context(standing_in(visit))))
+        yield found
+
+
 def _of_queries(way: _Way, i: Any) -> tuple[Tensor, Tensor, bool]:
     """The output and lse of this process's queries. True if a number is not finite."""
-    visit = _Visit(way, _sizes(_slices(way.keys, KEYS)), way.first)
-    found: Any = None  # a process visits itself at least
-    with standing_in(visit) as spread:
-        for part, k, v in _keys_visiting(way, i):
-            found = operations.attention(visit.of(i, part, k, v, spread))
-    return found.output, found.lse, visit.flagged
+    found: dict[int, Any] = {}  # keys of its number visit a chunk at least
+    with _queries(way) as mine:
+        for part, seeing, k, v in _keys_visiting(way, i):
+            for one in mine:
+                if one.number in seeing:
+                    found[one.number] = operations.attention(one.record(i, part, k, v))
+    of_chunks = zip(*(found[one.number] for one in mine), strict=True)
+    output, lse = (_joined(x, axis) for x, axis in zip(of_chunks, (-2, -1), strict=True))
+    return output, lse, any(one.visit.flagged for one in mine)
 
 
 def _vjp(
@@ -181,19 +219,25 @@ def _vjp(
     """The gradients, or None if a number in a process is not finite."""
     of, i = operations.attention.torch.slots, operations.attention.torch.unflatten(*slots)
     wanted = {name for name, one in zip(of.names, needed, strict=True) if one}
-    visit = _Visit(way, _sizes(_slices(way.keys, KEYS)), way.first)
-    found: Any = None
-    of_bias = []
-    with standing_in(visit) as spread:
-        for part, k, v in _keys_visiting(way, i):
-            some = visit.of(i, part, k, v, spread)
-            found = operations.attention_vjp(_VJP(g, None, some, output, lse, "bias" in wanted))
-            of_bias.append((part, found.dbias))
-    flagged, gradients = visit.flagged, {name: getattr(found, operations.TO[name]) for name in wanted - {"k", "v"}}
-    if "bias" in wanted:
-        gradients["bias"] = _of_all_keys(visit.sizes, i.options.bias, of_bias)
-    for name in wanted & {"sink", "slopes"}:
-        gradients[name] = total(gradients[name], SpreadAxes((), way.text))
+    found: dict[int, Any] = {}
+    of_bias: dict[int, list[tuple[int, Tensor]]] = {}
+    with _queries(way) as mine:
+        for part, seeing, k, v in _keys_visiting(way, i):
+            for one in mine:
+                if one.number not in seeing:
+                    continue
+                some, rows = one.record(i, part, k, v), (one.of(g), one.of(output), lse[..., one.rows])
+                found[one.number] = operations.attention_vjp(_VJP(rows[0], None, some, *rows[1:], "bias" in wanted))
+                of_bias.setdefault(one.number, []).append((part, found[one.number].dbias))
+    flagged, gradients = any(one.visit.flagged for one in mine), {}
+    for name in wanted - {"k", "v"}:
+        of_chunks = [getattr(found[one.number], operations.TO[name]) for one in mine]
+        if name == "bias":
+            of_chunks = [_of_all_keys(one.visit.sizes, one.of(i.options.bias), of_bias[one.number]) for one in mine]
+        if name in ("sink", "slopes"):
+            gradients[name] = total(functools.reduce(torch.add, of_chunks), SpreadAxes((), way.text))
+        else:
+            gradients[name] = _joined(of_chunks, -2)
     if any(one for name, one in zip(of.names, needed, strict=True) if name in ("k", "v")):
         gradients["k"], gradients["v"], also = _of_keys(way, i, g, output, lse)
         flagged |= also
@@ -211,12 +255,13 @@ def _of_all_keys(keys: Layout, bias: Tensor, found: Sequence[tuple[int, Tensor]]
     return whole
 
 
-def _keys_visiting(way: _Way, i: Any) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield the number of each part that visits this process, and its keys and values."""
+def _keys_visiting(way: _Way, i: Any) -> Iterator[tuple[int, set[int], Tensor, Tensor]]:
+    """Yield the number of each part that visits this process, the chunks that see it, and its keys and values."""
     own = [_rows_first(x) for x in (i.k, i.v)]
-    for part, arrays in _visiting(way, _visits_of_keys(way), lambda _: own):
+    visits = _visits_of_keys(way)
+    for part, arrays in _visiting(way, visits, lambda _: own):
         k, v = (x.movedim(0, -2) for x in arrays)
-        yield part, k, v
+        yield part, visits[part].seeing, k, v
 
 
 def _rows_first(x: Tensor) -> Tensor:
@@ -233,7 +278,7 @@ def _of_keys(way: _Way, i: Any, g: Tensor, output: Tensor, lse: Tensor) -> tuple
     """
     *batch, heads, length, width = i.q.shape
     groups, keys = i.k.shape[-3:-1]
-    entries, each, rank = math.prod(batch) * groups, heads // max(groups, 1), way.group.rank()
+    entries, each, sizes = math.prod(batch) * groups, heads // max(groups, 1), counts(way.keys)
 
     def rows(x: Tensor) -> Tensor:
         whole = torch.broadcast_to(x, (*batch, heads, length, x.shape[-1]))
@@ -243,29 +288,65 @@ def _of_keys(way: _Way, i: Any, g: Tensor, output: Tensor, lse: Tensor) -> tuple
     options = {name: x for name in ("scale", "slopes") if isinstance(x := getattr(i.options, name), Tensor)}
     own |= {name: rows(x) for name, x in options.items()}
     masks = {name: x for name in ("mask", "bias") if (x := getattr(i.options, name)) is not None}
-    visit = _Visit(way, way.keys, 0)
 
     def sent(to: int) -> list[Tensor]:
-        return [*own.values(), *(rows(cast("Tensor", _columns(x, way.keys, to))) for x in masks.values())]
+        chunks = [number for number, (process, _) in enumerate(way.keys) if process == to]
+        of_keys = (
+            x if x.shape[-1] == 1 else _joined((x[..., slice(*bounds(sizes)[chunk])] for chunk in chunks), -1)
+            for x in masks.values()
+        )
+        return [*own.values(), *map(rows, of_keys)]
 
     k, v = (x.reshape(entries, 1, keys, x.shape[-1]) for x in (i.k, i.v))
     wide = torch.float64 if i.q.dtype is torch.float64 else torch.float32
-    sums = torch.zeros(entries, keys, width + v.shape[-1], dtype=wide)
-    visit.key_sums, visit.rank = sums.data_ptr(), rank
     lengths = i.options.lengths
     if lengths is not None:
         lengths = torch.broadcast_to(lengths, (*batch, groups, 1, 1)).reshape(entries, 1, 1, 1)
     shared = i.options._replace(lengths=lengths, sink=None)
+    mine = _keys(way, entries, width + v.shape[-1], wide)
     visits, names = _visits_of_rows(way, each), (*own, *masks)
-    with standing_in(visit) as spread:
-        for number, arrays in _visiting(way, visits, sent):
-            x = dict(zip(names, (one.movedim(0, -2)[:, None] for one in arrays), strict=True))
-            visit.first_row = visits[number].first
-            mine = shared._replace(**{name: x[name] for name in (*options, *masks)}, spread=spread)
-            record = i._replace(q=x["q"], k=k, v=v, options=mine)
-            operations.attention_vjp(_VJP(x["g"], None, record, x["output"], x["lse"][..., 0], False))
-    dk, dv = (one.reshape(*batch, groups, keys, one.shape[-1]) for one in torch.split(sums, [width, v.shape[-1]], -1))
-    return dk, dv, visit.flagged
+    for number, arrays in _visiting(way, visits, sent):
+        x = dict(zip(names, (one.movedim(0, -2)[:, None] for one in arrays), strict=True))
+        for chunk in mine:
+            if chunk.number not in visits[number].seeing:
+                continue
+            chunk.visit.first_row = visits[number].first
+            of_mine = {name: x[name] for name in options} | {name: chunk.columns(x[name]) for name in masks}
+            with standing_in(chunk.visit) as spread:
+                here = shared._replace(**of_mine, spread=spread)
+                record = i._replace(q=x["q"], k=chunk.of(k), v=chunk.of(v), options=here)
+                operations.attention_vjp(_VJP(x["g"], None, record, x["output"], x["lse"][..., 0], False))
+    whole = _joined((chunk.sums for chunk in mine), 1)
+    dk, dv = (one.reshape(*batch, groups, keys, one.shape[-1]) for one in torch.split(whole, [width, v.shape[-1]], -1))
+    return dk, dv, any(chunk.visit.flagged for chunk in mine)
+
+
+class _Keys(NamedTuple):
+    """A chunk of this process's keys, the sums for their gradients, and what stands in for their process."""
+
+    number: int
+    places: slice
+    visit: _Visit
+    sums: Tensor
+
+    def of(self, x: Tensor) -> Tensor:
+        """The rows of an array."""
+        return x[..., self.places, :]
+
+    def columns(self, x: Tensor) -> Tensor:
+        """The columns of an array that has all keys of this process, or one column for all."""
+        return x if x.shape[-1] == 1 else x[..., self.places]
+
+
+def _keys(way: _Way, entries: int, width: int, dtype: torch.dtype) -> list[_Keys]:
+    """The chunks of this process's keys. A key has sums of `width` numbers in each of the entries."""
+    found = []
+    for number, places in way.own(way.keys):
+        visit = _Visit(way, counts(way.keys), 0)
+        sums = torch.zeros(entries, places.stop - places.start, width, dtype=dtype)
+        visit.key_sums, visit.rank = sums.data_ptr(), number
+        found.append(_Keys(number, places, visit, sums))
+    return found
 
 
 # --- visits -----------------------------------------------------------------------------------------------------------
@@ -280,18 +361,21 @@ class _Piece(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Rows that visit processes: of which process they are, and the number of the first among all."""
+    """Rows that visit processes, and the number of the first among all."""
 
     pieces: list[_Piece]
     first: int
+    seeing: set[int]
+    """The chunks that the rows visit: of queries that see these keys, or of keys that these queries see."""
     receivers: set[int]
+    """The processes of these chunks."""
 
 
 def _slices(layout: Layout, most: int) -> list[tuple[int, int, int]]:
-    """The parts of a layout in slices of at most `most`: (process, start, stop). An empty part is one slice."""
+    """The parts of a layout in slices of at most `most`: (part, start, stop). An empty part is one slice."""
     return [
-        (process, first, min(first + most, stop))
-        for process, (start, stop) in enumerate(bounds(layout))
+        (part, first, min(first + most, stop))
+        for part, (start, stop) in enumerate(bounds(layout))
         for first in range(start, max(stop, start + 1), most)
     ]
 
@@ -301,12 +385,13 @@ def _sizes(slices: Sequence[tuple[int, int, int]]) -> Layout:
 
 
 def _visits_of_keys(way: _Way) -> list[_Rows]:
-    """Keys visit their own process, and those whose queries see them."""
-    visits = []
-    for of, start, stop in _slices(way.keys, KEYS):
-        own = bounds(way.keys)[of][0]
-        seeing = {p for p in range(len(way.keys)) if p == of or way.sees(p, (start, stop))}
-        visits.append(_Rows([_Piece(of, start - own, stop - own)], 0, seeing))
+    """Keys visit the queries of their number, and those that see them."""
+    visits, places = [], own_places(way.keys)
+    for of, start, stop in _slices(counts(way.keys), KEYS):
+        own = places[of][0] - bounds(counts(way.keys))[of][0]
+        seeing = {chunk for chunk in range(len(way.queries)) if chunk == of or way.sees(chunk, (start, stop))}
+        piece = _Piece(way.keys[of][0], own + start, own + stop)
+        visits.append(_Rows([piece], 0, seeing, {way.queries[chunk][0] for chunk in seeing}))
     return visits
 
 
@@ -314,18 +399,21 @@ def _visits_of_rows(way: _Way, each: int) -> list[_Rows]:
     """The queries of all processes, for the first head of `each` that share keys, then for the next one. They are cut
     where one process cuts them.
     """
-    have = way.queries * each
+    have = counts(way.queries) * each
+    totals, places = of_processes(way.queries, way.group.size()), own_places(way.queries)
     slices = _slices(whole_blocks(have, ROWS), QUERIES)
     visits = []
     for number, (_, first, _) in enumerate(slices):
-        pieces = []
+        pieces, chunks = [], set()
         for of, start, stop in overlaps(_sizes(slices), have, number):
-            head, process = divmod(of, len(way.queries))
-            own = head * way.queries[process] + first - bounds(have)[of][0]
+            head, chunk = divmod(of, len(way.queries))
+            process = way.queries[chunk][0]
+            own = head * totals[process] + places[chunk][0] + first - bounds(have)[of][0]
             pieces.append(_Piece(process, own + start, own + stop))
-        keys = enumerate(bounds(way.keys))
-        seeing = {p for p, places in keys if any(way.sees(piece.process, places) for piece in pieces)}
-        visits.append(_Rows(pieces, first, seeing))
+            chunks.add(chunk)
+        keys = enumerate(bounds(counts(way.keys)))
+        seeing = {number for number, of_keys in keys if any(way.sees(chunk, of_keys) for chunk in chunks)}
+        visits.append(_Rows(pieces, first, seeing, {way.keys[chunk][0] for chunk in seeing}))
     return visits
 
 
@@ -379,3 +467,9 @@ def _visiting(
         for request in sent:
             if request is not None:  # it is None in a process outside of the group
                 request.wait()
+
+
+def _joined(parts: Iterable[Tensor], axis: int) -> Tensor:
+    """The parts one after the other."""
+    first, *others = parts
+    return torch.cat([first, *others], axis) if others else first
