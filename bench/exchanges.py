@@ -11,12 +11,11 @@ N is the number of rows, B the number of blocks of the process that has the most
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.native import BLOCK
-from softargmax.parallel.layout import Layout, bounds, dealt, overlaps, whole_blocks
+from softargmax.parallel.layout import Chunks, Layout, dealt, in_order, lent, whole_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,6 +132,12 @@ def of_rows(name: str, of: Member, rows: int, *, backward: bool = False) -> Iter
         yield Step("to all", gather.size(rows, of.most_blocks()))
 
 
+def selected_log_softmax(of: Member, rows: int, classes: int) -> Iterator[Step]:
+    """The steps for several classes of each row, one after the other. The backward pass has none."""
+    for _ in range(classes):
+        yield from of_rows("selected_log_softmax", of, rows)
+
+
 # --- sums in the order of the processes -------------------------------------------------------------------------------
 
 
@@ -164,12 +169,16 @@ def back(of: Member, *sizes: int) -> Iterator[Step]:
 def linear_cross_entropy(
     of: Member, rows: int, width: int, *, number: int = 4, smoothing: bool = False, reproducible: bool = True
 ) -> Iterator[Step]:
-    """The steps of a loss with the gradients of h and W. `number`: bytes of a number. The backward pass has none."""
+    """The steps of a loss with the gradients of h and W. `number`: bytes of a number. Rows of W in blocks that a cut
+    divides are moved first.
+    """
+    have, of = of, to_blocks(of)
     once = _native.rows_at_once(rows, width, sum(of.sizes), _native.PARTS)
     parts = [min(once, rows - start) for start in range(0, rows, once)]
     blocks = of.most_blocks()
     header, *of_blocks = OF_ROWS["cross_entropy, label smoothing" if smoothing else "cross_entropy"].forward
     yield Step("to all", header.each)
+    yield from moved(have, of.sizes, width * number)
     for count in parts:
         size, product = count * width * number, Step("compute", count * width * of.sizes[of.rank])
         yield product  # the scores
@@ -189,18 +198,26 @@ def linear_cross_entropy(
         yield Step("sums")
 
 
+def linear_cross_entropy_backward(of: Member, width: int, *, number: int = 4) -> Iterator[Step]:
+    """The steps of the backward pass: the gradients of rows of W that were moved go back."""
+    yield from moved(to_blocks(of), of.sizes, width * number)
+
+
 # --- arrays that are moved --------------------------------------------------------------------------------------------
 
 
 def moved(of: Member, want: Layout, column: int) -> Iterator[Step]:
     """The steps from the layout of `of` to another. `column`: bytes per number along the axis that is spread."""
-    yield from _exchanged(
-        of,
-        *(
-            {to: (stop - start) * column for to, start, stop in overlaps(a, b, of.rank)}
-            for a, b in ((of.sizes, want), (want, of.sizes))
-        ),
+    yield from rearranged(of, in_order(of.sizes), in_order(want), column)
+
+
+def rearranged(of: Member, have: Chunks, want: Chunks, column: int) -> Iterator[Step]:
+    """The steps from some chunks to others, of which a process may have several."""
+    sent, received = (
+        [(peer, (stop - start) * column) for peer, start, stop in lent(*layouts, of.rank)]
+        for layouts in ((have, want), (want, have))
     )
+    yield from _exchanged(of, sent, received)
 
 
 def to_blocks(of: Member) -> Member:
@@ -214,110 +231,14 @@ def transposed(of: Member, want: Layout, number: int) -> Iterator[Step]:
     """
     yield from _exchanged(
         of,
-        {to: of.sizes[of.rank] * size * number for to, size in enumerate(want)},
-        {to: size * want[of.rank] * number for to, size in enumerate(of.sizes)},
+        [(to, of.sizes[of.rank] * size * number) for to, size in enumerate(want)],
+        [(to, size * want[of.rank] * number) for to, size in enumerate(of.sizes)],
     )
 
 
-def _exchanged(of: Member, sent: dict[int, int], received: dict[int, int]) -> Iterator[Step]:
+def _exchanged(of: Member, sent: list[tuple[int, int]], received: list[tuple[int, int]]) -> Iterator[Step]:
     for kind, sizes in (("expect", received), ("send", sent), ("arrive", received)):
-        yield from (Step(kind, size, peer) for peer, size in sizes.items() if size and peer != of.rank)
-
-
-# --- attention to keys that are spread --------------------------------------------------------------------------------
-
-KEYS, QUERIES = 512, 96
-"""The blocks of keys and of queries in the kernels of attention."""
-_STATE, _AT_ONCE, _BLOCKS_PASSED = 16, 16 << 20, 8  # bytes of a state, of the states of a group; for gradients
-
-
-class Heads(NamedTuple):
-    """The shape of queries: heads of keys in the batch, the heads of queries of each, lengths and widths."""
-
-    keys: int
-    each: int
-    queries: int
-    width: int
-    values: int
-
-    @property
-    def rows(self) -> int:
-        """The number of queries that see the same keys."""
-        return self.each * self.queries
-
-
-def attention_split_kv(of: Member, heads: Heads, *, number: int = 4) -> Iterator[Step]:
-    """The steps of the forward pass."""
-    yield Step("to all", HEADER.each)
-    query = _STATE + heads.values * number
-    in_head = -(-heads.rows // QUERIES)
-    starts = [head * heads.rows + part * QUERIES for head in range(heads.keys) for part in range(in_head)]
-    group = max(1, _AT_ONCE // (max(of.most_blocks(KEYS), 1) * min(heads.rows, QUERIES) * query))
-    cuts = {*range(0, len(starts), group)} if in_head == 1 else _cuts_in_heads(heads.keys, in_head, group)
-    edges = [*(starts[cut] for cut in sorted(cuts)), heads.keys * heads.rows]
-    sizes = [(stop - start) * query for start, stop in pairwise(edges)]
-    for size in sizes:
-        yield from added(of, size)
-    yield from back(of, *sizes)
-
-
-def _cuts_in_heads(heads: int, in_head: int, group: int) -> set[int]:
-    """The first units of all groups, none of which has units of two heads."""
-    return {head * in_head + unit for head in range(heads) for unit in range(0, in_head, group)}
-
-
-def attention_split_kv_backward(of: Member, heads: Heads, *, number: int = 4, slopes: bool = False) -> Iterator[Step]:
-    """The steps of the backward pass."""
-    passed = []
-    for _ in range(heads.keys):
-        for end in range(-(-heads.rows // QUERIES), 0, -_BLOCKS_PASSED):
-            first = max(end - _BLOCKS_PASSED, 0) * QUERIES
-            count = min(end * QUERIES, heads.rows) - first
-            sizes = [count * heads.width * number, *([count * 8] if slopes else [])]
-            yield from added(of, *sizes)
-            passed += sizes
-    yield from back(of, *passed)
-    yield Step("to all", 1)  # whether all numbers are finite
-
-
-# --- attention of sequences that are spread ---------------------------------------------------------------------------
-
-
-def attention(of: Member, heads: Heads, *, number: int = 4, backward: bool = False) -> Iterator[Step]:
-    """The steps for queries and keys of the same layout, without a mask and a bias."""
-    if not backward:
-        yield from [Step("to all", HEADER.each)] * 2
-    by_keys = of.world >= 2 * heads.keys
-    yield from (_by_keys if by_keys else _by_heads)(of, heads, number, backward=backward)
-
-
-def _by_heads(of: Member, heads: Heads, number: int, *, backward: bool) -> Iterator[Step]:
-    layout = dealt(heads.keys, of.world)
-    mine, of_q, of_output = of._replace(sizes=layout), heads.each * heads.width, heads.each * heads.values
-    vectors = [size * number for size in (of_q, heads.width, heads.values)]
-    if backward:
-        yield from transposed(of, layout, of_output * number)
-        for size in reversed(vectors):
-            yield from transposed(mine, of.sizes, size)
-    else:
-        for size in vectors:
-            yield from transposed(of, layout, size)
-        yield from transposed(mine, of.sizes, of_output * number)
-
-
-def _by_keys(of: Member, heads: Heads, number: int, *, backward: bool) -> Iterator[Step]:
-    blocks, row = whole_blocks(of.sizes, KEYS), heads.keys * number
-    spread = of._replace(sizes=blocks)
-    if backward:
-        yield Step("to all", max(of.sizes) * heads.each * heads.values * row)
-        yield from attention_split_kv_backward(spread, heads, number=number)
-        yield from moved(spread, of.sizes, heads.values * row)
-        yield from moved(spread, of.sizes, heads.width * row)
-    else:
-        yield Step("to all", max(of.sizes) * heads.each * heads.width * row)
-        yield from moved(of, blocks, heads.width * row)
-        yield from moved(of, blocks, heads.values * row)
-        yield from list(attention_split_kv(spread, heads, number=number))[1:]  # nothing is compared again
+        yield from (Step(kind, size, peer) for peer, size in sizes if size and peer != of.rank)
 
 
 # --- draws ------------------------------------------------------------------------------------------------------------
@@ -326,11 +247,20 @@ _DRAW, _PAIR = 32, 16  # bytes of a draw from a part of a row; of a score with t
 
 
 def categorical(
-    of: Member, rows: int, draws: int, *, number: int = 4, first: str | None = None, kept: int | None = None
+    of: Member,
+    rows: int,
+    draws: int,
+    *,
+    number: int = 4,
+    first: str | None = None,
+    kept: int | None = None,
+    logprob: bool = False,
 ) -> Iterator[Step]:
-    """The steps of draws. `first`: the first filter. `kept`: the scores that top_k or min_p keep of a row."""
+    """The steps of draws. `first`: the first filter. `kept`: the scores that top_k or min_p keep of a row. `logprob`:
+    True for `categorical_with_logprob`.
+    """
     yield from [Step("to all", HEADER.each)] * 2
-    if first is None:
+    if first is None and not logprob:
         yield Step("to all", rows * draws * _DRAW)
         return
     if first == "min_p":
@@ -342,34 +272,21 @@ def categorical(
         yield from transposed(of._replace(sizes=(kept,) * of.world), layout, _PAIR)
     else:
         yield from transposed(of, layout, number)
-    yield Step("to all", max(layout) * (1 + 8 * draws))
+    of_logprob = 8 + max(number, 4) * draws if logprob else 0
+    yield Step("to all", max(layout) * (1 + 8 * draws + of_logprob))
 
 
-# --- causal attention by parts ----------------------------------------------------------------------------------------
+# --- rows of weights, and means ---------------------------------------------------------------------------------------
 
 
-class Work(NamedTuple):
-    """Products of vectors that a process computes, per head: a pass ends when the last process has computed its own."""
-
-    forward: int
-    backward: int
-
-
-def work_by_parts(sizes: Layout) -> list[Work]:
-    """The work of each process in causal attention by parts, if its part has so many queries and keys.
-
-    A query needs two products for each key that it sees: the score, and the value times its probability. The gradient
-    of a query needs three for each key, and that of a key and its value four for each query that sees it.
+def rows_of_parts(of: Member, row: int) -> Iterator[Step]:
+    """The steps by which all processes get rows of a table, as layers that sample do with the candidates and targets.
+    Each of them has `of.sizes` of these rows. `row`: the bytes of a row. The backward pass has none.
     """
-    length = sum(sizes)
-    found = []
-    for begin, end in bounds(sizes):
-        of_queries = _triangle(end) - _triangle(begin)
-        of_keys = _triangle(length - begin) - _triangle(length - end)
-        found.append(Work(2 * of_queries, 3 * of_queries + 4 * of_keys))
-    return found
+    yield Step("to all", HEADER.each)
+    yield Step("to all", max(of.sizes) * row)
 
 
-def _triangle(n: int) -> int:
-    """The number of pairs of a query and a key that it sees, for the first n queries."""
-    return n * (n + 1) // 2
+def mean_of_rows(of: Member, *, classes: bool = True) -> Iterator[Step]:
+    """The steps of a sum or mean of losses, in which processes have `of.sizes` rows: losses, and classes of targets."""
+    yield from [Step("to all", 8 * max(of.sizes))] * (1 + classes)

@@ -50,6 +50,27 @@ def recorded() -> Iterator[list[Step]]:
 
 
 @contextmanager
+def gathers_of_tensors() -> Iterator[list[Step]]:
+    """What this process sends inside the block by torch's functional collectives, which serve DTensors."""
+    from torch.distributed.tensor import DTensor
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    found: list[Step] = []
+
+    class Recording(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if any(issubclass(one, DTensor) for one in types):
+                return NotImplemented  # it calls operators with its own part, which come here
+            room, _, name = function.name().partition("::")
+            if room == "_c10d_functional" and name not in ("wait_tensor", "_wrap_tensor_autograd"):  # messages
+                found.append(Step("to all" if name == "all_gather_into_tensor" else name, args[0].nbytes))
+            return function(*args, **(kwargs or {}))
+
+    with Recording():
+        yield found
+
+
+@contextmanager
 def fake_world(rank: int, world: int) -> Iterator[Any]:
     """A group of `world` processes of which only this one exists. All others seem to send what it sends.
 
