@@ -48,7 +48,7 @@ def test_maps_and_sums(workers: Workers, name: str, options: dict[str, Any]) -> 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp", "entropy"])
 def test_dtypes(workers: Workers, name: str, dtype: str) -> None:
-    for world in (2, 3):
+    for world in WORLDS:
         workers.run(world, all_cuts, name, dtype, {}, "softmax" in name)
 
 
@@ -66,8 +66,9 @@ def test_losses(workers: Workers, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_dtypes_of_losses(workers: Workers, dtype: str) -> None:
-    for options in (LOSSES["plain"], LOSSES["smooth"]):
-        workers.run(2, all_cuts, "cross_entropy", dtype, options, False, TARGET)
+    for world in WORLDS:
+        for options in (LOSSES["plain"], LOSSES["smooth"]):
+            workers.run(world, all_cuts, "cross_entropy", dtype, options, False, TARGET)
 
 
 def test_probabilities_as_targets(workers: Workers) -> None:

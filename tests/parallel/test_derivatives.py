@@ -19,6 +19,7 @@ import softargmax
 
 COLUMNS = 5
 BOUNDS = {2: [0, 2, 5], 3: [0, 2, 2, 5]}
+ALL = {"label_smoothing": 0.1, "z_loss": 0.1, "reduction": "none"}
 
 
 class Split(torch.autograd.Function):
@@ -50,7 +51,7 @@ class Join(torch.autograd.Function):
         return Split.apply(g, ctx.group), None
 
 
-def checked(group: Any, name: str, second: bool, options: dict[str, Any]) -> None:
+def checked(group: Any, name: str, options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     z = torch.randn(3, COLUMNS, dtype=torch.float64, requires_grad=True)
     target = [torch.tensor([0, 4, 2])] if name == "cross_entropy" else []
@@ -61,20 +62,39 @@ def checked(group: Any, name: str, second: bool, options: dict[str, Any]) -> Non
         return Join.apply(found, group) if found.shape == mine.shape else found
 
     assert torch.autograd.gradcheck(function, (z,))
-    if second:
-        assert torch.autograd.gradgradcheck(function, (z,))
+    assert torch.autograd.gradgradcheck(function, (z,))
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.6}], ids=["plain", "temperature"])
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp", "entropy"])
 def test_maps_and_sums(workers: Workers, name: str, options: dict[str, Any]) -> None:
     for world in (2, 3):
-        workers.run(world, checked, name, True, options)
+        workers.run(world, checked, name, options)
 
 
 def test_losses(workers: Workers) -> None:
-    options = {"label_smoothing": 0.1, "z_loss": 0.1, "reduction": "none"}
-    workers.run(2, checked, "cross_entropy", False, options)
+    for world in (2, 3):
+        workers.run(world, checked, "cross_entropy", ALL)
+
+
+def layer_checked(group: Any, options: dict[str, Any]) -> None:
+    """A last layer, of which each process has rows of W and b. The gradient of h is that of all processes."""
+    torch.manual_seed(0)
+    h, w, b = (torch.randn(n, dtype=torch.float64, requires_grad=True) for n in ((3, 2), (COLUMNS, 2), (COLUMNS,)))
+    target = torch.tensor([0, 4, 2])
+
+    def function(h: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        of_mine, bias = Split.apply(w.T, group).T, Split.apply(b, group)
+        return softargmax.parallel.linear_cross_entropy(h, of_mine, target, bias=bias, group=group, **options)
+
+    assert torch.autograd.gradcheck(function, (h, w, b))
+    assert torch.autograd.gradgradcheck(function, (h, w, b))
+
+
+@pytest.mark.parametrize("options", [{}, ALL], ids=["mean", "all"])
+def test_layers(workers: Workers, options: dict[str, Any]) -> None:
+    for world in (2, 3):
+        workers.run(world, layer_checked, options)
 
 
 def by_temperature(group: Any) -> None:

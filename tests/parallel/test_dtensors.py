@@ -113,7 +113,9 @@ def test_the_mean_over_rows_that_are_whole_in_all_processes(workers: Workers) ->
     workers.run(4, on_mesh, "cross_entropy", (4,), ("1",), {})
 
 
-def last_layer(group: Any, shape: tuple[int, ...], of_h: tuple[str, ...], of_w: tuple[str, ...]) -> None:
+def last_layer(
+    group: Any, shape: tuple[int, ...], of_h: tuple[str, ...], of_w: tuple[str, ...], name: str, options: dict[str, Any]
+) -> None:
     """Compare the loss of a sharded layer, and its gradients, with those of the whole layer."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
@@ -125,8 +127,7 @@ def last_layer(group: Any, shape: tuple[int, ...], of_h: tuple[str, ...], of_w: 
     target = torch.randint(0, COLUMNS, (12,))
     whole = [x.clone().requires_grad_() for x in (h, w)]
     parts = [distribute_tensor(x, mesh, of).requires_grad_() for x, of in zip((h, w), placements, strict=True)]
-    expected = softargmax.linear_cross_entropy(*whole, target, reduction="none")
-    found = softargmax.linear_cross_entropy(*parts, target, reduction="none")
+    expected, found = (getattr(softargmax, name)(*x, target, **options) for x in (whole, parts))
     assert isinstance(found, DTensor)
     same(found.full_tensor(), expected)
     expected.sum().backward()
@@ -147,7 +148,35 @@ def last_layer(group: Any, shape: tuple[int, ...], of_h: tuple[str, ...], of_w: 
     ],
 )
 def test_last_layers(workers: Workers, shape: Any, of_h: Any, of_w: Any) -> None:
-    workers.run(4, last_layer, shape, of_h, of_w)
+    workers.run(4, last_layer, shape, of_h, of_w, "linear_cross_entropy", {"reduction": "none"})
+    for options in ({}, {"softcap": 5.0, "temperature": 1.5}):
+        workers.run(4, last_layer, shape, of_h, of_w, "linear_selected_log_softmax", options)
+
+
+def divergence(group: Any, shape: tuple[int, ...], placements: tuple[str, ...]) -> None:
+    """Compare the divergence of two DTensors, and both gradients, with those of whole tensors."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", shape)
+    places = [Replicate() if one == "r" else Shard(int(one)) for one in placements]
+    whole = [x.requires_grad_() for x in (scores(), scores(spread=3.0).roll(1, 0))]
+    spread = [distribute_tensor(x.detach(), mesh, places).requires_grad_() for x in whole]
+    expected, found = softargmax.kl_divergence(*whole), softargmax.kl_divergence(*spread)
+    assert isinstance(found, DTensor)
+    same(found.full_tensor(), expected)
+    g = torch.arange(6.0)
+    expected.backward(g)
+    found.backward(distribute_tensor(g, mesh, found.placements))
+    for one, other in zip(spread, whole, strict=True):
+        assert isinstance(one.grad, DTensor)
+        assert other.grad is not None
+        same(one.grad.full_tensor(), other.grad)
+
+
+@pytest.mark.parametrize(("shape", "placements"), MESHES)
+def test_divergence(workers: Workers, shape: tuple[int, ...], placements: tuple[str, ...]) -> None:
+    workers.run(4, divergence, shape, placements)
 
 
 def one_row(group: Any) -> None:

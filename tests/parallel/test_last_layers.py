@@ -34,7 +34,9 @@ def layer(dtype: str, rows: int = N) -> list[torch.Tensor]:
     return [torch.from_numpy(x).to(getattr(torch, dtype)).requires_grad_() for x in (h, w, b)]
 
 
-def compare(group: Any, dtype: str, options: dict[str, Any], broken: bool = False) -> None:
+def compare(
+    group: Any, dtype: str, options: dict[str, Any], broken: bool = False, target: torch.Tensor = TARGET
+) -> None:
     for kind in CUTS:
         bounds, rank = cuts(kind, group.size(), CLASSES), group.rank()
         mine = slice(bounds[rank], bounds[rank + 1])
@@ -43,10 +45,11 @@ def compare(group: Any, dtype: str, options: dict[str, Any], broken: bool = Fals
             with torch.no_grad():
                 h[3, 2] = torch.nan
                 w[5000, 1] = torch.inf
-        whole = softargmax.linear_cross_entropy(h, w, TARGET, bias=b, **options)
+        of_mine = target[:, mine] if target.ndim == 2 else target
+        whole = softargmax.linear_cross_entropy(h, w, target, bias=b, **options)
         h_, w_, b_ = (x.detach().clone().requires_grad_() for x in (h, w[mine], b[mine]))
         local = {k: x[..., mine] if isinstance(x, torch.Tensor) else x for k, x in options.items()}
-        found = parallel.linear_cross_entropy(h_, w_, TARGET, bias=b_, group=group, **local)
+        found = parallel.linear_cross_entropy(h_, w_, of_mine, bias=b_, group=group, **local)
         same(found, whole)
         g = torch.linspace(0.5, 2.0, whole.numel(), dtype=whole.dtype).reshape(whole.shape)
         expected = torch.autograd.grad(whole, (h, w, b), g)
@@ -63,7 +66,16 @@ def test_options(workers: Workers, options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_dtypes(workers: Workers, dtype: str) -> None:
-    workers.run(3, compare, dtype, {})
+    for world in (1, 2, 3, 4):
+        workers.run(world, compare, dtype, {})
+
+
+@pytest.mark.parametrize("name", ["plain", "none", "smooth, weight", "z-loss, soft-cap", "where"])
+def test_probabilities(workers: Workers, name: str) -> None:
+    """Each process has its columns of the probabilities."""
+    target = torch.from_numpy(RNG.dirichlet(np.full(CLASSES, 0.01), N).astype(np.float32))
+    for world in (1, 2, 3, 4):
+        workers.run(world, compare, "float32", OPTIONS[name], False, target)
 
 
 def test_rows_and_classes_that_are_not_finite(workers: Workers) -> None:
