@@ -53,20 +53,12 @@ def scaling() -> str:
     worlds = [_shared(world, cores) for world in next(iter(found.values()))]
     split = table(["keys", *(x for world in worlds for x in (f"split, {world}", "ratio"))], of_keys)
     intro = "One query of `attention_split_kv`, and the ratio to one process with all keys, timed in turns:"
-    return f"{table(head, rows)}\n\n{intro}\n\n{split}\n\n{measured_on(record)}{_load(record)}"
+    return f"{table(head, rows)}\n\n{intro}\n\n{split}\n\n{measured_on(record)}"
 
 
 def _split(times: dict[str, float]) -> tuple[str, str]:
     """The time of attention to split keys, and its ratio to that of one process with all keys."""
     return readable(times["spread"]), f"{times['spread'] / times['alone']:.2f}"
-
-
-def _load(record: dict[str, Any]) -> str:
-    if "load after" not in record:  # measured on a quiet machine, as `bench.machine` demands
-        return ""
-    found = record["load after"]
-    busy = " So other programs ran beside the processes, and all times are too long." if found > 4 else ""
-    return f" The load after the run was {found:.3g}.{busy}"
 
 
 def _shared(world: str, cores: int) -> str:
