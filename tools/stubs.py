@@ -91,6 +91,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from softargmax import {{types}}
+from softargmax.parallel.dask_frames import array_of_frame as array_of_frame
 from softargmax.parallel.torch_functions import Group
 from softargmax.parallel.torch_layers import VocabularyParallel as VocabularyParallel
 
@@ -304,7 +305,8 @@ def parallel_stub(names: dict[str, str]) -> str:
     room = importlib.import_module("softargmax.parallel")
     public = {name: getattr(room, name) for name in room.__all__}
     results = {name: shown(name, names) for name, value in classes_of(public).items() if hasattr(value, "_fields")}
-    functions = {name: value for name, value in public.items() if not isinstance(value, type)}
+    imported = {name for name in public if f"import {name} as {name}\n" in PARALLEL}
+    functions = {name: value for name, value in public.items() if name not in imported}
     blocks = [declared(name, value, TORCH, results, summary(value)) for name, value in functions.items()]
     text = "".join("\n" + "\n".join(block) + "\n" for block in blocks)
     types = sorted(set(re.findall(r"\b_[A-Z]\w+", text)) | {x for x in results.values() if f" {x}[" in text})

@@ -25,7 +25,7 @@ from sklearn.utils.validation import _check_feature_names, check_non_negative
 from softargmax.classify.rows import Blocks, Training
 from softargmax.core.arrays import is_lazy
 from softargmax.core.check import located
-from softargmax.core.dask_frames import array_of_frame
+from softargmax.parallel import array_of_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

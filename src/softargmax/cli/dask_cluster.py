@@ -27,8 +27,8 @@ import softargmax
 from softargmax.cli import parse, scores_file, texts
 from softargmax.cli.dask_npy import NpyFile, report
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
-from softargmax.core.dask_frames import array_of_frame
 from softargmax.core.native import BLOCK
+from softargmax.parallel import array_of_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

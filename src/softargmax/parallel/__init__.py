@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from softargmax.core.extras import require
 
 if TYPE_CHECKING:
+    from softargmax.parallel.dask_frames import array_of_frame
     from softargmax.parallel.torch_attention import attention, attention_split_kv
     from softargmax.parallel.torch_draws import categorical, categorical_with_logprob
     from softargmax.parallel.torch_functions import entropy, kl_divergence, log_softmax, logsumexp, softmax
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "VocabularyParallel",
+    "array_of_frame",
     "attention",
     "attention_split_kv",
     "categorical",
@@ -57,8 +59,9 @@ _FILES = ("torch_attention", "torch_draws", "torch_functions", "torch_losses", "
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use. Calls with Dask arrays load this package, and they need no torch."""
     if name in __all__:
-        require("softargmax.parallel needs", "torch", torch="torch")
-        for file in _FILES:
+        extra, files = ("dask", ("dask_frames",)) if name == "array_of_frame" else ("torch", _FILES)
+        require(f"softargmax.parallel.{name} needs", extra, **{extra: extra})
+        for file in files:
             found = getattr(importlib.import_module(f"softargmax.parallel.{file}"), name, None)
             if found is not None and found.__module__.endswith(file):
                 globals()[name] = found

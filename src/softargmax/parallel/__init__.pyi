@@ -6,11 +6,13 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from softargmax import CategoricalWithLogprob, CrossEntropyTerms, _Generator, _Integers, _Mask, _Numbers, _PerRow, _Seed
+from softargmax.parallel.dask_frames import array_of_frame as array_of_frame
 from softargmax.parallel.torch_functions import Group
 from softargmax.parallel.torch_layers import VocabularyParallel as VocabularyParallel
 
 __all__ = [
     "VocabularyParallel",
+    "array_of_frame",
     "attention",
     "attention_split_kv",
     "categorical",
