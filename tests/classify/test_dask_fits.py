@@ -5,106 +5,27 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-import warnings
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import dask
 import dask.array as da
-import dask.dataframe as dd
 import dask.threaded
 import numpy as np
-import pandas as pd
 import pytest
 from dask.core import istask
-from distributed import wait
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.frozen import FrozenEstimator
-from tests.classify import problems
-from tests.parallel.dask_cases import lose_a_worker
+from tests.classify.dask_fits import CHUNKS, ESTIMATORS, FEATURES, NAMES, WEIGHT, N, X, Y, arrays, fitted, same
 
 from softargmax.classify import (
     BernoulliNaiveBayes,
     GaussianNaiveBayes,
-    LinearDiscriminant,
     MultinomialNaiveBayes,
-    QuadraticDiscriminant,
     SoftmaxRegression,
     TemperatureScaling,
     dask_rows,
 )
 
-N, FEATURES, CLASSES = 1000, 7, 4
-X, Y = problems.synthetic(N, FEATURES, CLASSES, dtype=np.float64)
-X = np.abs(X) * np.array([1e-3, 1, 1, 7, 1, 1e4, 1])  # the counting models need numbers above 0
-NAMES = np.array(["ant", "bee", "cicada", "dragonfly"])[Y]
-WEIGHT = np.random.default_rng(1).uniform(0.0, 2.0, N)
-CHUNKS = {"one": (N, FEATURES), "even": (250, FEATURES), "ragged": ((1, 0, 333, 600, 66), (3, 4)), "small": (47, 5)}
-ESTIMATORS = {
-    "regression": SoftmaxRegression(tol=1e-9, max_iter=9),
-    "newton": SoftmaxRegression(solver="newton-cg", C=3.0, class_weight="balanced", max_iter=2),
-    "l1": SoftmaxRegression(l1_ratio=0.5, C=0.1, max_iter=5, class_weight={"ant": 2.0}),
-    "entmax": SoftmaxRegression(alpha=1.5, fit_intercept=False, max_iter=5),
-    "gaussian": GaussianNaiveBayes(),
-    "multinomial": MultinomialNaiveBayes(alpha=0.5),
-    "bernoulli": BernoulliNaiveBayes(binarize=1.0),
-    "linear": LinearDiscriminant(),
-    "shrunk linear": LinearDiscriminant(shrinkage=0.2),
-    "auto linear": LinearDiscriminant(shrinkage="auto"),
-    "quadratic": QuadraticDiscriminant(tol=0.0),
-    "shrunk quadratic": QuadraticDiscriminant(shrinkage=0.2),
-    "auto quadratic": QuadraticDiscriminant(shrinkage="auto", tol=0.0),
-    "temperature": TemperatureScaling(FrozenEstimator(GaussianNaiveBayes(var_smoothing=0.1).fit(X[::3], NAMES[::3]))),
-    "vector": TemperatureScaling(FrozenEstimator(LinearDiscriminant().fit(X[::9], NAMES[::9])), method="vector"),
-}
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut even small problems into many blocks."""
-    for module in ("discriminant", "objective", "rows"):
-        monkeypatch.setattr(f"softargmax.classify.{module}.BLOCK", 700)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as workers,
-        Client(workers, set_as_default=False) as client,
-    ):
-        yield client
-
-
-def learned(model: Any) -> dict[str, Any]:
-    """Return what a model has learned, private attributes included."""
-    return {name: value for name, value in vars(model).items() if name not in model.get_params()}
-
-
-def same(one: Any, other: Any) -> None:
-    """Assert that two models have learned the same, to the last bit."""
-    one, other = learned(one), learned(other)
-    assert one.keys() == other.keys()
-    for name in one:
-        if name != "estimator_":
-            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
-
-
-def arrays(chunks: Any, *, weight: bool = True) -> list[Any]:
-    """Return the problem as Dask arrays, with other chunks for labels than for rows."""
-    rows = [da.from_array(X, chunks=chunks), da.from_array(NAMES, chunks=130)]
-    return [*rows, da.from_array(WEIGHT, chunks=211)] if weight else rows
-
-
-def fitted(name: str, *data: Any) -> Any:
-    data = data[: 2 if "linear" in name or "quadratic" in name else 3]  # discriminants have no weights
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return clone(ESTIMATORS[name]).fit(*data)
-
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 # --- bits ---------------------------------------------------------------------------------------------------------
 
@@ -151,30 +72,6 @@ def test_workers_in_other_processes(name: str, cluster: Any) -> None:
     with cluster.as_current():
         for chunks in ("ragged", "even"):
             same(fitted(name, *[array.persist() for array in arrays(CHUNKS[chunks])]), expected)
-
-
-@pytest.mark.parametrize("name", ["gaussian", "multinomial", "bernoulli"])
-def test_partial_fits(name: str) -> None:
-    """Batches of Dask arrays have the bits of batches in memory. Together they equal one fit."""
-    lazy, memory, whole = clone(ESTIMATORS[name]), clone(ESTIMATORS[name]), fitted(name, X, NAMES, WEIGHT)
-    x, y, weight = arrays(CHUNKS["ragged"])
-    classes = np.unique(NAMES)
-    for part in (slice(0, 10), slice(10, 700), slice(700, N)):
-        lazy.partial_fit(x[part], y[part], classes, weight[part])
-        memory.partial_fit(X[part], NAMES[part], classes, WEIGHT[part])
-        same(lazy, memory)
-    np.testing.assert_allclose(memory.class_count_, whole.class_count_, rtol=1e-14)
-    np.testing.assert_allclose(memory.predict_log_proba(X), whole.predict_log_proba(X), rtol=1e-9)
-
-
-def test_errors_of_partial_fits() -> None:
-    with pytest.raises(ValueError, match="classes: expected all classes in the first call of partial_fit, got None"):
-        GaussianNaiveBayes().partial_fit(X, NAMES)
-    model = MultinomialNaiveBayes().partial_fit(X, NAMES, np.unique(NAMES))
-    with pytest.raises(ValueError, match=r"classes: expected those of the first call, \['ant'"):
-        model.partial_fit(X, NAMES, ["ant", "bee"])
-    with pytest.raises(ValueError, match="y: expected one of"):
-        model.partial_fit(X[:1], ["wasp"])
 
 
 def test_the_scheduler_of_processes() -> None:
@@ -224,26 +121,6 @@ def test_rows_in_files_are_read_in_every_pass() -> None:
     assert read.count(0) == 1
 
 
-@pytest.mark.slow
-def test_a_lost_worker_changes_nothing(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from softargmax.classify.objective import Objective
-
-    evaluate, seen = Objective.value_and_gradient, []
-
-    def lose(self: Any, table: Any) -> Any:
-        seen.append(1)
-        if len(seen) == 4:
-            lose_a_worker(cluster)
-        return evaluate(self, table)
-
-    expected = fitted("regression", X, NAMES, WEIGHT)
-    monkeypatch.setattr(Objective, "value_and_gradient", lose)
-    with cluster.as_current():
-        found = fitted("regression", *[array.persist() for array in arrays((90, 7))])
-    assert len(seen) > 4
-    same(found, expected)
-
-
 def coefficients(_: int) -> Any:
     return SoftmaxRegression(max_iter=3, tol=1.0).fit(*arrays((300, 7))).coef_
 
@@ -254,61 +131,7 @@ def test_fits_inside_tasks_of_all_workers(cluster: Any) -> None:
     np.testing.assert_array_equal(one, other)
 
 
-# --- dataframes, predictions ------------------------------------------------------------------------------------------
-
-
-def frames() -> tuple[Any, Any]:
-    frame = pd.DataFrame(X, columns=[f"x{i}" for i in range(FEATURES)])
-    frame["class"] = NAMES
-    return frame, dd.from_pandas(frame, npartitions=3)
-
-
-def test_dataframes() -> None:
-    frame, lazy = frames()
-    columns = [name for name in frame if name != "class"]
-    model = fitted("regression", lazy[columns], lazy["class"])
-    expected = fitted("regression", frame[columns], frame["class"])
-    assert list(model.classes_) == list(expected.classes_)
-    np.testing.assert_array_equal(model.feature_names_in_, columns)
-    np.testing.assert_array_equal(model.coef_, expected.coef_)
-    p = model.predict_proba(lazy[columns])
-    assert isinstance(p, da.Array)
-    np.testing.assert_array_equal(p.compute(), expected.predict_proba(frame[columns]))
-    assert model.score(lazy[columns], lazy["class"]) == expected.score(frame[columns], frame["class"])
-    with pytest.raises(ValueError, match="feature names"):
-        model.predict(lazy[columns].rename(columns={"x0": "other"}))
-
-
-@pytest.mark.filterwarnings("ignore:The inplace keyword")  # in Dask's reader
-def test_parquet_files_that_dask_joins(tmp_path: Path) -> None:
-    """Dask reads few columns of small files together, so rows and labels have other partitions."""
-    frame, lazy = frames()
-    lazy.repartition(npartitions=9).to_parquet(tmp_path, write_index=False)
-    lazy = dd.read_parquet(tmp_path)
-    columns = [name for name in frame if name != "class"]
-    assert lazy[columns].optimize().npartitions != lazy["class"].optimize().npartitions
-    model = fitted("regression", lazy[columns], lazy["class"])
-    same(model, fitted("regression", frame[columns], frame["class"]))
-    assert model.score(lazy[columns], lazy["class"]) == model.score(frame[columns], frame["class"])
-
-
-def test_dataframes_on_workers_are_read_once(tmp_path: Path, cluster: Any) -> None:
-    frame, lazy = frames()
-    lazy.to_parquet(tmp_path, write_index=False)
-    columns = [name for name in frame if name != "class"]
-    expected = fitted("regression", frame[columns], frame["class"])
-    with cluster.as_current():
-        kept = dd.read_parquet(tmp_path).persist()
-        wait(kept)
-        for file in tmp_path.glob("*.parquet"):
-            file.unlink()
-        same(fitted("regression", kept[columns], kept["class"]), expected)
-
-
-def test_columns_of_several_dtypes() -> None:
-    frame = pd.DataFrame({"flag": X[:, 0] > 0.5, "count": np.arange(N), "size": X[:, 1].astype(np.float32)})
-    expected = fitted("regression", frame, Y)
-    same(fitted("regression", dd.from_pandas(frame, npartitions=3), Y), expected)
+# --- predictions ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["predict", "predict_proba", "predict_log_proba", "decision_function"])

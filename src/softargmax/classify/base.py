@@ -212,6 +212,20 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("sample_weight: expected at least one weight above 0, got only zeros")
         return Training(X, target, weight)
 
+    def _batch(self, X: Any, y: Any, classes: Any, sample_weight: Any = None, *, first: bool) -> Training:
+        """Check the arguments of `partial_fit`, set `classes_` in the first call, and return the training data."""
+        if first and classes is None:
+            raise ValueError("classes: expected all classes in the first call of partial_fit, got None")
+        found = self.classes_ if classes is None else np.unique(np.asarray(classes))
+        if not first and not np.array_equal(found, self.classes_):
+            raise ValueError(f"classes: expected those of the first call, {self.classes_}, got {found}")
+        if len(found) < self._least_classes:
+            raise ValueError(
+                f"classes: expected {self._least_classes} or more for {type(self).__name__}, got {len(found)}"
+            )
+        self.classes_ = found
+        return self._training(X, y, sample_weight, known=True, reset=first)
+
     def _set_classes(self, y: Array) -> NDArray[np.int64]:
         """Set `classes_` from labels, and return the index of each label."""
         check_one_kind(y)
@@ -304,16 +318,6 @@ class NaiveBayes(ScoreClassifier):
     def _update(self, training: Training, *, first: bool) -> Self:
         """Add training data to what the model has counted, and set what depends on it."""
         raise NotImplementedError
-
-    def _batch(self, X: Any, y: Any, classes: Any, sample_weight: Any, *, first: bool) -> Training:
-        """Check the arguments of `partial_fit`, set `classes_` in the first call, and return the training data."""
-        if first and classes is None:
-            raise ValueError("classes: expected all classes in the first call of partial_fit, got None")
-        found = self.classes_ if classes is None else np.unique(np.asarray(classes))
-        if not first and not np.array_equal(found, self.classes_):
-            raise ValueError(f"classes: expected those of the first call, {self.classes_}, got {found}")
-        self.classes_ = found
-        return self._training(X, y, sample_weight, known=True, reset=first)
 
 
 def numbers(value: Any, name: str) -> NDArray[np.float64]:

@@ -5,26 +5,106 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.covariance import shrunk_covariance
-from threadpoolctl import threadpool_limits
+from sklearn.utils.metaestimators import available_if
 
 from softargmax.classify.base import Array, ScoreClassifier, affine, label, log_priors
-from softargmax.classify.distances import means as means_of
-from softargmax.classify.distances import power_of_two, scaled, square_sums, variances
-from softargmax.classify.rows import BLOCK
+from softargmax.classify.covariances import Moments, axes, ledoit_wolf, whitening
+from softargmax.classify.distances import Means, scaled, square_sums
 from softargmax.core.check import between
 from softargmax.core.signature import public
+from softargmax.normalize import log_softmax
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import ArrayLike
 
     from softargmax.classify.base import Features
-    from softargmax.classify.rows import Block, Sums, Training
 
 
-class LinearDiscriminant(ScoreClassifier):
+def _joins_batches(model: Any) -> bool:
+    """Raise ValueError if a model cannot be fitted to a batch of rows."""
+    if _shrinkage_of(model.shrinkage) == "auto":
+        raise ValueError("shrinkage: expected a number or None for partial_fit, because 'auto' needs all rows at once")
+    if hasattr(model, "means_") and not hasattr(model, "_moments"):
+        raise ValueError("partial_fit: expected a model that fit has not fitted, because fit keeps no sums of its rows")
+    return True
+
+
+class _Discriminant(ScoreClassifier):
+    """Base class of both models, which depend on the mean and the covariance of each class."""
+
+    shrinkage: Any
+    tol: float
+    _moments: Moments
+
+    def fit(self, X: Features, y: ArrayLike) -> Self:
+        """Estimate the means and covariances of the classes.
+
+        Parameters
+        ----------
+        X : array_like
+            Rows, shape (n, D).
+        y : array_like
+            The class of each row, shape (n,).
+
+        Returns
+        -------
+        self
+        """
+        shrinkage = self._checked_parameters()
+        training = self._training(X, y)
+        self.__dict__.pop("_moments", None)  # of earlier calls of partial_fit
+        if shrinkage == "auto":
+            means = Means.of(training, len(self.classes_))
+            return self._learn(means, ledoit_wolf(training, means))
+        moments = Moments.of(training, len(self.classes_))
+        return self._learn(moments.means, moments.estimates(shrinkage))
+
+    @available_if(_joins_batches)  # type: ignore[untyped-decorator]
+    def partial_fit(self, X: Features, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
+        """Add rows to those of earlier calls of `partial_fit`.
+
+        Together the calls equal one `fit` to all rows, to rounding. A class without rows has probability 0. All rows so
+        far must be enough for `fit`. If a call raises an error, its rows are not added.
+
+        The model keeps D x D numbers for each class, which `fit` does not. So there is no `partial_fit` after `fit`.
+        There is none for `shrinkage="auto"` either, which needs all rows at once.
+
+        Parameters
+        ----------
+        X : array_like
+            Rows, shape (n, D).
+        y : array_like
+            The class of each row, shape (n,).
+        classes : array_like, optional
+            All classes, shape (K,). Required in the first call only.
+
+        Returns
+        -------
+        self
+        """
+        shrinkage, before = self._checked_parameters(), getattr(self, "_moments", None)
+        training = self._batch(X, y, classes, first=before is None)
+        moments = Moments.of(training, len(self.classes_), before)
+        if before is not None:
+            moments = before.joined(moments)
+        self._learn(moments.means, moments.estimates(shrinkage))
+        self._moments = moments
+        return self
+
+    def _checked_parameters(self) -> Any:
+        """Check the parameters that do not depend on rows. Return the shrinkage."""
+        between(self.tol, "tol", np.inf)
+        return _shrinkage_of(self.shrinkage)
+
+    def _learn(self, means: Means, estimates: list[Array]) -> Self:
+        """Set what the scores depend on.
+
+        `estimates` has the shrunk covariance of each class or, without shrinkage, its triangular factor (`Moments`).
+        """
+        raise NotImplementedError
+
+
+class LinearDiscriminant(_Discriminant):
     r"""Linear discriminant analysis: all classes have normal distributions with the same covariance.
 
     The scores are affine in x.
@@ -95,45 +175,26 @@ class LinearDiscriminant(ScoreClassifier):
         self.priors = priors
         self.tol = tol
 
-    def fit(self, X: Features, y: ArrayLike) -> Self:
-        """Estimate the class means and their common covariance.
-
-        Parameters
-        ----------
-        X : array_like
-            Rows, shape (n, D).
-        y : array_like
-            The class of each row, shape (n,).
-
-        Returns
-        -------
-        self
-        """
-        tol = between(self.tol, "tol", np.inf)
-        shrinkage = _shrinkage_of(self.shrinkage)
-        training = self._training(X, y)
-        classes, rows = len(self.classes_), len(training.target)
+    def _learn(self, means: Means, estimates: list[Array]) -> Self:
+        tol = float(self.tol)
+        classes, rows = len(self.classes_), means.counts.sum()
         if rows <= classes:
-            raise ValueError(f"X: expected more than {classes} rows for {classes} classes, got {rows}")
-        counts = training.per_class(classes)
-        log_prior = log_priors(self.priors, counts)
+            raise ValueError(f"X: expected more than {classes} rows for {classes} classes, got {rows:.0f}")
+        log_prior = _log_priors(self.priors, means.counts)
         prior = np.exp(log_prior)
-        scale = power_of_two(training.largest())
-        means = means_of(training, scale, counts)
-        centre = prior @ means
-        apart = means - centre
-        if shrinkage is None:
-            whiten = _whitening(training, scale, means, counts, tol)
-            coef = apart @ whiten @ whiten.T
-            self.rank_ = whiten.shape[1]
+        centre = prior @ means.means
+        apart = means.means - centre
+        if self.shrinkage is None:
+            whiten = whitening(estimates, rows, tol)
+            coef, rank = apart @ whiten @ whiten.T, whiten.shape[1]
         else:
-            own = covariances(training, scale, means, counts, shrinkage)
-            covariance = np.sum([p * each for p, each in zip(prior, own, strict=True)], axis=0)
-            coef, _, self.rank_, _ = np.linalg.lstsq(covariance, apart.T)
+            covariance = np.sum([p * each for p, each in zip(prior, estimates, strict=True)], axis=0)
+            coef, _, rank, _ = np.linalg.lstsq(covariance, apart.T)
             coef = coef.T
-        self._centre, self._coef = centre * scale, coef / scale
+        self.rank_ = rank
+        self._centre, self._coef = centre * means.scale, coef / means.scale
         self._offset = log_prior - 0.5 * np.einsum("kj,kj->k", apart, coef)
-        self.means_, self.priors_ = means * scale, prior
+        self.means_, self.priors_ = means.means * means.scale, prior
         self.coef_, self.intercept_ = self._coef, self._offset - self._coef @ self._centre
         if classes == 2:
             self.coef_, self.intercept_ = np.diff(self.coef_, axis=0), np.diff(self.intercept_)
@@ -143,7 +204,7 @@ class LinearDiscriminant(ScoreClassifier):
         return affine(X - self._centre, self._coef, self._offset)
 
 
-class QuadraticDiscriminant(ScoreClassifier):
+class QuadraticDiscriminant(_Discriminant):
     r"""Quadratic discriminant analysis: each class has a normal distribution with its own covariance.
 
     The scores are quadratic in x.
@@ -215,47 +276,35 @@ class QuadraticDiscriminant(ScoreClassifier):
         self.priors = priors
         self.tol = tol
 
-    def fit(self, X: Features, y: ArrayLike) -> Self:
-        """Estimate the mean and covariance of each class.
-
-        Parameters
-        ----------
-        X : array_like
-            Rows, shape (n, D).
-        y : array_like
-            The class of each row, shape (n,).
-
-        Returns
-        -------
-        self
-        """
-        tol, towards = between(self.tol, "tol", np.inf), between(self.reg_param, "reg_param", 1.0)
-        shrinkage = _shrinkage_of(self.shrinkage)
+    def _checked_parameters(self) -> Any:
+        towards, shrinkage = between(self.reg_param, "reg_param", 1.0), super()._checked_parameters()
         if shrinkage is not None and towards:
             raise ValueError("shrinkage, reg_param: expected at most one of them, got both")
-        training = self._training(X, y)
-        counts = training.per_class(len(self.classes_))
-        self._log_prior = log_priors(self.priors, counts)
-        self.priors_ = np.exp(self._log_prior)
-        if counts.min() < 2:
+        return shrinkage
+
+    def _learn(self, means: Means, estimates: list[Array]) -> Self:
+        tol, counts, scale = float(self.tol), means.counts, means.scale
+        log_prior = _log_priors(self.priors, counts)
+        if (single := np.flatnonzero(counts == 1)).size:
             raise ValueError(
-                f"y: expected two rows or more of each class, got one of class {label(self.classes_[counts.argmin()])}"
+                f"y: expected two rows or more of each class, got one of class {label(self.classes_[single[0]])}"
             )
-        scale = power_of_two(training.largest())
-        means, spreads, self.directions_ = means_of(training, scale, counts), [], []
-        for k, (lengths, directions) in enumerate(_axes(training, scale, means, counts, shrinkage, towards)):
+        all_directions, spreads = [], []
+        towards = None if self.shrinkage is not None else float(self.reg_param)
+        for k, (lengths, directions) in enumerate(axes(means, estimates, towards)):
             enough = lengths > tol / scale / scale
-            if not enough.all():
-                instead = "" if shrinkage is None else "shrinkage=None and "
+            if counts[k] and not enough.all():
+                instead = "" if self.shrinkage is None else "shrinkage=None and "
                 raise np.linalg.LinAlgError(
                     f"X: expected a covariance of rank {len(enough)} in class {label(self.classes_[k])}, got rank "
                     f"{enough.sum()} from {counts[k]:.0f} rows; use {instead}a reg_param above {tol:g}"
                 )
             spreads.append(np.sqrt(lengths))
-            self.directions_.append(directions)
-        self._scale, self._means, self._spreads, self._zeros = scale, means, spreads, np.zeros(means.shape[1])
+            all_directions.append(directions)
+        self._log_prior, self.priors_, self.directions_ = log_prior, np.exp(log_prior), all_directions
+        self._scale, self._means, self._spreads, self._zeros = scale, means.means, spreads, np.zeros(len(spreads[0]))
         with np.errstate(over="ignore", under="ignore"):
-            self.means_, self.variances_ = means * scale, [np.square(spread * scale) for spread in spreads]
+            self.means_, self.variances_ = means.means * scale, [np.square(spread * scale) for spread in spreads]
         return self
 
     def _scores(self, X: Any) -> Array:
@@ -268,95 +317,12 @@ class QuadraticDiscriminant(ScoreClassifier):
         return np.asarray(self._log_prior - np.log(self._spreads).sum(axis=1) - 0.5 * far)
 
 
-def covariances(training: Training, scale: float, means: Array, counts: Array, shrinkage: str | float) -> list[Array]:
-    """Return the shrunk covariance of the scaled rows of each class.
-
-    With "auto", a constant feature gets the standard deviation that scales to 1.
-    """
-    if shrinkage != "auto":
-        factors = triangles(training, scale, means)
-        return [np.asarray(shrunk_covariance(r.T @ r / n, shrinkage)) for r, n in zip(factors, counts, strict=True)]
-    spreads = np.sqrt(variances(training, scale, counts, means))
-    spreads[spreads == 0] = 1 / scale
-    factors = triangles(training, scale, means, spreads)
-    fourths = training.usual_blocks().sum(_add_fourth_powers, (np.zeros(len(counts)),), scale, means, spreads)[0]
-    found = map(_ledoit_wolf, factors, fourths, counts)
-    return [covariance * spread[:, None] * spread for covariance, spread in zip(found, spreads, strict=True)]
-
-
-def _ledoit_wolf(r: Array, fourth: float, n: float) -> Array:
-    """Return the estimate of Ledoit and Wolf (2004) from n rows x, from R with R^T R = sum x x^T, and sum |x|^4."""
-    covariance, size = r.T @ r / n, r.shape[1]
-    squares = np.square(covariance).sum()
-    distance = squares / size - (np.trace(covariance) / size) ** 2  # from the multiple of the identity
-    noise = (fourth / n - squares) / (size * n)
-    share = min(max(noise / distance, 0.0), 1.0) if distance > 0 else 0.0
-    return np.asarray(shrunk_covariance(covariance, share))
-
-
-def _add_fourth_powers(into: Sums, block: Block, scale: float, centres: Array, divisors: Array) -> None:
-    x = scaled(block.x, scale)
-    for k, (centre, divisor) in enumerate(zip(centres, divisors, strict=True)):
-        into[0][k] += np.square(np.square((x[block.target == k] - centre) / divisor).sum(axis=1)).sum()
-
-
-def triangles(training: Training, scale: float, centres: Array, divisor: Array | float = 1.0) -> list[Array]:
-    """Return for each class the triangular factor R of (x - centre) / divisor = Q R, where x has the scaled rows.
-
-    `divisor` has one number for each feature, or each class and feature.
-
-    R is the factor of the factors of all blocks, one below the other. So R^T R is not rounded to zero where directions
-    differ much in length, unlike a sum of products. LAPACK's bits depend on its threads, so there is only one.
-    """
-    size = centres.shape[1]
-    # A factor has up to D rows, so longer blocks are a quarter of the work.
-    blocks = training.blocks(max(BLOCK // max(size, 1), 4 * size, 1))
-    empty = [np.empty((0, size))] * len(centres)
-    return list(blocks.fold(_triangles_of_block, _joined_triangles, empty, scale, centres, divisor))
-
-
-def _triangles_of_block(block: Block, scale: float, centres: Array, divisor: Array | float) -> list[Array]:
-    x = scaled(block.x, scale)
-    with threadpool_limits(1, user_api="blas"):  # here, because the block may be in another process
-        pairs = zip(centres, np.broadcast_to(divisor, centres.shape), strict=True)
-        own = ((x[block.target == k] - centre) / each for k, (centre, each) in enumerate(pairs))
-        return [np.asarray(np.linalg.qr(rows, mode="r")) for rows in own]
-
-
-def _joined_triangles(one: list[Array], other: list[Array]) -> list[Array]:
-    with threadpool_limits(1, user_api="blas"):
-        return [np.asarray(np.linalg.qr(np.concatenate(pair), mode="r")) for pair in zip(one, other, strict=True)]
-
-
-def _whitening(training: Training, scale: float, means: Array, counts: Array, tol: float) -> Array:
-    """Return A, shape (D, rank), with A^T C A = I, where C is the covariance of scaled rows around the class means.
-
-    Directions in which the scaled features have a standard deviation of at most tol are dropped.
-    """
-    spread = np.sqrt(counts @ variances(training, scale, counts, means) / counts.sum())
-    spread[spread == 0] = 1.0
-    r = np.concatenate(triangles(training, scale, means, spread * np.sqrt(counts.sum())))
-    with threadpool_limits(1, user_api="blas"):
-        _, s, vt = np.linalg.svd(r, full_matrices=False)
-    kept = s > tol
-    return np.asarray((vt[kept] / spread).T / s[kept])
-
-
-def _axes(
-    training: Training, scale: float, means: Array, counts: Array, shrinkage: str | float | None, towards: float
-) -> Iterator[tuple[Array, Array]]:
-    """Yield the eigenvalues and eigenvectors (columns) of the covariance of each class's scaled rows."""
-    if shrinkage is not None:
-        for covariance in covariances(training, scale, means, counts, shrinkage):
-            values, vectors = np.linalg.eigh(covariance)
-            yield values, vectors
-        return
-    size = means.shape[1]
-    for r, n in zip(triangles(training, scale, means), counts, strict=True):
-        _, s, vt = np.linalg.svd(r, full_matrices=len(r) < size)  # D directions, even from fewer rows than D
-        found = np.zeros(size)
-        found[: len(s)] = np.square(s) / n
-        yield (1 - towards) * found + towards / scale / scale, vt.T
+def _log_priors(priors: Any, counts: Array) -> Array:
+    """Return the log priors of the classes. A class without rows, which a batch may lack, has the prior 0."""
+    found = log_priors(priors, counts)
+    if counts.all():
+        return found
+    return np.asarray(log_softmax(np.where(counts > 0, found, -np.inf)))
 
 
 def _shrinkage_of(shrinkage: Any) -> str | float | None:

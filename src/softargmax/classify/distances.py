@@ -5,7 +5,7 @@ Rows are scaled such that the squared distances of training rows do not overflow
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,17 +36,52 @@ def scaled(X: NDArray[Any], scale: float) -> Floats:
     return found
 
 
-def means(training: Training, scale: float, counts: Floats) -> Floats:
-    """Return the weighted mean of the scaled rows of each class, shape (K, D), or 0 for a class without weight."""
-    sums = training.usual_blocks().sum(_add_rows, (np.zeros((len(counts), training.X.shape[1])),), scale)[0]
-    return np.asarray(sums / np.where(counts > 0, counts, 1)[:, None])
+class Means(NamedTuple):
+    """The means of the scaled rows of each class, to which the means of more rows can be joined."""
+
+    scale: float
+    counts: Floats
+    """The sum of the sample weights of each class, shape (K,)."""
+    means: Floats
+    """The weighted means, shape (K, D), or 0 for a class without weight."""
+
+    @classmethod
+    def of(cls, training: Training, classes: int, before: Means | None = None) -> Means:
+        """Return the means of training data. The scale is at least that of the means `before`."""
+        scale, counts = power_of_two(training.largest()), training.per_class(classes)
+        if before is not None:
+            scale = max(scale, before.scale)
+        sums = training.usual_blocks().sum(_add_rows, (np.zeros((classes, training.X.shape[1])),), scale)[0]
+        return cls(scale, counts, sums / np.where(counts > 0, counts, 1)[:, None])
+
+    def joined(self, more: Means) -> Joined:
+        """Return the means of these rows and of more rows, which have this scale or a larger one."""
+        total, ratio = self.counts + more.counts, self.scale / more.scale
+        share, apart = (more.counts / np.where(total > 0, total, 1))[:, None], more.means - self.means * ratio
+        return Joined(Means(more.scale, total, self.means * ratio + share * apart), ratio, share, apart)
 
 
-def variances(training: Training, scale: float, counts: Floats, centres: Floats) -> Floats:
-    """Return the weighted mean squared distance of each class from its centre, for each scaled feature."""
-    into = (np.zeros(centres.shape),)
-    sums = training.usual_blocks().sum(_add_rows, into, scale, centres)[0]
-    return np.asarray(sums / np.where(counts > 0, counts, 1)[:, None])
+class Joined(NamedTuple):
+    """The means of two parts of the rows together, and what joins their squared distances from the means.
+
+    For each class, let S be the sum of (x - mean)(x - mean)^T over scaled rows, and n the weight of the class in the
+    first part. Then S = ratio^2 S_1 + S_2 + n share apart apart^T.
+    """
+
+    together: Means
+    ratio: float
+    """The first scale divided by the second one: a power of two, at most 1."""
+    share: Floats
+    """The share of the second part in the weight of each class, shape (K, 1)."""
+    apart: Floats
+    """The means of the second part minus those of the first one, shape (K, D)."""
+
+
+def variances(training: Training, of: Means) -> Floats:
+    """Return the weighted mean squared distance of each class from its mean, for each scaled feature."""
+    into = (np.zeros(of.means.shape),)
+    sums = training.usual_blocks().sum(_add_rows, into, of.scale, of.means)[0]
+    return np.asarray(sums / np.where(of.counts > 0, of.counts, 1)[:, None])
 
 
 def _add_rows(into: Sums, block: Block, scale: float, centres: Floats | None = None) -> None:

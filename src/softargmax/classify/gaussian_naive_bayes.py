@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from softargmax.classify.base import Array, NaiveBayes, log_priors
-from softargmax.classify.distances import LEAST, means, power_of_two, scaled, square_sums, variances
+from softargmax.classify.distances import LEAST, Means, scaled, square_sums, variances
 from softargmax.core.check import between
 from softargmax.core.signature import public
 
@@ -77,26 +77,23 @@ class GaussianNaiveBayes(NaiveBayes):
 
     def _update(self, training: Training, *, first: bool) -> Self:
         """Join the means and variances of training data with those of earlier data, and set what depends on them."""
-        smoothing, scale = between(self.var_smoothing, "var_smoothing", np.inf), power_of_two(training.largest())
-        counts = training.per_class(len(self.classes_))
-        if not first:
-            scale = max(scale, self._scale)
-        mean = means(training, scale, counts)
-        var = variances(training, scale, counts, mean)
-        if not first:
-            total, ratio = counts + self.class_count_, self._scale / scale
-            share, apart = (counts / np.where(total > 0, total, 1))[:, None], mean - self._mean * ratio
-            mean = self._mean * ratio + share * apart
+        smoothing = between(self.var_smoothing, "var_smoothing", np.inf)
+        before = None if first else Means(self._scale, self.class_count_, self._mean)
+        found = Means.of(training, len(self.classes_), before)
+        var = variances(training, found)
+        if before is not None:
+            found, ratio, share, apart = before.joined(found)
             var = (1 - share) * (self._var * ratio * ratio + share * np.square(apart)) + share * var
-            counts = total
-        self.class_count_, self._scale, self._mean, self._var = counts, scale, mean, var
-        self._log_prior = log_priors(self.priors, counts)
-        self.class_prior_, of_class = np.exp(self._log_prior), counts / counts.sum()
-        spread = of_class @ (var + np.square(mean - of_class @ mean))  # of all rows: within classes, and between them
+        self._scale, self.class_count_, self._mean = found
+        self._var = var
+        self._log_prior = log_priors(self.priors, self.class_count_)
+        self.class_prior_, of_class = np.exp(self._log_prior), self.class_count_ / self.class_count_.sum()
+        # The variance of all rows: within classes, and between them.
+        spread = of_class @ (var + np.square(self._mean - of_class @ self._mean))
         smooth = var + smoothing * spread.max()
         self._deviation = np.sqrt(np.maximum(smooth, LEAST))
         with np.errstate(over="ignore", under="ignore"):
-            self.theta_, self.var_ = mean * scale, smooth * scale * scale
+            self.theta_, self.var_ = self._mean * self._scale, smooth * self._scale * self._scale
         return self
 
     def _scores(self, X: Any) -> Array:

@@ -1,0 +1,212 @@
+"""Fits to batches of rows: equal to one fit to rounding, in any order, in memory and on Dask arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from tests.classify.dask_fits import CHUNKS, ESTIMATORS, NAMES, WEIGHT, N, X, arrays, fitted, same
+
+from softargmax.classify import GaussianNaiveBayes, LinearDiscriminant, MultinomialNaiveBayes, QuadraticDiscriminant
+
+pytestmark = pytest.mark.usefixtures("small_blocks")
+BAYES = ("gaussian", "multinomial", "bernoulli")
+DISCRIMINANTS = {
+    "linear": LinearDiscriminant(),
+    "shrunk linear": LinearDiscriminant(shrinkage=0.2),
+    "linear, priors": LinearDiscriminant(shrinkage=0.2, priors=[0.1, 0.2, 0.3, 0.4]),
+    "quadratic": QuadraticDiscriminant(tol=0.0),
+    "shrunk quadratic": QuadraticDiscriminant(shrinkage=0.2),
+    "regularised quadratic": QuadraticDiscriminant(reg_param=0.3),
+}
+ALL = np.unique(NAMES)
+BATCHES = (slice(0, 100), slice(100, 700), slice(700, N))
+every_discriminant = pytest.mark.parametrize("name", DISCRIMINANTS)
+
+
+def in_batches(model: Any, x: Any, y: Any, *batches: Any) -> Any:
+    model = clone(model)
+    for batch in batches:
+        model.partial_fit(x[batch], y[batch], ALL)
+    return model
+
+
+def agree(one: Any, other: Any, x: Any) -> None:
+    """Assert that the parameters and the probabilities of two models are equal to rounding."""
+    for name in ("means_", "priors_", "coef_", "intercept_"):
+        if hasattr(other, name):
+            np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-9, err_msg=name)
+    for found, expected in zip(getattr(one, "variances_", ()), getattr(other, "variances_", ()), strict=True):
+        np.testing.assert_allclose(np.sort(found), np.sort(expected), rtol=1e-9)
+    np.testing.assert_allclose(one.predict_log_proba(x), other.predict_log_proba(x), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", BAYES)
+def test_naive_bayes(name: str) -> None:
+    """Batches of Dask arrays have the bits of batches in memory. Together they equal one fit."""
+    lazy, memory, whole = clone(ESTIMATORS[name]), clone(ESTIMATORS[name]), fitted(name, X, NAMES, WEIGHT)
+    x, y, weight = arrays(CHUNKS["ragged"])
+    for part in (slice(0, 10), slice(10, 700), slice(700, N)):
+        lazy.partial_fit(x[part], y[part], ALL, weight[part])
+        memory.partial_fit(X[part], NAMES[part], ALL, WEIGHT[part])
+        same(lazy, memory)
+    np.testing.assert_allclose(memory.class_count_, whole.class_count_, rtol=1e-14)
+    np.testing.assert_allclose(memory.predict_log_proba(X), whole.predict_log_proba(X), rtol=1e-9)
+
+
+@every_discriminant
+def test_discriminants(name: str) -> None:
+    model = DISCRIMINANTS[name]
+    x, y = arrays(CHUNKS["ragged"], weight=False)
+    found = in_batches(model, X, NAMES, *BATCHES)
+    same(in_batches(model, x, y, *BATCHES), found)
+    agree(found, clone(model).fit(X, NAMES), X)
+
+
+@every_discriminant
+def test_the_first_batch_alone_is_a_fit(name: str) -> None:
+    agree(
+        in_batches(DISCRIMINANTS[name], X, NAMES, BATCHES[1]),
+        clone(DISCRIMINANTS[name]).fit(X[100:700], NAMES[100:700]),
+        X,
+    )
+
+
+@every_discriminant
+def test_any_order_of_batches(name: str) -> None:
+    model = DISCRIMINANTS[name]
+    for order in ((2, 0, 1), (1, 2, 0)):
+        agree(in_batches(model, X, NAMES, *(BATCHES[k] for k in order)), clone(model).fit(X, NAMES), X)
+
+
+@every_discriminant
+def test_classes_that_the_first_batches_lack(name: str) -> None:
+    """They have probability 0 until they have rows. The others have the probabilities of a fit to their rows."""
+    model, order = DISCRIMINANTS[name], np.argsort(NAMES, kind="stable")
+    x, y = X[order], NAMES[order]
+    two, three = (np.searchsorted(y, name) for name in ("cicada", "dragonfly"))
+    found = in_batches(model, x, y, slice(0, two))
+    assert (found.predict_proba(X)[:, 2:] == 0).all()
+    if model.priors is None:
+        few = clone(model).fit(x[:two], y[:two])
+        np.testing.assert_allclose(found.predict_proba(X)[:, :2], few.predict_proba(X), rtol=1e-9, atol=1e-300)
+    else:
+        np.testing.assert_allclose(found.priors_, [1 / 3, 2 / 3, 0, 0], rtol=1e-14)
+    found.partial_fit(x[two:three], y[two:three])
+    found.partial_fit(x[three:], y[three:])
+    agree(found, clone(model).fit(X, NAMES), X)
+
+
+@every_discriminant
+@pytest.mark.parametrize("factor", [1e-150, 1e3, 1e150])
+def test_batches_of_other_scales(name: str, factor: float) -> None:
+    """Means and squares are those of all rows, though each batch is scaled by its largest number."""
+    x = X * np.where(np.arange(N) < 500, 1.0, factor)[:, None]
+    model = clone(DISCRIMINANTS[name]).set_params(tol=0.0)
+    for order in ((slice(0, 500), slice(500, N)), (slice(500, N), slice(0, 500))):
+        found, expected = in_batches(model, x, NAMES, *order), clone(model).fit(x, NAMES)
+        np.testing.assert_allclose(found.means_, expected.means_, rtol=1e-12)
+        np.testing.assert_allclose(found.predict_proba(x), expected.predict_proba(x), rtol=1e-6, atol=1e-12)
+
+
+@every_discriminant
+def test_batches_far_from_zero_lose_no_digits(name: str) -> None:
+    """Deviations from the means are joined, not squares of the rows."""
+    model, x = DISCRIMINANTS[name], np.random.default_rng(0).standard_normal((N, 3)) + 1e7
+    x[NAMES == "ant"] += 1.0
+    found, expected = in_batches(model, x, NAMES, *BATCHES), clone(model).fit(x, NAMES)
+    np.testing.assert_allclose(found.predict_log_proba(x), expected.predict_log_proba(x), rtol=1e-6)
+
+
+def test_batches_of_single_rows() -> None:
+    """A batch may have fewer rows than features and classes, if there are enough rows before it."""
+    model = LinearDiscriminant().partial_fit(X[:500], NAMES[:500], ALL)
+    for row in range(500, 600):
+        model.partial_fit(X[row : row + 1], NAMES[row : row + 1])
+    agree(model, LinearDiscriminant().fit(X[:600], NAMES[:600]), X)
+
+
+def test_two_classes() -> None:
+    y = np.where(NAMES == "ant", "ant", "other")
+    model = LinearDiscriminant().partial_fit(X[:300], y[:300], ["ant", "other"]).partial_fit(X[300:], y[300:])
+    agree(model, LinearDiscriminant().fit(X, y), X)
+
+
+def test_names_of_columns() -> None:
+    frame = pd.DataFrame(X, columns=[f"x{k}" for k in range(X.shape[1])])
+    memory = in_batches(DISCRIMINANTS["linear"], frame, NAMES, *BATCHES)
+    lazy = clone(DISCRIMINANTS["linear"])
+    for batch in BATCHES:
+        lazy.partial_fit(dd.from_pandas(frame[batch], npartitions=2), NAMES[batch], ALL)
+    same(lazy, memory)
+    with pytest.raises(ValueError, match="feature names should match"):
+        memory.partial_fit(frame[frame.columns[::-1]], NAMES)
+    with pytest.raises(ValueError, match="feature names should match"):
+        lazy.partial_fit(dd.from_pandas(frame[frame.columns[::-1]], npartitions=2), NAMES)
+
+
+@every_discriminant
+def test_a_fit_forgets_batches(name: str) -> None:
+    model = in_batches(DISCRIMINANTS[name], X, NAMES, BATCHES[0])
+    same(model.fit(X, NAMES), clone(DISCRIMINANTS[name]).fit(X, NAMES))
+    with pytest.raises(AttributeError, match="has no attribute 'partial_fit'") as missing:
+        _ = model.partial_fit
+    assert str(missing.value.__cause__) == (
+        "partial_fit: expected a model that fit has not fitted, because fit keeps no sums of its rows"
+    )
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model", [GaussianNaiveBayes(), MultinomialNaiveBayes(), LinearDiscriminant(), QuadraticDiscriminant(tol=0.0)]
+)
+def test_errors_of_arguments(model: Any) -> None:
+    with pytest.raises(ValueError, match="classes: expected all classes in the first call of partial_fit, got None"):
+        model.partial_fit(X, NAMES)
+    model.partial_fit(X, NAMES, ALL)
+    with pytest.raises(ValueError, match=r"classes: expected those of the first call, \['ant'"):
+        model.partial_fit(X, NAMES, ["ant", "bee"])
+    with pytest.raises(ValueError, match="y: expected one of"):
+        model.partial_fit(X[:1], ["wasp"])
+    with pytest.raises(ValueError, match="expecting 7 features"):
+        model.partial_fit(X[:, :6], NAMES)
+    lazy, wrong = da.from_array(X, chunks=(100, 7)), np.where(np.arange(N) == 270, "wasp", NAMES)
+    with pytest.raises(ValueError, match=r"y: chunk 2 \(rows 260 to 389\): label: expected one of"):
+        model.partial_fit(lazy, da.from_array(wrong, chunks=130))
+
+
+def test_errors_of_discriminants() -> None:
+    with pytest.raises(ValueError, match="classes: expected 2 or more for LinearDiscriminant, got 1"):
+        LinearDiscriminant().partial_fit(X, NAMES, ["ant"])
+    model = LinearDiscriminant()
+    with pytest.raises(ValueError, match="X: expected more than 4 rows for 4 classes, got 3"):
+        model.partial_fit(X[:3], NAMES[:3], ALL)
+    agree(model.partial_fit(X, NAMES, ALL), LinearDiscriminant().fit(X, NAMES), X)
+    for of in (LinearDiscriminant, QuadraticDiscriminant):
+        with pytest.raises(AttributeError, match="has no attribute 'partial_fit'") as missing:
+            _ = of(shrinkage="auto").partial_fit
+        assert str(missing.value.__cause__) == (
+            "shrinkage: expected a number or None for partial_fit, because 'auto' needs all rows at once"
+        )
+
+
+def test_rows_of_a_call_that_fails_are_not_added() -> None:
+    """The model stays as it was, and its next batches are added to the earlier ones."""
+    bees, rest = np.flatnonzero(NAMES == "bee"), np.flatnonzero(NAMES != "bee")
+    model = QuadraticDiscriminant(tol=0.0).partial_fit(X[rest], NAMES[rest], ALL)
+    before = model.predict_proba(X)
+    with pytest.raises(ValueError, match="y: expected two rows or more of each class, got one of class 'bee'"):
+        model.partial_fit(X[bees[:1]], NAMES[bees[:1]])
+    with pytest.raises(
+        np.linalg.LinAlgError, match=r"X: expected a covariance of rank 7 in class 'bee', got rank \d from 2"
+    ):
+        model.partial_fit(X[bees[:1]].repeat(2, axis=0), NAMES[bees[:2]])
+    np.testing.assert_array_equal(model.predict_proba(X), before)
+    agree(model.partial_fit(X[bees], NAMES[bees]), QuadraticDiscriminant(tol=0.0).fit(X, NAMES), X)
