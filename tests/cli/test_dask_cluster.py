@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -300,3 +303,92 @@ def test_the_command_needs_the_extra(run: Any, folder: Path, monkeypatch: Any) -
         1,
         True,
     )
+
+
+# --- memory, and workers that are lost --------------------------------------------------------------------------------
+
+
+def largest_chunk(address: str, path: Path, memory: int, function: Any, output: str, **options: Any) -> int:
+    """Call `Cluster.write`. Return the bytes of the largest chunk of the scores and its result together."""
+    seen: list[Any] = []
+
+    def noting(z: Any, **options: Any) -> Any:
+        found = function(z, **options)
+        seen.append(math.prod(map(max, z.chunks)) * (z.dtype.itemsize + found.dtype.itemsize))
+        return found
+
+    Cluster(address, path, None, memory).write(noting, str(path.with_name(output)), progress=None, **options)
+    return int(seen[0])
+
+
+@pytest.mark.parametrize("kind", [".npy", ".zarr", ".parquet"])
+@pytest.mark.parametrize(("dtype", "wanted"), [("f4", None), ("f4", "float64"), ("i1", None), ("f8", "float32")])
+def test_memory_bounds_a_chunk_and_its_result(tmp_path: Path, address: str, kind: str, dtype: str, wanted: Any) -> None:
+    z = np.random.default_rng(0).normal(0, 5, (3000, 60)).astype(dtype)
+    path, memory = tmp_path / f"z{kind}", 100_000
+    if kind == ".npy":
+        np.save(path, z)
+    elif kind == ".zarr":
+        pytest.importorskip("zarr")
+        da.from_array(z, chunks=(1100, 60)).to_zarr(str(path))  # a stored chunk is larger
+    else:
+        pd.DataFrame(z, columns=[f"c{k}" for k in range(60)]).to_parquet(path, row_group_size=700)
+    most = largest_chunk(address, path, memory, softargmax.softmax, "p", dtype=wanted)
+    assert memory / 2 < most <= memory
+    same(da.from_npy_stack(tmp_path / "p").compute(scheduler="synchronous"), softargmax.softmax(z, dtype=wanted))
+
+
+@pytest.mark.parametrize("shape", [(3, 40_000), (2, 3, 20_000), (2, 40, 500), (60_000,)], ids=str)
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_rows_that_are_cut_are_written_in_parts(
+    tmp_path: Path, address: str, monkeypatch: Any, shape: Any, axis: int
+) -> None:
+    """No task has a larger part of the result than a chunk, though a file has whole rows."""
+    z, store, sizes = np.random.default_rng(0).normal(0, 5, shape).astype(np.float32), da.store, list[int]()
+
+    def noting(found: Any, *more: Any, **options: Any) -> None:
+        sizes.append(math.prod(map(max, found.chunks)) * 8)
+        store(found, *more, **options)
+
+    monkeypatch.setattr(da, "store", noting)
+    np.save(tmp_path / "z.npy", z)
+    most = largest_chunk(address, tmp_path / "z.npy", 80_000, softargmax.softmax, "p", axis=axis)
+    assert sizes == [most]
+    assert most <= 80_000
+    same(da.from_npy_stack(tmp_path / "p").compute(scheduler="synchronous"), softargmax.softmax(z, axis=axis))
+    assert all(
+        len(np.load(tmp_path / "p" / f"{k}.npy")) == n
+        for k, n in enumerate(da.from_npy_stack(tmp_path / "p").chunks[0])
+    )
+
+
+def _ends(x: Any) -> Any:
+    """End the process of the worker if a chunk has the infinite score. Other chunks are returned."""
+    if np.isinf(x).any():
+        os._exit(1)
+    return x
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words", [["scores", "-o", "probs"], ["scores", "-o", "p.zarr"], ["logsumexp", "scores", "-o", "l.npy"]], ids=str
+)
+def test_a_chunk_that_ends_every_worker(run: Any, folder: Path, monkeypatch: Any, words: list[str]) -> None:
+    from distributed import LocalCluster
+
+    if "p.zarr" in words:
+        pytest.importorskip("zarr")
+    for name in ("softmax", "logsumexp"):
+        function = getattr(softargmax, name)
+        monkeypatch.setattr(softargmax, name, lambda z, function=function, **of: function(z.map_blocks(_ends), **of))
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as lost,
+    ):
+        done = run(*words, "--scheduler", lost.scheduler_address)
+        where = lost.scheduler_address
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+    assert done.err.startswith(
+        f"softargmax: --scheduler {where}: 2 workers were lost while they computed one chunk, the last one tcp://"
+    )
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["scores"]

@@ -25,7 +25,7 @@ from distributed.diagnostics.progressbar import ProgressBar
 
 import softargmax
 from softargmax.cli import parse, scores_file, texts
-from softargmax.cli.dask_npy import NpyFile, report
+from softargmax.cli.dask_npy import NpyFile, NpyStack, report
 from softargmax.cli.errors import FailedRunError, WrongUseError, refused_as
 from softargmax.core.native import BLOCK
 from softargmax.parallel import array_of_frame
@@ -46,7 +46,7 @@ class Cluster(NamedTuple):
     path: Path
     columns: str | None
     memory: int
-    """Bytes of a chunk and its result."""
+    """Bytes of a chunk and its result together."""
 
     @classmethod
     def of(cls, address: str, words: list[str], reading: scores_file.Reading, memory: int) -> Cluster:
@@ -71,7 +71,7 @@ class Cluster(NamedTuple):
         if output is None:
             raise WrongUseError("--scheduler: expected -o FOLDER, because the workers write the probabilities")
         with new_folder(output) as folder, connected(self.address, self.path, folder) as client:
-            scores, names = self.scores()
+            scores, names = self.scores(options.get("dtype"))
             with refused_as(WrongUseError):
                 found = function(scores, **options)
                 writer = _writer(output, found, names)
@@ -88,19 +88,24 @@ class Cluster(NamedTuple):
             with computing(client, int(scores.nbytes), progress):
                 return found.compute()
 
-    def scores(self) -> tuple[da.Array, list[str] | None]:
-        """Return the scores, and the names of their columns if they have names."""
+    def scores(self, dtype: Any = None) -> tuple[da.Array, list[str] | None]:
+        """Return the scores, and the names of their columns if they have names.
+
+        A chunk and its result, which may have another dtype, have at most `memory` bytes.
+        """
         suffix, names = self.path.suffix.lower(), None
+        of_chunk = partial(_most_scores, self.memory, dtype)
         with refused_as(FailedRunError, f"{self.path}: "):
             if self.is_parquet:
-                found, names = _of_parquet(self.path, self.columns)
+                found, names = _of_parquet(self.path, self.columns, self.memory // 2)
+                found = _cut(found, of_chunk(found.dtype))
             elif suffix == ".zarr":
                 _check_zarr()
-                found = da.from_zarr(str(self.path), inline_array=True)
+                found = _of_zarr(self.path, of_chunk)
             elif self.path.is_dir():
-                found = _of_files(_npy_files(self.path), self.memory // 2)
+                found = _of_files(_npy_files(self.path), of_chunk)
             elif suffix == ".npy":
-                found = _of_files([self.path], self.memory // 2)
+                found = _of_files([self.path], of_chunk)
             else:
                 raise ValueError("expected a folder of .npy files, or a file that ends in .npy, .zarr or .parquet")
         scores_file.check_dtype(found, str(self.path))
@@ -122,23 +127,26 @@ def _npy_files(folder: Path) -> list[Path]:
     return found
 
 
-def _of_files(paths: Sequence[Path], limit: int) -> da.Array:
-    """Return the arrays in files, one below the other, in chunks of at most `limit` bytes."""
+def _of_files(paths: Sequence[Path], of_chunk: Callable[[np.dtype[Any]], int]) -> da.Array:
+    """Return the arrays in files, one below the other, in chunks of at most of_chunk(dtype) scores."""
     files = [scores_file.valid_npy(partial(NpyFile, path), str(path)) for path in paths]
     first = files[0]
     for file in files:
         if not file.ndim or (file.dtype, file.shape[1:]) != (first.dtype, first.shape[1:]):
             raise ValueError(f"expected arrays of one dtype and of rows of one shape, got {first}, and {file}")
     filled = [file for file in files if file.shape[0]] or files[:1]
-    meta = np.empty((0,) * first.ndim, first.dtype)
+    meta, most = np.empty((0,) * first.ndim, first.dtype), of_chunk(first.dtype)
     arrays = [
-        da.from_array(
-            file, chunks_of(file.shape, limit // file.dtype.itemsize), name=False, inline_array=True, meta=meta
-        )
-        for file in filled
+        da.from_array(file, chunks_of(file.shape, most), name=False, inline_array=True, meta=meta) for file in filled
     ]
     found: da.Array = da.concatenate(arrays)
     return found
+
+
+def _most_scores(memory: int, dtype: Any, of: np.dtype[Any]) -> int:
+    """Return how many scores fit in the memory, together with their results of `dtype` (None: that of functions)."""
+    result = np.dtype(dtype or (of if of.kind == "f" else np.float64))
+    return memory // (of.itemsize + result.itemsize)
 
 
 def chunks_of(shape: tuple[int, ...], elements: int) -> tuple[int, ...]:
@@ -156,10 +164,37 @@ def chunks_of(shape: tuple[int, ...], elements: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _of_parquet(path: Path, columns: str | None) -> tuple[da.Array, list[str]]:
+def cut_to(chunks: tuple[tuple[int, ...], ...], elements: int) -> tuple[tuple[int, ...], ...]:
+    """Cut chunks into chunks of at most this many elements.
+
+    >>> cut_to(((10, 4), (30,)), 100)
+    ((3, 3, 3, 1, 3, 1), (30,))
+    """
+    most = chunks_of(tuple(max(along) for along in chunks), elements)
+    return tuple(
+        tuple(min(size, n - start) for n in along for start in range(0, max(n, 1), size))
+        for along, size in zip(chunks, most, strict=True)
+    )
+
+
+def _cut(array: da.Array, elements: int) -> da.Array:
+    with dask.config.set({"array.rechunk.method": "tasks"}):
+        found: da.Array = array.rechunk(cut_to(array.chunks, elements))
+    return found
+
+
+def _of_zarr(path: Path, of_chunk: Callable[[np.dtype[Any]], int]) -> da.Array:
+    """Return a Zarr array. A stored chunk that is too large is read again for each of its parts."""
+    stored = da.from_zarr(str(path), inline_array=True)
+    found: da.Array = da.from_zarr(str(path), chunks=cut_to(stored.chunks, of_chunk(stored.dtype)), inline_array=True)
+    return found
+
+
+def _of_parquet(path: Path, columns: str | None, size: int) -> tuple[da.Array, list[str]]:
+    """Return columns of Parquet files, and their names. A partition has row groups of about `size` bytes together."""
     import dask.dataframe as dd
 
-    frame = dd.read_parquet(str(path))
+    frame = dd.read_parquet(str(path), blocksize=max(1, size))
     names = [str(name) for name in frame.columns]
     wanted = texts.columns(columns, names, str(path))
     frame = frame.iloc[:, wanted]
@@ -188,7 +223,12 @@ def _writer(output: str, found: da.Array, names: list[str] | None) -> Callable[[
     if kind == ".zarr":
         _check_zarr()
         return partial(found.rechunk(tuple(map(max, found.chunks))).to_zarr, mode="w")
-    return partial(da.to_npy_stack, x=found)
+    return partial(_write_npy, found)
+
+
+def _write_npy(found: da.Array, folder: str) -> None:
+    files: Any = NpyStack(Path(folder), found.chunks, found.dtype)
+    da.store(found, files, lock=False)
 
 
 @contextmanager
@@ -219,8 +259,15 @@ def connected(address: str, *paths: Path) -> Iterator[Client]:
     """Connect to a scheduler, whose workers compute all Dask arrays. They must see the paths."""
     with _client(address) as client:
         _check_workers(client, address, [str(path) for path in paths])
-        with dask.config.set(scheduler=client):
-            yield client
+        try:
+            with dask.config.set(scheduler=client):
+                yield client
+        except KilledWorker as error:
+            raise FailedRunError(
+                f"--scheduler {address}: {error.allowed_failures + 1} workers were lost while they computed one chunk, "
+                f"the last one {error.last_worker.address}; their logs may say why, and often a worker has too little "
+                "memory for a chunk"
+            ) from error
 
 
 def _client(address: str) -> Client:
@@ -253,11 +300,8 @@ def _check_workers(client: Client, address: str, paths: list[str]) -> None:
 @contextmanager
 def computing(client: Client, size: int, progress: Progress) -> Iterator[None]:
     """Show the progress of what the block computes: the share of finished tasks, of `size` bytes."""
-    try:
-        with refused_as(FailedRunError), dask.config.set(scheduler=partial(_get, client, size, progress)):
-            yield
-    except KilledWorker as error:
-        raise FailedRunError(f"{error}") from error
+    with refused_as(FailedRunError), dask.config.set(scheduler=partial(_get, client, size, progress)):
+        yield
 
 
 def _get(client: Client, size: int, progress: Progress, graph: Any, keys: Any, **options: Any) -> Any:

@@ -1,7 +1,10 @@
-"""What the workers of a cluster run to read `.npy` files. It needs neither typer nor rich."""
+"""What the workers of a cluster run to read and write `.npy` files. It needs neither typer nor rich."""
 
 from __future__ import annotations
 
+import pickle
+from bisect import bisect
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +32,41 @@ class NpyFile:
         return f"{self.dtype} of shape {self.shape} in {self.path.name}"
 
 
-def _mapped(path: Path) -> np.ndarray[Any, Any]:
-    found: np.ndarray[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+class NpyStack:
+    """A folder of `.npy` files, one below the other. A task writes its chunk into a file that exists.
+
+    A file has the rows of one chunk. So if chunks cut rows, several tasks write parts of one file, and no task needs a
+    whole row. `da.from_npy_stack` reads the folder.
+    """
+
+    def __init__(self, folder: Path, chunks: tuple[tuple[int, ...], ...], dtype: np.dtype[Any]) -> None:
+        self._folder, self._ends = folder, list(accumulate(chunks[0]))
+        shape = tuple(map(sum, chunks[1:]))
+        for place, rows in enumerate(chunks[0]):
+            np.lib.format.open_memmap(self._path(place), "w+", dtype, (rows, *shape))
+        info = {"chunks": (chunks[0], *((size,) for size in shape)), "dtype": dtype, "axis": 0}
+        (folder / "info").write_bytes(pickle.dumps(info))
+
+    def _path(self, place: int) -> Path:
+        return self._folder / f"{place}.npy"
+
+    def __setitem__(self, part: tuple[slice, ...], values: np.ndarray[Any, Any]) -> None:
+        place = bisect(self._ends, part[0].start)
+        file = _mapped(self._path(place))
+        starts = (0, *(along.start for along in part[1:]))
+        # Axes at the end that are whole follow each other in the file.
+        cut = max((k for k in range(1, file.ndim) if values.shape[k] < file.shape[k]), default=0)
+        runs = np.ascontiguousarray(values, file.dtype).reshape(*values.shape[:cut], -1)
+        # Not through the map, because its pages would count as memory of the worker.
+        with self._path(place).open("r+b") as target:
+            for index in np.ndindex(runs.shape[:-1]):
+                first = [start + k for start, k in zip(starts, (*index, *[0] * file.ndim), strict=False)]
+                target.seek(file.offset + int(np.ravel_multi_index(first, file.shape)) * file.itemsize)
+                target.write(runs[index].data)
+
+
+def _mapped(path: Path) -> np.memmap[Any, Any]:
+    found: np.memmap[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     return found
 
 
