@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -89,3 +92,31 @@ def lose_a_worker(client: Any) -> None:
     worker = max(has, key=lambda address: len(has[address]))
     assert has[worker]
     client.restart_workers([worker], timeout=20, raise_for_error=False)
+
+
+def kill_a_busy_worker(client: Any) -> None:
+    """Wait until a worker has results and runs tasks. Kill its process, and wait until the scheduler has noticed.
+
+    Another process replaces it, some time later.
+    """
+    processes = client.run(os.getpid)
+    while True:
+        has, runs = client.has_what(), client.processing()
+        if busy := [worker for worker in processes if has.get(worker) and runs.get(worker)]:
+            os.kill(processes[busy[0]], signal.SIGKILL)
+            break
+        time.sleep(0.002)
+    while busy[0] in client.has_what():
+        time.sleep(0.01)
+
+
+def slowly(x: Any) -> Any:
+    """Return a chunk after a while, so that a worker can be killed before all chunks are computed."""
+    time.sleep(0.02)
+    return x
+
+
+def graph_of(results: Any) -> dict[Any, Any]:
+    """Return the tasks that a scheduler gets for an array, or for several ones."""
+    arrays = [x for x in (results if isinstance(results, tuple) else (results,)) if x is not None]
+    return {key: task for array in dask.optimize(*arrays) for key, task in dict(array.__dask_graph__()).items()}

@@ -7,12 +7,9 @@ import subprocess
 import sys
 from typing import Any
 
-import cloudpickle
-import dask
 import dask.array as da
 import numpy as np
 import pytest
-from dask.core import get_dependencies
 from tests.parallel.dask_cases import (
     CHUNKS,
     COLUMNS,
@@ -24,8 +21,8 @@ from tests.parallel.dask_cases import (
     TEMPERATURES,
     WEIGHT,
     compare,
+    graph_of,
     lazily,
-    lose_a_worker,
     same,
     scores,
 )
@@ -335,8 +332,8 @@ def test_tasks_use_the_implementation_that_was_requested() -> None:
     with softargmax.using("reference"):
         expected = [softargmax.softmax(z), softargmax.entropy(z)]
         found = [softargmax.softmax(x), softargmax.entropy(x)]
-        counts = [tasks(softargmax.entropy(x))]
-    counts += [tasks(softargmax.entropy(x))]
+        counts = [len(graph_of(softargmax.entropy(x)))]
+    counts += [len(graph_of(softargmax.entropy(x)))]
     assert counts[0] < counts[1]  # a definition needs whole rows
     for one, other in zip(found, expected, strict=True):
         same(one.compute(scheduler="threads"), other)
@@ -363,74 +360,6 @@ def test_a_cluster(cluster: Any) -> None:
             compare(name, chunks, scheduler=cluster)
     for name in ("cross_entropy", "cross_entropy_and_gradient"):
         compare(name, CHUNKS["both"], TARGET, scheduler=cluster, **LOSSES["all"])
-
-
-@pytest.mark.slow
-def test_a_lost_worker_changes_nothing() -> None:
-    from distributed import Client, LocalCluster, wait
-
-    z = scores()
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as workers, Client(workers) as client:
-        p = softargmax.softmax(da.from_array(z, chunks=CHUNKS["both"])).persist()
-        wait(p)
-        lose_a_worker(client)  # what this worker has is computed again
-        same(p.compute(), softargmax.softmax(z))
-
-
-def tasks(x: da.Array) -> int:
-    """The number of tasks that a scheduler gets."""
-    return len(dict(dask.optimize(x)[0].__dask_graph__()))
-
-
-@pytest.mark.parametrize("name", ["softmax", "logsumexp", "entropy"])
-def test_tasks_grow_linearly(name: str) -> None:
-    function = getattr(softargmax, name)
-    for per_row in (1, 4):
-        counts = [tasks(function(da.zeros((4 * n, 4096 * per_row), chunks=(4, 4096)))) for n in (2, 4, 8)]
-        assert counts[2] - counts[1] == 2 * (counts[1] - counts[0])
-    wide = [tasks(function(da.zeros((4, 4096 * n), chunks=(4, 4096)))) for n in (4, 8, 16)]
-    assert wide[2] - wide[1] == 2 * (wide[1] - wide[0])
-
-
-@pytest.mark.parametrize("name", ["softmax", "logsumexp", "entropy"])
-def test_no_task_has_many_inputs(name: str) -> None:
-    z = np.random.default_rng(0).standard_normal(70 * 4096).astype(np.float32)
-    for every in (16, 3):
-        with dask.config.set(split_every=every):
-            found = getattr(softargmax, name)(da.from_array(z, chunks=4096))
-        graph = dict(dask.optimize(found)[0].__dask_graph__())
-        assert max(len(get_dependencies(graph, key)) for key in graph) <= every
-        same(found.compute(), getattr(softargmax, name)(z))
-
-
-@pytest.mark.parametrize("name", ["softmax", "entropy", "cross_entropy", "cross_entropy_and_gradient", "categorical"])
-def test_bytes_of_a_graph_grow_linearly(name: str) -> None:
-    """They would not if each task had the sizes of all chunks."""
-    more = [np.arange(3)] if "cross" in name else []
-
-    def size(columns: int) -> int:
-        found = getattr(softargmax, name)(da.zeros((3, 4096 * columns), chunks=(1, 4096)), *more)
-        graph = dict(dask.optimize(*(found if isinstance(found, tuple) else [found]))[0].__dask_graph__())
-        return sum(len(cloudpickle.dumps(task)) for task in graph.values())
-
-    sizes = [size(columns) for columns in (40, 80, 160)]
-    assert sizes[2] - sizes[1] < 2.1 * (sizes[1] - sizes[0])
-
-
-@pytest.mark.parametrize("name", ["cross_entropy", "cross_entropy_and_gradient", "linear_cross_entropy_and_gradient"])
-def test_no_task_has_all_rows(name: str) -> None:
-    """Losses of all rows, and their weights, are added up by a tree of tasks."""
-    z, w, weight = np.random.default_rng(0).standard_normal((120, 5)), np.ones((5, 5)), np.arange(5.0)
-    more = [w, np.arange(120) % 5] if "linear" in name else [np.arange(120) % 5]
-    with dask.config.set(split_every=3):
-        found = getattr(softargmax, name)(da.from_array(z, chunks=(2, 5)), *more, weight=weight)
-    graph = dict(dask.optimize(*(found if isinstance(found, tuple) else [found]))[0].__dask_graph__())
-    assert max(len(get_dependencies(graph, key)) for key in graph) <= 5  # a chunk's task has up to five arrays
-    expected = getattr(softargmax, name)(z, *more, weight=weight)
-    same(
-        (found[0] if isinstance(found, tuple) else found).compute(),
-        expected[0] if isinstance(found, tuple) else expected,
-    )
 
 
 def test_torch_is_not_needed() -> None:
