@@ -1,14 +1,15 @@
 """Fit classifiers to data that are larger than the memory of a worker.
 
-    python examples/dask_classifier.py
+    python examples/dask_classifier.py [FILES]
 
 The data are images of handwritten digits, which scikit-learn contains, each many times with other noise: 2 million
-rows, 520 MB in files. A worker has 500 MB.
+rows, 520 MB in 62 files. A worker has 500 MB.
 """
 
 from __future__ import annotations
 
 import resource
+import sys
 import tempfile
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from sklearn.datasets import load_digits
 from softargmax.classify import GaussianNaiveBayes, LinearDiscriminant, SoftmaxRegression
 
 PER_FILE = 32_768  # whole blocks (of 2**20 / 64 rows), so that a pass moves no rows between chunks
-ROWS, TEST, MEMORY = 62 * PER_FILE, 4 * PER_FILE, 500_000_000
+FILES, TEST, MEMORY = 62, 4 * PER_FILE, 500_000_000
 
 
 def peak_memory() -> int:
@@ -35,18 +36,18 @@ def noisy(images: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return images[rows % len(images)] + 4 * noise
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, files: int) -> None:
     """Write the data, and fit and test the classifiers."""
     images, digits = load_digits(return_X_y=True)
     images = images.astype(np.float32)
-    rows = da.arange(ROWS, chunks=PER_FILE)
+    rows = da.arange(files * PER_FILE, chunks=PER_FILE)
     X = rows.map_blocks(lambda part: noisy(images, part), new_axis=1, chunks=(rows.chunks[0], (64,)), dtype=np.float32)
     da.to_npy_stack(folder, X)
 
     X, y = da.from_npy_stack(folder, mmap_mode=None), rows.map_blocks(lambda part: digits[part % len(digits)])
     print(f"{X.nbytes / 1e6:.0f} MB of rows, workers of {MEMORY / 1e6:.0f} MB")
-    train, test = slice(0, ROWS - TEST), slice(ROWS - TEST, None)
-    for model in (GaussianNaiveBayes(), LinearDiscriminant()):
+    train, test = slice(0, -TEST), slice(-TEST, None)
+    for model in (GaussianNaiveBayes(), LinearDiscriminant(), SoftmaxRegression(tol=1e-2)):
         model.fit(X[train], y[train])
         print(f"{type(model).__name__} {model.score(X[test], y[test]):.4f}")
 
@@ -62,6 +63,6 @@ if __name__ == "__main__":
         LocalCluster(n_workers=2, threads_per_worker=1, memory_limit=MEMORY, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
-        main(Path(folder))
+        main(Path(folder), int(sys.argv[1]) if len(sys.argv) > 1 else FILES)
         most = max(client.run(peak_memory).values())
         print(f"peak memory of a worker: {most / 1e6:.0f} MB")

@@ -1,14 +1,15 @@
-"""Score, calibrate and sample the logits of a large evaluation, which are larger than the memory of a worker.
+"""Score, calibrate and sample the logits of a large evaluation, which are larger than the memory of all workers.
 
-    python examples/dask_evaluation.py
+    python examples/dask_evaluation.py [ROWS]
 
-The logits of 105,000 rows and 1,000 classes are 420 MB in files, and a worker has 400 MB. The cluster is on this
-machine. For one on other machines, pass the address of its scheduler: Client("tcp://10.0.0.1:8786").
+The logits of 210,000 rows and 1,000 classes are 840 MB in files, and two workers have 400 MB each. The cluster is on
+this machine. For one on other machines, pass the address of its scheduler: Client("tcp://10.0.0.1:8786").
 """
 
 from __future__ import annotations
 
 import resource
+import sys
 import tempfile
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from sklearn.frozen import FrozenEstimator
 import softargmax as sa
 from softargmax.classify import TemperatureScaling, calibration_report
 
-ROWS, CLASSES, PER_FILE, MEMORY = 105_000, 1_000, 1_250, 400_000_000
+ROWS, CLASSES, PER_FILE, MEMORY, WORKERS = 210_000, 1_000, 1_250, 400_000_000, 2
 HELD = 5_000  # rows to which the temperature is fitted
 OVERCONFIDENT = 2.5  # the factor of the logits, which calibration has to find
 
@@ -42,18 +43,18 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def write_logits(folder: Path) -> None:
+def write_logits(folder: Path, rows: int) -> None:
     """Write one file for each PER_FILE rows. In practice, a model has written them."""
     chunks = (PER_FILE, CLASSES)
-    z = da.random.default_rng(0).standard_normal((ROWS, CLASSES), dtype=np.float32, chunks=chunks)
+    z = da.random.default_rng(0).standard_normal((rows, CLASSES), dtype=np.float32, chunks=chunks)
     da.to_npy_stack(folder, z * np.float32(4 * OVERCONFIDENT))
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, rows: int) -> None:
     """Evaluate the logits."""
-    write_logits(folder)
+    write_logits(folder, rows)
     z = da.from_npy_stack(folder, mmap_mode=None)
-    print(f"{z.nbytes / 1e6:.0f} MB of logits, workers of {MEMORY / 1e6:.0f} MB")
+    print(f"{z.nbytes / 1e6:.0f} MB of logits, {WORKERS} workers of {MEMORY / 1e6:.0f} MB")
     y = sa.categorical(z, temperature=OVERCONFIDENT, seed=1).compute()  # the classes that were right
 
     # One pass over the files for both numbers.
@@ -89,9 +90,9 @@ if __name__ == "__main__":
     # A worker is a process with one thread, because the threads of one process share its memory.
     with (
         tempfile.TemporaryDirectory() as folder,
-        LocalCluster(n_workers=2, threads_per_worker=1, memory_limit=MEMORY, dashboard_address=":0") as cluster,
+        LocalCluster(n_workers=WORKERS, threads_per_worker=1, memory_limit=MEMORY, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
-        main(Path(folder))
+        main(Path(folder), int(sys.argv[1]) if len(sys.argv) > 1 else ROWS)
         most = max(client.run(peak_memory).values())
         print(f"peak memory of a worker: {most / 1e6:.0f} MB")

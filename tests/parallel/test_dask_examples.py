@@ -13,9 +13,9 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def printed(name: str) -> dict[str, str]:
-    """Run a program. Return what it prints: the numbers after the words."""
-    done = subprocess.run([sys.executable, EXAMPLES / name], check=False, capture_output=True, text=True,
+def printed(name: str, size: int) -> dict[str, str]:
+    """Run a program with data of some size. Return what it prints: the numbers after the words."""
+    done = subprocess.run([sys.executable, EXAMPLES / name, str(size)], check=False, capture_output=True, text=True,
                           env={**os.environ, "OMP_WAIT_POLICY": "passive"})  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = re.findall(r"^([a-zA-Z- ]+?):? ((?:[\d.]+|True|False).*)$", done.stdout, re.MULTILINE)
@@ -25,7 +25,7 @@ def printed(name: str) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_an_evaluation() -> None:
-    found = printed("dask_evaluation.py")
+    found = printed("dask_evaluation.py", 105_000)
     assert abs(float(found["temperature"]) - 2.5) < 0.1
     before, after = (float(x) for x in found["calibration error"].split(", calibrated "))
     assert after < before / 4
@@ -35,7 +35,7 @@ def test_an_evaluation() -> None:
 
 @pytest.mark.slow
 def test_classifiers() -> None:
-    found = printed("dask_classifier.py")
-    assert min(float(found[name]) for name in ("GaussianNaiveBayes", "LinearDiscriminant")) > 0.8
+    found = printed("dask_classifier.py", 16)
+    assert min(float(found[name]) for name in ("GaussianNaiveBayes", "LinearDiscriminant", "SoftmaxRegression")) > 0.8
     assert found["same bits as NumPy"] == "True"
     assert float(found["peak memory of a worker"].split()[0]) < 500
