@@ -85,18 +85,20 @@ def compare(
                 same(other, expected)
 
 
+SINK, SLOPES = torch.tensor([0.0, 1.0, -1.0, 2.0]), torch.tensor([0.5, 0.25, 0.125, 0.0625])
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "causal": {"causal": True},
     "window": {"window": (40, 7)},
     "causal window": {"causal": True, "window": (300, None), "softcap": 5.0},
-    "scale, sink": {"scale": torch.rand(BATCH, HEADS, QUERIES), "sink": torch.tensor([0.0, 1.0, -1.0, 2.0])},
-    "slopes": {"slopes": torch.tensor([0.5, 0.25, 0.125, 0.0625])},
+    "scale, sink": {"scale": torch.rand(BATCH, HEADS, QUERIES), "sink": SINK},
+    "slopes": {"slopes": SLOPES},
+    "sink, slopes": {"sink": SINK, "slopes": SLOPES},
     "lengths": {"causal": True, "window": (900, None), "key_lengths": torch.tensor([1300, 611])},
     "mask": {"mask": torch.rand(BATCH, 1, QUERIES, KEYS) < 0.5},
     "bias": {"bias": torch.randn(1, HEADS, QUERIES, KEYS)},
 }
-ROUNDED = {"scale, sink": ("sink",), "slopes": ("slopes",)}
+ROUNDED = {"scale, sink": ("sink",), "slopes": ("slopes",), "sink, slopes": ("sink", "slopes")}
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import multiprocessing
+import os
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 WORLD = 4
 
@@ -34,8 +36,10 @@ class Workers:
             context.Process(target=serve, args=(theirs, rank, world, store, timeout), daemon=True)
             for rank, (_, theirs) in enumerate(ends)
         ]
-        for process in self.processes:
-            process.start()
+        for rank, process in enumerate(self.processes):
+            # Each has its own order of a set of strings, as processes of torchrun do, and the same in every run.
+            with mock.patch.dict(os.environ, PYTHONHASHSEED=str(rank)):
+                process.start()
 
     def start(self, world: int, function: Callable[..., Any], *arguments: Any) -> None:
         for pipe in self.pipes[:world]:

@@ -230,7 +230,9 @@ def _vjp(
                 found[one.number] = operations.attention_vjp(_VJP(rows[0], None, some, *rows[1:], "bias" in wanted))
                 of_bias.setdefault(one.number, []).append((part, found[one.number].dbias))
     flagged, gradients = any(one.visit.flagged for one in mine), {}
-    for name in wanted - {"k", "v"}:
+    for name in of.names:  # in the same order in all processes: the totals of two arrays are two exchanges
+        if name not in wanted or name in ("k", "v"):
+            continue
         of_chunks = [getattr(found[one.number], operations.TO[name]) for one in mine]
         if name == "bias":
             of_chunks = [_of_all_keys(one.visit.sizes, one.of(i.options.bias), of_bias[one.number]) for one in mine]
