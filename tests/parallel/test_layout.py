@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,6 +78,14 @@ def test_whole_rows_are_dealt_out_evenly(count: int, processes: int) -> None:
     found = dealt(count, processes)
     assert (len(found), sum(found)) == (processes, count)
     assert max(found) - min(found) <= 1
+
+
+@given(st.integers(0, 200), st.integers(1, 9))
+def test_chunks_of_tensor_split_are_a_zigzag(length: int, processes: int) -> None:
+    """Process r of W has the chunks r and 2 W - 1 - r. The halves of its part are these chunks."""
+    cut = [len(x) for x in torch.zeros(length).tensor_split(2 * processes)]
+    parts = tuple(cut[rank] + cut[-1 - rank] for rank in range(processes))
+    assert counts(zigzag(parts)) == tuple(cut)
 
 
 @given(SIZES, st.integers(1, 16))

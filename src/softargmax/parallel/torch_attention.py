@@ -85,8 +85,9 @@ def attention(
         whole sequence. The default is "heads", or "keys" if there are many processes.
     zigzag : bool
         True if, with axis=-2, each process has two chunks of the sequence, the halves of its part: process r of W has
-        the chunks r and 2 W - 1 - r. In a part of odd length, the first half is longer. In causal attention by parts,
-        all processes then have about the same work.
+        the chunks r and 2 W - 1 - r, such as those of `torch.tensor_split(x, 2 * W, -2)`. In a part of odd length, the
+        first half is longer. In causal attention by parts, all processes then have about the same work. The default is
+        False.
     scale, causal, window, mask, bias, slopes, softcap, sink, alpha, dropout, seed, stream, key_lengths
         As in `softargmax.attention`, for the whole sequences. With axis=-2, `mask` and `bias`, and an array `scale` or
         `alpha`, are those of this process's queries: a mask has all keys along its last axis. All others are equal in
