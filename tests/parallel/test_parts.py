@@ -29,7 +29,7 @@ def bounds(kind: str, world: int, count: int) -> list[int]:
 def part(group: Any, name: str, x: Any, kind: str) -> Any:
     if not isinstance(x, torch.Tensor) or name in SHARED:
         return x.clone() if isinstance(x, torch.Tensor) else x
-    axis = -1 if name == "scale" else -2
+    axis = -1 if name in ("scale", "alpha") else -2
     return x.index_select(axis, torch.tensor(places(kind, group, x.shape[axis]), dtype=torch.int64))
 
 
@@ -117,26 +117,41 @@ def test_zigzag(workers: Workers, name: str) -> None:
         workers.run(world, compare, arrays() | OPTIONS[name], ROUNDED.get(name, ()), ZIGZAG)
 
 
+@pytest.mark.parametrize("name", OPTIONS)
+def test_zigzag_by_heads(workers: Workers, name: str) -> None:
+    """Sums over processes, and over the heads and entries that share a bias, are in another order."""
+    for world in (1, 2, 3, 4):
+        rounded = ("sink", "slopes", "bias")
+        workers.run(world, compare, arrays() | OPTIONS[name], rounded, ZIGZAG, "heads")
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_zigzag_by_keys(workers: Workers, name: str) -> None:
+    """All gradients have the bits of one process."""
+    for world in (1, 2, 3, 4):
+        workers.run(world, compare, arrays() | OPTIONS[name], (), ZIGZAG, "keys")
+
+
+def test_orders_of_a_zigzag(workers: Workers) -> None:
+    torch.manual_seed(2)
+    workers.run(3, compare, arrays() | {"alpha": 1.1 + torch.rand(BATCH, HEADS, QUERIES)}, (), ZIGZAG, "heads")
+
+
 @pytest.mark.parametrize("by", ["heads", "keys"])
-@pytest.mark.parametrize("name", ["causal window", "lengths", "mask", "bias"])
-def test_zigzag_in_other_ways(workers: Workers, name: str, by: str) -> None:
-    """All parts are moved, so that they are consecutive."""
-    for world in (2, 4):
-        workers.run(world, compare, arrays() | OPTIONS[name], ("bias",), ZIGZAG, by)
-
-
-def test_dropout_of_a_zigzag(workers: Workers) -> None:
-    workers.run(3, compare, arrays() | {"dropout": 0.3, "seed": 5}, (), ZIGZAG, "heads")
+def test_dropout_of_a_zigzag(workers: Workers, by: str) -> None:
+    workers.run(3, compare, arrays() | {"dropout": 0.3, "seed": 5}, (), ZIGZAG, by)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_dtypes(workers: Workers, dtype: str) -> None:
-    workers.run(3, compare, arrays(dtype) | {"causal": True})
+    workers.run(3, compare, arrays(dtype) | {"causal": True}, (), ("even", "ragged", "empty", *ZIGZAG))
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1300), (1500, 1300), (3, 2), (700, 0), (0, 700)])
 def test_sizes(workers: Workers, queries: int, keys: int) -> None:
-    workers.run(4, compare, arrays(queries=queries, keys=keys) | {"causal": True})
+    for world in (1, 4):
+        found = arrays(queries=queries, keys=keys) | {"causal": True}
+        workers.run(world, compare, found, (), ("even", "ragged", "empty", *ZIGZAG))
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v"])
@@ -152,7 +167,7 @@ def with_threads(group: Any, arguments: dict[str, Any]) -> None:
     """Each process has another number of threads. They share the keys of a few queries, or the queries."""
     softargmax.set_num_threads(1 + 2 * group.rank())
     try:
-        compare(group, arguments)
+        compare(group, arguments, (), ("even", "zigzag even", "zigzag ragged"))
     finally:
         softargmax.set_num_threads(0)
 
