@@ -12,14 +12,14 @@ from softargmax.parallel.layout import (
     Layout,
     balanced,
     bounds,
-    counts,
     dealt,
     in_order,
+    in_zigzag,
     overlaps,
+    sizes_of_chunks,
     whole_blocks,
-    with_counts,
+    with_sizes,
 )
-from softargmax.parallel.layout import zigzag as in_zigzag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,7 +144,8 @@ def attention_by_parts(
 ) -> Iterator[Step]:
     """The steps for queries and keys of the same layout, without a mask and a bias, but for the products."""
     queries, row = chunks(of.sizes, zigzag=zigzag), heads.keys * number
-    keys, of_k, of_v = with_counts(queries, whole_blocks(counts(queries), KEYS)), heads.width * row, heads.values * row
+    keys = with_sizes(queries, whole_blocks(sizes_of_chunks(queries), KEYS))
+    of_k, of_v = heads.width * row, heads.values * row
     if not backward:
         yield from [Step("to all", HEADER.each)] * 2
         yield from rearranged(of, queries, keys, of_k)
@@ -184,7 +185,7 @@ def _visiting(of: Member, visits: list[Visit], arrays: tuple[int, ...]) -> Itera
 
 def _sees(queries: Chunks, chunk: int, keys: tuple[int, int], *, causal: bool) -> bool:
     """True if a query of a chunk sees one of the keys from the first number to the second."""
-    (first, last), (begin, end) = bounds(counts(queries))[chunk], keys
+    (first, last), (begin, end) = bounds(sizes_of_chunks(queries))[chunk], keys
     return first < last and begin < end and (begin < last or not causal)
 
 
@@ -200,7 +201,7 @@ def _slices(layout: Layout, most: int) -> list[tuple[int, int, int]]:
 def _visits_of_keys(queries: Chunks, keys: Chunks, *, causal: bool) -> list[Visit]:
     """Keys visit the process that has them, and those whose queries see them."""
     visits = []
-    for of, start, stop in _slices(counts(keys), _KEYS_AT_ONCE):
+    for of, start, stop in _slices(sizes_of_chunks(keys), _KEYS_AT_ONCE):
         process, each = keys[of][0], enumerate(queries)
         seeing = {one for chunk, (one, _) in each if chunk == of or _sees(queries, chunk, (start, stop), causal=causal)}
         visits.append(Visit([(process, stop - start)], seeing))
@@ -209,12 +210,12 @@ def _visits_of_keys(queries: Chunks, keys: Chunks, *, causal: bool) -> list[Visi
 
 def _visits_of_queries(queries: Chunks, keys: Chunks, each: int, *, causal: bool) -> list[Visit]:
     """Queries of the first head of `each` that share keys visit the keys that they see, then those of the next head."""
-    have, visits = counts(queries) * each, []
+    have, visits = sizes_of_chunks(queries) * each, []
     slices = _slices(whole_blocks(have, QUERIES), _QUERIES_AT_ONCE)
     sizes = tuple(stop - start for _, start, stop in slices)
     for number in range(len(slices)):
         found = [(of % len(queries), stop - start) for of, start, stop in overlaps(sizes, have, number)]
-        parts = zip(keys, bounds(counts(keys)), strict=True)
+        parts = zip(keys, bounds(sizes_of_chunks(keys)), strict=True)
         seeing = {p for (p, _), of in parts if any(_sees(queries, chunk, of, causal=causal) for chunk, _ in found)}
         visits.append(Visit([(queries[chunk][0], count) for chunk, count in found], seeing))
     return visits
@@ -235,7 +236,7 @@ def work_by_parts(sizes: Layout, *, zigzag: bool = False) -> list[Work]:
     """
     length, of = sum(sizes), chunks(sizes, zigzag=zigzag)
     found = [Work(0, 0)] * len(sizes)
-    for (process, _), (begin, end) in zip(of, bounds(counts(of)), strict=True):
+    for (process, _), (begin, end) in zip(of, bounds(sizes_of_chunks(of)), strict=True):
         of_queries = _triangle(end) - _triangle(begin)
         of_keys = _triangle(length - begin) - _triangle(length - end)
         forward, backward = found[process]

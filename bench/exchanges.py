@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.native import BLOCK
-from softargmax.parallel.layout import Chunks, Layout, dealt, in_order, lent, whole_blocks
+from softargmax.parallel.layout import Chunks, Layout, dealt, in_order, sends, whole_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -214,7 +214,7 @@ def moved(of: Member, want: Layout, column: int) -> Iterator[Step]:
 def rearranged(of: Member, have: Chunks, want: Chunks, column: int) -> Iterator[Step]:
     """The steps from some chunks to others, of which a process may have several."""
     sent, received = (
-        [(peer, (stop - start) * column) for peer, start, stop in lent(*layouts, of.rank)]
+        [(peer, (stop - start) * column) for peer, start, stop in sends(*layouts, of.rank)]
         for layouts in ((have, want), (want, have))
     )
     yield from _exchanged(of, sent, received)

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from softargmax.parallel.layout import (
     balanced,
     bounds,
-    counts,
     dealt,
     in_order,
-    lent,
-    of_processes,
+    in_zigzag,
     overlaps,
     own_places,
+    sends,
+    sizes_of_chunks,
+    sizes_of_processes,
     whole_blocks,
-    with_counts,
-    zigzag,
+    with_sizes,
 )
 
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=6).map(tuple)
@@ -85,30 +85,30 @@ def test_chunks_of_tensor_split_are_a_zigzag(length: int, processes: int) -> Non
     """Process r of W has the chunks r and 2 W - 1 - r. The halves of its part are these chunks."""
     cut = [len(x) for x in torch.zeros(length).tensor_split(2 * processes)]
     parts = tuple(cut[rank] + cut[-1 - rank] for rank in range(processes))
-    assert counts(zigzag(parts)) == tuple(cut)
+    assert sizes_of_chunks(in_zigzag(parts)) == tuple(cut)
 
 
 @given(SIZES, st.integers(1, 16))
 def test_every_score_of_a_zigzag_moves_once_and_back(sizes: tuple[int, ...], block: int) -> None:
     row, processes = list(range(sum(sizes))), len(sizes)
-    chunks = zigzag(sizes)
-    assert of_processes(chunks, processes) == sizes
+    chunks = in_zigzag(sizes)
+    assert sizes_of_processes(chunks, processes) == sizes
     assert [process for process, _ in chunks] == [*range(processes), *reversed(range(processes))]
 
     def parts_of(layout: tuple[tuple[int, int], ...]) -> list[list[int]]:
         parts: list[list[int]] = [[] for _ in sizes]
-        for (process, _), (start, stop) in zip(layout, bounds(counts(layout)), strict=True):
+        for (process, _), (start, stop) in zip(layout, bounds(sizes_of_chunks(layout)), strict=True):
             parts[process] += row[start:stop]
         return parts
 
-    of_blocks = with_counts(chunks, whole_blocks(counts(chunks), block))
+    of_blocks = with_sizes(chunks, whole_blocks(sizes_of_chunks(chunks), block))
     for have, want in ((chunks, of_blocks), (chunks, in_order(sizes)), (of_blocks, chunks)):
         parts, received = parts_of(have), [list[int]() for _ in sizes]
         for process in range(processes):
-            for other, start, stop in lent(have, want, process):
+            for other, start, stop in sends(have, want, process):
                 received[other] += parts[process][start:stop]
         assert [sorted(one) for one in received] == parts_of(want)
         for (process, _), (start, stop), (first, last) in zip(
-            have, own_places(have), bounds(counts(have)), strict=True
+            have, own_places(have), bounds(sizes_of_chunks(have)), strict=True
         ):
             assert parts[process][start:stop] == row[first:last]

@@ -1,11 +1,12 @@
 """Who has which scores of a row: whole numbers, without arrays and without communication.
 
 A layout is the number of scores that each process has of every row, in the order of the processes. Kernels need a
-layout of whole blocks. So each block is brought to the process that has its first score.
+layout of whole blocks. So each block is brought to the process that has its first score. If a process has several parts
+of a row, chunks say which ones.
 
 >>> whole_blocks((5000, 5000, 0, 6000), block=4096)
 (8192, 4096, 0, 3712)
->>> overlaps((5000, 5000, 0, 6000), (8192, 4096, 0, 3712), 1)  # process 1 lends 3192 scores to process 0
+>>> overlaps((5000, 5000, 0, 6000), (8192, 4096, 0, 3712), 1)  # process 1 sends 3192 scores to process 0
 [(0, 0, 3192), (1, 3192, 5000)]
 """
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Layout = tuple[int, ...]
-"""The number of scores that each process has of every row."""
+"""The number of scores that each process has of every row: one chunk of each process, in the order of the ranks."""
+Chunks = tuple[tuple[int, int], ...]
+"""Parts of a row, in its order: the process that has the part, and the number of its scores."""
 
 
 def bounds(sizes: Layout) -> list[tuple[int, int]]:
@@ -63,36 +66,32 @@ def overlaps(have: Layout, want: Layout, process: int) -> list[tuple[int, int, i
 # --- processes with several parts of a row ----------------------------------------------------------------------------
 
 
-Chunks = tuple[tuple[int, int], ...]
-"""Parts of a row, in its order: the process that has the part, and the number of its scores."""
-
-
 def in_order(sizes: Layout) -> Chunks:
     """One chunk of each process, in the order of the ranks."""
     return tuple(enumerate(sizes))
 
 
-def zigzag(sizes: Layout) -> Chunks:
+def in_zigzag(sizes: Layout) -> Chunks:
     """Two chunks of each process, the halves of its part: process r of W has the chunks r and 2 W - 1 - r.
 
-    >>> zigzag((4, 5))
+    >>> in_zigzag((4, 5))
     ((0, 2), (1, 3), (1, 2), (0, 2))
     """
     first = [(process, size - size // 2) for process, size in enumerate(sizes)]
     return (*first, *((process, size // 2) for process, size in reversed([*enumerate(sizes)])))
 
 
-def counts(chunks: Chunks) -> Layout:
+def sizes_of_chunks(chunks: Chunks) -> Layout:
     """The number of scores of each chunk."""
     return tuple(size for _, size in chunks)
 
 
-def with_counts(chunks: Chunks, sizes: Layout) -> Chunks:
+def with_sizes(chunks: Chunks, sizes: Layout) -> Chunks:
     """Chunks of the same processes with other numbers of scores."""
     return tuple((process, size) for (process, _), size in zip(chunks, sizes, strict=True))
 
 
-def of_processes(chunks: Chunks, processes: int) -> Layout:
+def sizes_of_processes(chunks: Chunks, processes: int) -> Layout:
     """The number of scores that each process has in all of its chunks."""
     return tuple(sum(size for process, size in chunks if process == rank) for rank in range(processes))
 
@@ -106,7 +105,7 @@ def own_places(chunks: Chunks) -> list[tuple[int, int]]:
     return found
 
 
-def lent(have: Chunks, want: Chunks, process: int) -> list[tuple[int, int, int]]:
+def sends(have: Chunks, want: Chunks, process: int) -> list[tuple[int, int, int]]:
     """What a process of `have` sends for `want`, in the order of the row: (process, start, stop), with places in its
     own part.
     """
@@ -114,5 +113,5 @@ def lent(have: Chunks, want: Chunks, process: int) -> list[tuple[int, int, int]]
         (want[number][0], own + first, own + last)
         for chunk, (own, _) in enumerate(own_places(have))
         if have[chunk][0] == process
-        for number, first, last in overlaps(counts(have), counts(want), chunk)
+        for number, first, last in overlaps(sizes_of_chunks(have), sizes_of_chunks(want), chunk)
     ]

@@ -25,7 +25,7 @@ from softargmax.core.dispatch import requesting
 from softargmax.core.processes import SpreadAxes
 from softargmax.core.signature import takes_options_of
 from softargmax.core.torch_processes import along, part, spread_text, whole
-from softargmax.parallel.layout import balanced, bounds, dealt, in_order, of_processes, whole_blocks, zigzag
+from softargmax.parallel.layout import balanced, bounds, dealt, in_order, in_zigzag, sizes_of_processes, whole_blocks
 from softargmax.parallel.torch_agreement import Facts, facts_of
 from softargmax.parallel.torch_functions import Group  # noqa: TC001 `takes_options_of` reads the types
 from softargmax.parallel.torch_graphs import in_graphs
@@ -302,7 +302,7 @@ class _OfQueries(_Call):
         if by == "parts" and i.options.dropout:
             raise NotImplementedError("dropout: keys that visit other processes have no noise; use by='heads'")
         facts, found = self.facts(operation, i, _OF_QUERIES, without=_OF_KEYS)
-        queries, keys = map(zigzag if self.zigzag else in_order, (self.sizes(facts), self.keys))
+        queries, keys = map(in_zigzag if self.zigzag else in_order, (self.sizes(facts), self.keys))
         if i.options.lengths is not None:
             counts(i.options.lengths, sum(self.keys), "key_lengths")
         found = found._replace(k=self.k, v=self.v)
@@ -331,7 +331,7 @@ def _refuse_shared(i: Any) -> None:
 
 def _in_order(group: ProcessGroup, i: Any, queries: Chunks, keys: Chunks, compute: Callable[..., Tensor]) -> Tensor:
     """Move chunks so that they follow each other in the order of the ranks. Compute attention, and move it back."""
-    of_queries, of_keys = (of_processes(x, group.size()) for x in (queries, keys))
+    of_queries, of_keys = (sizes_of_processes(x, group.size()) for x in (queries, keys))
 
     def straight(name: str, x: Any) -> Any:
         if name in _OF_KEYS:

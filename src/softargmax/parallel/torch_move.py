@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from softargmax.core.torch_processes import answering, require_numbers
-from softargmax.parallel.layout import bounds, in_order, lent, of_processes
+from softargmax.parallel.layout import bounds, in_order, sends, sizes_of_processes
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -72,11 +72,11 @@ class _Transposed(torch.autograd.Function):
 def _exchanged(x: Tensor, axis: int, group: ProcessGroup, have: Chunks, want: Chunks) -> Tensor:
     require_numbers(x)
     rank, shape = group.rank(), list(x.shape)
-    shape[axis] = of_processes(want, group.size())[rank]
+    shape[axis] = sizes_of_processes(want, group.size())[rank]
     result = x.new_empty(shape)
-    sent = [(to, x.narrow(axis, start, stop - start)) for to, start, stop in lent(have, want, rank)]
+    sent = [(to, x.narrow(axis, start, stop - start)) for to, start, stop in sends(have, want, rank)]
     # What arrives from a process is what would be sent back to it.
-    places = [(of, result.narrow(axis, start, stop - start)) for of, start, stop in lent(want, have, rank)]
+    places = [(of, result.narrow(axis, start, stop - start)) for of, start, stop in sends(want, have, rank)]
     _exchange(group, sent, places)
     return result
 

@@ -23,7 +23,15 @@ from torch import Tensor
 from softargmax.attend import operations
 from softargmax.core.processes import SpreadAxes, standing_in
 from softargmax.core.torch_processes import Processes, answering, is_anywhere, spread_text, total
-from softargmax.parallel.layout import bounds, counts, of_processes, overlaps, own_places, whole_blocks, with_counts
+from softargmax.parallel.layout import (
+    bounds,
+    overlaps,
+    own_places,
+    sizes_of_chunks,
+    sizes_of_processes,
+    whole_blocks,
+    with_sizes,
+)
 from softargmax.parallel.torch_move import as_numbers, rearranged
 
 if TYPE_CHECKING:
@@ -56,7 +64,7 @@ class _Way(NamedTuple):
     @property
     def text(self) -> str:
         """The text that says how queries are spread."""
-        return spread_text(self.group, of_processes(self.queries, self.group.size()))
+        return spread_text(self.group, sizes_of_processes(self.queries, self.group.size()))
 
     def own(self, chunks: Chunks) -> list[tuple[int, slice]]:
         """The numbers of this process's chunks, and their places in its part."""
@@ -65,8 +73,9 @@ class _Way(NamedTuple):
 
     def sees(self, chunk: int, keys: tuple[int, int]) -> bool:
         """True if a query of a chunk may see one of the keys from the first number to the second."""
-        (first, last), (begin, end) = bounds(counts(self.queries))[chunk], keys
-        ahead = sum(counts(self.keys)) - sum(counts(self.queries))  # the last query is at the place of the last key
+        (first, last), (begin, end) = bounds(sizes_of_chunks(self.queries))[chunk], keys
+        # The last query is at the place of the last key.
+        ahead = sum(sizes_of_chunks(self.keys)) - sum(sizes_of_chunks(self.queries))
         near = -math.inf if self.left is None else first + ahead - self.left
         far = math.inf if self.right is None else last + ahead + self.right
         return first < last and begin < end and begin < far and near < end
@@ -77,7 +86,7 @@ def in_parts(group: ProcessGroup, i: Any, queries: Chunks, keys: Chunks, otherwi
 
     `otherwise(i, keys=chunks)` computes it in another way: for numbers that are not finite, and for second derivatives.
     """
-    blocks = with_counts(keys, whole_blocks(counts(keys), operations.attention.block))
+    blocks = with_sizes(keys, whole_blocks(sizes_of_chunks(keys), operations.attention.block))
     k, v = (rearranged(x, -2, group, keys, blocks) for x in (i.k, i.v))
     left = None if i.options.lengths is not None else i.options.left  # places count from the end of the keys
     way = _Way(group, queries, blocks, left, i.options.right, otherwise)
@@ -130,7 +139,7 @@ class _Visit(Processes):
 
     def __init__(self, way: _Way, keys: Layout, first_row: int) -> None:
         super().__init__(way.group, keys)
-        self.first_row, self.all_queries = first_row, sum(counts(way.queries))
+        self.first_row, self.all_queries = first_row, sum(sizes_of_chunks(way.queries))
         self.starts, self.flagged = True, False
         self._passed: deque[bytes] = deque()
 
@@ -191,11 +200,11 @@ class _Queries(NamedTuple):
 @contextmanager
 def _queries(way: _Way) -> Iterator[list[_Queries]]:
     """The chunks of this process's queries."""
-    keys = _sizes(_slices(counts(way.keys), KEYS))
+    keys = _sizes(_slices(sizes_of_chunks(way.keys), KEYS))
     with ExitStack() as standing:
         found = []
         for number, rows in way.own(way.queries):
-            visit = _Visit(way, keys, bounds(counts(way.queries))[number][0])
+            visit = _Visit(way, keys, bounds(sizes_of_chunks(way.queries))[number][0])
             found.append(_Queries(number, rows, visit, standing.enter_context(standing_in(visit))))
         yield found
 
@@ -280,7 +289,7 @@ def _of_keys(way: _Way, i: Any, g: Tensor, output: Tensor, lse: Tensor) -> tuple
     """
     *batch, heads, length, width = i.q.shape
     groups, keys = i.k.shape[-3:-1]
-    entries, each, sizes = math.prod(batch) * groups, heads // max(groups, 1), counts(way.keys)
+    entries, each, sizes = math.prod(batch) * groups, heads // max(groups, 1), sizes_of_chunks(way.keys)
 
     def rows(x: Tensor) -> Tensor:
         whole = torch.broadcast_to(x, (*batch, heads, length, x.shape[-1]))
@@ -344,7 +353,7 @@ def _keys(way: _Way, entries: int, width: int, dtype: torch.dtype) -> list[_Keys
     """The chunks of this process's keys. A key has sums of `width` numbers in each of the entries."""
     found = []
     for number, places in way.own(way.keys):
-        visit = _Visit(way, counts(way.keys), 0)
+        visit = _Visit(way, sizes_of_chunks(way.keys), 0)
         sums = torch.zeros(entries, places.stop - places.start, width, dtype=dtype)
         visit.key_sums, visit.rank = sums.data_ptr(), number
         found.append(_Keys(number, places, visit, sums))
@@ -389,8 +398,8 @@ def _sizes(slices: Sequence[tuple[int, int, int]]) -> Layout:
 def _visits_of_keys(way: _Way) -> list[_Rows]:
     """Keys visit the queries of their number, and those that see them."""
     visits, places = [], own_places(way.keys)
-    for of, start, stop in _slices(counts(way.keys), KEYS):
-        own = places[of][0] - bounds(counts(way.keys))[of][0]
+    for of, start, stop in _slices(sizes_of_chunks(way.keys), KEYS):
+        own = places[of][0] - bounds(sizes_of_chunks(way.keys))[of][0]
         seeing = {chunk for chunk in range(len(way.queries)) if chunk == of or way.sees(chunk, (start, stop))}
         piece = _Piece(way.keys[of][0], own + start, own + stop)
         visits.append(_Rows([piece], 0, seeing, {way.queries[chunk][0] for chunk in seeing}))
@@ -401,8 +410,8 @@ def _visits_of_rows(way: _Way, each: int) -> list[_Rows]:
     """The queries of all processes, for the first head of `each` that share keys, then for the next one. They are cut
     where one process cuts them.
     """
-    have = counts(way.queries) * each
-    totals, places = of_processes(way.queries, way.group.size()), own_places(way.queries)
+    have = sizes_of_chunks(way.queries) * each
+    totals, places = sizes_of_processes(way.queries, way.group.size()), own_places(way.queries)
     slices = _slices(whole_blocks(have, ROWS), QUERIES)
     visits = []
     for number, (_, first, _) in enumerate(slices):
@@ -413,7 +422,7 @@ def _visits_of_rows(way: _Way, each: int) -> list[_Rows]:
             own = head * totals[process] + places[chunk][0] + first - bounds(have)[of][0]
             pieces.append(_Piece(process, own + start, own + stop))
             chunks.add(chunk)
-        keys = enumerate(bounds(counts(way.keys)))
+        keys = enumerate(bounds(sizes_of_chunks(way.keys)))
         seeing = {number for number, of_keys in keys if any(way.sees(chunk, of_keys) for chunk in chunks)}
         visits.append(_Rows(pieces, first, seeing, {way.keys[chunk][0] for chunk in seeing}))
     return visits
