@@ -287,6 +287,7 @@ def test_memory() -> None:
     [
         ({"by": "rings"}, "ValueError", "by: expected "),
         ({"zigzag": 1}, "TypeError", "zigzag: expected True or False, got 1"),
+        ({"zigzag": 0, "axis": -3}, "TypeError", "zigzag: expected True or False, got 0"),
         ({"zigzag": True, "axis": -3}, "ValueError", "zigzag: expected False with axis=-3, as heads have no order"),
         ({"by": "heads", "axis": -3}, "ValueError", "by: expected None with axis=-3, as heads need no others, got 'he"),
         (

@@ -73,7 +73,8 @@ def attention(
     ----------
     q, k, v : Tensor, in CPU memory
         This process's part of the queries (..., H, L, D), keys (..., G, K, D) and values (..., G, K, Dv). Along `axis`,
-        the parts of all processes follow each other in the order of their ranks. They may have any lengths, also 0.
+        the parts of all processes follow each other in the order of their ranks, unless zigzag=True. They may have any
+        lengths, also 0.
     group : ProcessGroup or DeviceMesh, optional
         As in `softargmax.parallel.softmax`.
     axis : int
@@ -262,7 +263,7 @@ class _OfHeads(_Call):
     def serve(self, operation: Any, i: Any, *_: Any) -> Any:
         if self.by is not None:
             raise ValueError(f"by: expected None with axis=-3, as heads need no others, got {self.by!r}")
-        if self.zigzag:
+        if flag(self.zigzag, "zigzag"):
             raise ValueError("zigzag: expected False with axis=-3, as heads have no order")
         if i.options.dropout:
             raise NotImplementedError("dropout: its noise depends on the numbers of all heads; use axis=-2")
@@ -330,7 +331,7 @@ def _refuse_shared(i: Any) -> None:
 
 
 def _in_order(group: ProcessGroup, i: Any, queries: Chunks, keys: Chunks, compute: Callable[..., Tensor]) -> Tensor:
-    """Move chunks so that they follow each other in the order of the ranks. Compute attention, and move it back."""
+    """Give each process consecutive queries and keys, compute attention, and move the result back."""
     of_queries, of_keys = (sizes_of_processes(x, group.size()) for x in (queries, keys))
 
     def straight(name: str, x: Any) -> Any:
