@@ -118,7 +118,9 @@ def facts_of(operation: Any, slots: list[Any], axes: Mapping[str, int], function
     return Facts(columns or 0, named)
 
 
-_compiled: ContextVar[bool] = ContextVar("softargmax call of a compiled graph", default=False)
+_compiled: ContextVar[bool] = ContextVar("softargmax compiled", default=False)
+_ADVICE = {"compiled": "; compile the call in all processes, or in none"}
+"""Ends of errors about what is not an argument."""
 
 
 @contextmanager
@@ -138,7 +140,8 @@ def compiled() -> Iterator[None]:
 def agreed(group: ProcessGroup, facts: Facts | Exception) -> Layout:
     """Compare the facts of all processes, and return how many scores per row each has. An error is raised in all."""
     failed = isinstance(facts, Exception)
-    how = ("compiled", str(_compiled.get()))  # first: arrays in a graph may have other shapes
+    # First: the error then names it, and not the shapes of arrays, which may be others in a graph.
+    how = ("compiled", str(_compiled.get()))
     told = [type(facts).__name__, str(facts)] if isinstance(facts, Exception) else [how, *facts.named]
     text = json.dumps(told).encode()
     columns = 0 if isinstance(facts, Exception) else facts.columns
@@ -171,5 +174,6 @@ def _disagreement(texts: Sequence[Any], failures: Sequence[bool]) -> Exception:
         names, values = zip(*of_each, strict=True)
         if len(set(values)) > 1:
             got = f"{', '.join(values)} in processes 0 to {len(values) - 1}"
-            return ValueError(f"{names[0]}: expected the same in all processes, got {got}")
+            advice = _ADVICE.get(names[0], "")
+            return ValueError(f"{names[0]}: expected the same in all processes, got {got}{advice}")
     return ValueError(f"expected the same arguments in all processes, got {texts}")
