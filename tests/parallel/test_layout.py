@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,11 +105,15 @@ def test_every_score_of_a_zigzag_moves_once_and_back(sizes: tuple[int, ...], blo
 
     of_blocks = with_sizes(chunks, whole_blocks(sizes_of_chunks(chunks), block))
     for have, want in ((chunks, of_blocks), (chunks, in_order(sizes)), (of_blocks, chunks)):
-        parts, received = parts_of(have), [list[int]() for _ in sizes]
+        parts, of_want, received = parts_of(have), parts_of(want), [list[int]() for _ in sizes]
         for process in range(processes):
             for other, start, stop in sends(have, want, process):
                 received[other] += parts[process][start:stop]
-        assert [sorted(one) for one in received] == parts_of(want)
+        assert [sorted(one) for one in received] == of_want
+        for process, other in product(range(processes), repeat=2):  # one expects what the other sends, in its order
+            sent = [parts[process][first:last] for to, first, last in sends(have, want, process) if to == other]
+            expected = [of_want[other][first:last] for to, first, last in sends(want, have, other) if to == process]
+            assert sent == expected
         for (process, _), (start, stop), (first, last) in zip(
             have, own_places(have), bounds(sizes_of_chunks(have)), strict=True
         ):
