@@ -129,7 +129,7 @@ def attention(
 
     Gradient: as in `softargmax.attention`. Those of q, k and v have the same bits. With axis=-2, those of sink and
     slopes are sums over all processes, in every process. By heads and by parts, they agree to rounding, and so do, by
-    heads, those of a bias that heads share.
+    heads, those of a bias that heads share, and those of k and v if `alpha` is trained.
 
     References
     ----------
