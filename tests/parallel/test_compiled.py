@@ -46,6 +46,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "attention": lambda q, k, v, group: parallel.attention(q, k, v, causal=True, window=(3, None), group=group),
     "split keys": lambda q, k, v, group: parallel.attention_split_kv(q, k, v, group=group),
     "visiting keys": lambda q, k, v, group: parallel.attention(q, k, v, causal=True, by="parts", group=group),
+    "zigzag": lambda q, k, v, group: parallel.attention(q, k, v, causal=True, by="parts", zigzag=True, group=group),
     "two calls": lambda z, h, w, group: (
         parallel.linear_cross_entropy(h, w, TARGET, group=group) + parallel.cross_entropy(z, TARGET, group=group)
     ),
@@ -165,7 +166,8 @@ def in_some(group: Any, name: str, compiles: list[bool]) -> None:
     torch._dynamo.reset()
     if name in FUNCTIONS:
         f = functools.partial(FUNCTIONS[name], group=group)
-        arrays = [layer_of(group)[of].requires_grad_() for of in names_of(name)]
+        given = layer_of(group)
+        arrays = [given[of].requires_grad_() for of in names_of(name)]
     else:
         mesh = init_device_mesh("cpu", (group.size(),))
         f = parallelize_module(layer_with_parameters(name, dtype=torch.float32), mesh, parallel.VocabularyParallel())

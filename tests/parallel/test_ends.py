@@ -27,8 +27,8 @@ def drawn(*shape: int) -> torch.Tensor:
 
 
 def attention(group: Any, **options: Any) -> torch.Tensor:
-    """Each process has one block of keys, so nothing is moved before."""
-    q, k, v = drawn(1, 3, 512, 4), drawn(1, 3, 512, 4), drawn(1, 3, 512, 4)
+    """Each process has two blocks of keys, so nothing is moved before."""
+    q, k, v = drawn(1, 3, 1024, 4), drawn(1, 3, 1024, 4), drawn(1, 3, 1024, 4)
     return parallel.attention(q, k, v, group=group, **options)
 
 
@@ -38,6 +38,7 @@ def mine(group: Any, kind: str) -> torch.Tensor:
 
 STEPS: dict[str, Callable[[Any], torch.Tensor]] = {
     "parts": lambda group: attention(group, by="parts"),
+    "zigzag": lambda group: attention(group, by="parts", zigzag=True),
     "heads": lambda group: attention(group, by="heads"),
     "keys": lambda group: attention(group, by="keys"),
     "split keys": lambda group: parallel.attention_split_kv(
@@ -68,6 +69,7 @@ def step(group: Any, name: str, kind: str = "", number: int = 0) -> None:
 FAULTS = {
     "keys that visit": ("parts", "irecv", 2),
     "queries that visit": ("parts", "irecv", 10),
+    "two chunks of keys that visit": ("zigzag", "irecv", 6),
     "heads that are exchanged": ("heads", "isend", 1),
     "their gradients": ("heads", "irecv", 9),
     "queries of all": ("keys", "all_gather", 2),
@@ -93,8 +95,7 @@ def test_a_process_that_ends(name: str) -> None:
         for rank in range(WORLD):
             if rank == ENDING:
                 continue
-            assert pool.pipes[rank].poll(4 * TIMEOUT), f"process {rank} hangs"
-            result, error = pool.pipes[rank].recv()
+            result, error = answer(pool, rank)
             assert result is None
             assert error is not None, f"process {rank} has seen no error"
             assert error[0] == "RuntimeError"
@@ -103,6 +104,12 @@ def test_a_process_that_ends(name: str) -> None:
     finally:
         codes = pool.close()
     assert codes == [int(rank == ENDING) for rank in range(WORLD)]
+
+
+def answer(pool: Workers, rank: int) -> Any:
+    """The result of a process, or its error."""
+    assert pool.pipes[rank].poll(4 * TIMEOUT), f"process {rank} hangs"
+    return pool.pipes[rank].recv()
 
 
 def in_a_new_group(group: Any, store: str) -> None:
@@ -122,11 +129,11 @@ def test_the_others_make_a_new_group(tmp_path: Path) -> None:
     try:
         pool.run(WORLD, step, "moved scores")
         pool.start(WORLD, step, *FAULTS["blocks that a cut divides"])
-        assert all(pool.pipes[rank].recv()[1][0] == "RuntimeError" for rank in left)
+        assert all(answer(pool, rank)[1][0] == "RuntimeError" for rank in left)
         for rank in left:
             pool.pipes[rank].send((WORLD, in_a_new_group, (str(tmp_path / "store"),)))
         for rank in left:
-            result, error = pool.pipes[rank].recv()
+            result, error = answer(pool, rank)
             assert (result, error) == (None, None), error
     finally:
         codes = pool.close()

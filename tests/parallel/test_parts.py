@@ -306,6 +306,16 @@ def test_what_is_refused(workers: Workers, options: dict[str, Any], kind: str, m
         assert text.startswith(f"process 0: {message}")
 
 
+def test_processes_that_differ(workers: Workers) -> None:
+    for found in workers.errors(2, differing):
+        expected = "zigzag: expected the same in all processes, got False, True in processes 0 to 1"
+        assert found == ("ValueError", expected)
+
+
+def differing(group: Any) -> Any:
+    return refused(group, {"by": "parts", "zigzag": group.rank() == 1})
+
+
 def refused(group: Any, options: dict[str, Any]) -> Any:
     q = torch.zeros(1, 2, 3, 4)
     return softargmax.parallel.attention(q, q, q, group=group, **options)
