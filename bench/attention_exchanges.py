@@ -14,6 +14,7 @@ from softargmax.parallel.layout import (
     bounds,
     dealt,
     in_order,
+    in_slices,
     in_zigzag,
     overlaps,
     sizes_of_chunks,
@@ -189,19 +190,10 @@ def _sees(queries: Chunks, chunk: int, keys: tuple[int, int], *, causal: bool) -
     return first < last and begin < end and (begin < last or not causal)
 
 
-def _slices(layout: Layout, most: int) -> list[tuple[int, int, int]]:
-    """The parts of a layout in slices of at most `most`: (part, start, stop). An empty part is one slice."""
-    return [
-        (part, first, min(first + most, stop))
-        for part, (start, stop) in enumerate(bounds(layout))
-        for first in range(start, max(stop, start + 1), most)
-    ]
-
-
 def _visits_of_keys(queries: Chunks, keys: Chunks, *, causal: bool) -> list[Visit]:
     """Keys visit the process that has them, and those whose queries see them."""
     visits = []
-    for of, start, stop in _slices(sizes_of_chunks(keys), _KEYS_AT_ONCE):
+    for of, start, stop in in_slices(sizes_of_chunks(keys), _KEYS_AT_ONCE):
         process, each = keys[of][0], enumerate(queries)
         seeing = {one for chunk, (one, _) in each if chunk == of or _sees(queries, chunk, (start, stop), causal=causal)}
         visits.append(Visit([(process, stop - start)], seeing))
@@ -211,7 +203,7 @@ def _visits_of_keys(queries: Chunks, keys: Chunks, *, causal: bool) -> list[Visi
 def _visits_of_queries(queries: Chunks, keys: Chunks, each: int, *, causal: bool) -> list[Visit]:
     """Queries of the first head of `each` that share keys visit the keys that they see, then those of the next head."""
     have, visits = sizes_of_chunks(queries) * each, []
-    slices = _slices(whole_blocks(have, QUERIES), _QUERIES_AT_ONCE)
+    slices = in_slices(whole_blocks(have, QUERIES), _QUERIES_AT_ONCE)
     sizes = tuple(stop - start for _, start, stop in slices)
     for number in range(len(slices)):
         found = [(of % len(queries), stop - start) for of, start, stop in overlaps(sizes, have, number)]

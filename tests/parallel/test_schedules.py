@@ -90,16 +90,18 @@ def test_split_keys(world: tuple[int, int], queries: int) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("by", ["keys", "parts"])
+@pytest.mark.parametrize("by", ["keys", "parts", "zigzag"])
 @pytest.mark.parametrize("world", [(8, 0), (8, 2), (8, 7), (64, 21)], indirect=True)
 def test_sequences(world: tuple[int, int], by: str, causal: bool) -> None:
     """With twice as many processes as heads of keys, each has some of the keys, and all queries."""
     of, heads = member(world, KEYS), Heads(keys=2, each=2, queries=KEYS * world[0], width=1, values=1)
     q, k, v = torch.zeros(1, 4, KEYS, 1), torch.zeros(1, 2, KEYS, 1), torch.zeros(1, 2, KEYS, 1)
-    of_way = attention_exchanges.attention if by == "keys" else attention_exchanges.attention_by_parts
-    leaves = [x.requires_grad_() for x in (q, k, v)]
-    found = both_passes(lambda: parallel.attention(*leaves, by=by, causal=causal))
-    assert found == tuple(messages(of_way(of, heads, causal=causal, backward=x)) for x in (False, True))
+    of_way: Any = attention_exchanges.attention if by == "keys" else attention_exchanges.attention_by_parts
+    leaves, options = [x.requires_grad_() for x in (q, k, v)], {"causal": causal}
+    if by == "zigzag":
+        by, options = "parts", {"causal": causal, "zigzag": True}
+    found = both_passes(lambda: parallel.attention(*leaves, by=by, **options))
+    assert found == tuple(messages(of_way(of, heads, **options, backward=x)) for x in (False, True))
 
 
 @pytest.mark.parametrize(
@@ -119,6 +121,28 @@ def test_steps_are_those_of_one_process_without_messages() -> None:
         steps = list(exchanges.linear_cross_entropy(member((size, 0), BLOCK), ROWS, WIDTH))
         assert sum(step.amount for step in steps if step.kind == "compute") == 3 * ROWS * WIDTH * BLOCK
     assert Step("to all", 25) in steps
+
+
+@pytest.mark.parametrize("count", [2, 4, 16])
+@pytest.mark.parametrize(("zigzag", "pairs"), [(False, 1 / 2), (True, 3 / 4)])
+def test_bytes_of_causal_attention_by_parts(count: int, zigzag: bool, pairs: float) -> None:
+    """Of the count (count - 1) pairs of processes, those of which one sees the keys of the other: half with equal
+    parts. In a zigzag the first half of a part goes to all others, and the second half to half of them.
+    """
+    size, heads = 32 * 96, Heads(keys=2, each=3, queries=0, width=WIDTH, values=5)
+    of_keys = heads.keys * 4 * (WIDTH + 5)
+    of_queries = heads.keys * heads.each * (4 * (WIDTH + 2 * 5) + 8)
+    for backward, row in ((False, of_keys), (True, of_keys + of_queries)):
+        steps = [
+            step
+            for rank in range(count)
+            for step in attention_exchanges.attention_by_parts(
+                member((count, rank), size), heads, causal=True, zigzag=zigzag, backward=backward
+            )
+        ]
+        sent = sum(step.amount for step in steps if step.kind == "send")
+        assert sent == sum(step.amount for step in steps if step.kind == "expect")
+        assert sent == pairs * count * (count - 1) * size * row
 
 
 @pytest.mark.parametrize("count", [2, 4, 16, 64])

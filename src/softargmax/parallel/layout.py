@@ -63,6 +63,15 @@ def overlaps(have: Layout, want: Layout, process: int) -> list[tuple[int, int, i
     return [(to, first - start, last - start) for to, first, last in shared if first < last]
 
 
+def in_slices(sizes: Layout, most: int) -> list[tuple[int, int, int]]:
+    """The parts of a layout in slices of at most `most`: (part, start, stop). An empty part is one slice."""
+    return [
+        (part, first, min(first + most, stop))
+        for part, (start, stop) in enumerate(bounds(sizes))
+        for first in range(start, max(stop, start + 1), most)
+    ]
+
+
 # --- processes with several parts of a row ----------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from softargmax.core.processes import SpreadAxes, standing_in
 from softargmax.core.torch_processes import Processes, answering, is_anywhere, spread_text, total
 from softargmax.parallel.layout import (
     bounds,
+    in_slices,
     overlaps,
     own_places,
     sizes_of_chunks,
@@ -200,7 +201,7 @@ class _Queries(NamedTuple):
 @contextmanager
 def _queries(way: _Way) -> Iterator[list[_Queries]]:
     """The chunks of this process's queries."""
-    keys = _sizes(_slices(sizes_of_chunks(way.keys), KEYS))
+    keys = _sizes(in_slices(sizes_of_chunks(way.keys), KEYS))
     with ExitStack() as standing:
         found = []
         for number, rows in way.own(way.queries):
@@ -382,15 +383,6 @@ class _Rows(NamedTuple):
     """The processes of these chunks."""
 
 
-def _slices(layout: Layout, most: int) -> list[tuple[int, int, int]]:
-    """The parts of a layout in slices of at most `most`: (part, start, stop). An empty part is one slice."""
-    return [
-        (part, first, min(first + most, stop))
-        for part, (start, stop) in enumerate(bounds(layout))
-        for first in range(start, max(stop, start + 1), most)
-    ]
-
-
 def _sizes(slices: Sequence[tuple[int, int, int]]) -> Layout:
     return tuple(stop - start for _, start, stop in slices)
 
@@ -398,7 +390,7 @@ def _sizes(slices: Sequence[tuple[int, int, int]]) -> Layout:
 def _visits_of_keys(way: _Way) -> list[_Rows]:
     """Keys visit the queries of their number, and those that see them."""
     visits, places = [], own_places(way.keys)
-    for of, start, stop in _slices(sizes_of_chunks(way.keys), KEYS):
+    for of, start, stop in in_slices(sizes_of_chunks(way.keys), KEYS):
         own = places[of][0] - bounds(sizes_of_chunks(way.keys))[of][0]
         seeing = {chunk for chunk in range(len(way.queries)) if chunk == of or way.sees(chunk, (start, stop))}
         piece = _Piece(way.keys[of][0], own + start, own + stop)
@@ -412,7 +404,7 @@ def _visits_of_rows(way: _Way, each: int) -> list[_Rows]:
     """
     have = sizes_of_chunks(way.queries) * each
     totals, places = sizes_of_processes(way.queries, way.group.size()), own_places(way.queries)
-    slices = _slices(whole_blocks(have, ROWS), QUERIES)
+    slices = in_slices(whole_blocks(have, ROWS), QUERIES)
     visits = []
     for number, (_, first, _) in enumerate(slices):
         pieces, chunks = [], set()
