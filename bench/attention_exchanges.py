@@ -16,7 +16,7 @@ from softargmax.parallel.layout import (
     in_order,
     in_slices,
     in_zigzag,
-    overlaps,
+    shares,
     sizes_of_chunks,
     whole_blocks,
     with_sizes,
@@ -184,31 +184,29 @@ def _visiting(of: Member, visits: list[Visit], arrays: tuple[int, ...]) -> Itera
         yield from now
 
 
-def _sees(queries: Chunks, chunk: int, keys: tuple[int, int], *, causal: bool) -> bool:
-    """True if a query of a chunk sees one of the keys from the first number to the second."""
-    (first, last), (begin, end) = bounds(sizes_of_chunks(queries))[chunk], keys
+def _sees(queries: tuple[int, int], keys: tuple[int, int], *, causal: bool) -> bool:
+    """True if a query sees a key, if they are those from the first number to the second."""
+    (first, last), (begin, end) = queries, keys
     return first < last and begin < end and (begin < last or not causal)
 
 
 def _visits_of_keys(queries: Chunks, keys: Chunks, *, causal: bool) -> list[Visit]:
     """Keys visit the process that has them, and those whose queries see them."""
-    visits = []
+    visits, rows = [], [*zip(queries, bounds(sizes_of_chunks(queries)), strict=True)]
     for of, start, stop in in_slices(sizes_of_chunks(keys), _KEYS_AT_ONCE):
-        process, each = keys[of][0], enumerate(queries)
-        seeing = {one for chunk, (one, _) in each if chunk == of or _sees(queries, chunk, (start, stop), causal=causal)}
-        visits.append(Visit([(process, stop - start)], seeing))
+        seeing = {one for (one, _), places in rows if _sees(places, (start, stop), causal=causal)}
+        visits.append(Visit([(keys[of][0], stop - start)], {keys[of][0], *seeing}))
     return visits
 
 
 def _visits_of_queries(queries: Chunks, keys: Chunks, each: int, *, causal: bool) -> list[Visit]:
     """Queries of the first head of `each` that share keys visit the keys that they see, then those of the next head."""
     have, visits = sizes_of_chunks(queries) * each, []
-    slices = in_slices(whole_blocks(have, QUERIES), _QUERIES_AT_ONCE)
-    sizes = tuple(stop - start for _, start, stop in slices)
-    for number in range(len(slices)):
-        found = [(of % len(queries), stop - start) for of, start, stop in overlaps(sizes, have, number)]
-        parts = zip(keys, bounds(sizes_of_chunks(keys)), strict=True)
-        seeing = {p for (p, _), of in parts if any(_sees(queries, chunk, of, causal=causal) for chunk, _ in found)}
+    parts, places = [*zip(keys, bounds(sizes_of_chunks(keys)), strict=True)], bounds(sizes_of_chunks(queries))
+    rows = bounds(have)
+    for _, begin, end in in_slices(whole_blocks(have, QUERIES), _QUERIES_AT_ONCE):
+        found = [(of % len(queries), last - first) for of, first, last in shares(begin, end, rows)]
+        seeing = {p for (p, _), of in parts if any(_sees(places[chunk], of, causal=causal) for chunk, _ in found)}
         visits.append(Visit([(queries[chunk][0], count) for chunk, count in found], seeing))
     return visits
 

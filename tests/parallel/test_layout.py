@@ -17,6 +17,7 @@ from softargmax.parallel.layout import (
     overlaps,
     own_places,
     sends,
+    shares,
     sizes_of_chunks,
     sizes_of_processes,
     whole_blocks,
@@ -56,6 +57,14 @@ def test_every_score_moves_once_and_back(sizes: tuple[int, ...], block: int) -> 
                 received[other] += parts[process][start:stop]
         parts = [sorted(one) for one in received]
         assert parts == [row[start:stop] for start, stop in bounds(to)]
+
+
+@given(SIZES, st.integers(0, 250), st.integers(0, 250))
+def test_shares(sizes: tuple[int, ...], start: int, stop: int) -> None:
+    parts = bounds(sizes)
+    found = [(part, place) for part, first, last in shares(start, stop, parts) for place in range(first, last)]
+    of_parts = [(part, place) for part, (first, last) in enumerate(parts) for place in range(first, last)]
+    assert found == [(part, place) for part, place in of_parts if start <= place < stop]
 
 
 @given(st.integers(0, 300), st.integers(1, 6), st.integers(1, 16), st.integers(0, 9))

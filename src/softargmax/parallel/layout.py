@@ -12,13 +12,15 @@ of a row, chunks say which ones.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from softargmax.core import native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 Layout = tuple[int, ...]
 """The number of scores that each process has of every row: one chunk of each process, in the order of the ranks."""
@@ -59,8 +61,19 @@ def overlaps(have: Layout, want: Layout, process: int) -> list[tuple[int, int, i
     first score.
     """
     start, stop = bounds(have)[process]
-    shared = [(to, max(start, first), min(stop, last)) for to, (first, last) in enumerate(bounds(want))]
-    return [(to, first - start, last - start) for to, first, last in shared if first < last]
+    return [(to, first - start, last - start) for to, first, last in shares(start, stop, bounds(want))]
+
+
+def shares(start: int, stop: int, parts: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """What parts of a row, in its order, have of the places [start, stop): (part, first, last)."""
+    found = []
+    for part in range(bisect_right(parts, start, key=itemgetter(1)), len(parts)):
+        first, last = max(start, parts[part][0]), min(stop, parts[part][1])
+        if first < last:
+            found.append((part, first, last))
+        elif stop <= first:
+            break
+    return found
 
 
 def in_slices(sizes: Layout, most: int) -> list[tuple[int, int, int]]:
@@ -118,9 +131,10 @@ def sends(have: Chunks, want: Chunks, process: int) -> list[tuple[int, int, int]
     """What a process of `have` sends for `want`, in the order of the row: (process, start, stop), with places in its
     own part.
     """
+    parts = bounds(sizes_of_chunks(want))
     return [
-        (want[number][0], own + first, own + last)
-        for chunk, (own, _) in enumerate(own_places(have))
-        if have[chunk][0] == process
-        for number, first, last in overlaps(sizes_of_chunks(have), sizes_of_chunks(want), chunk)
+        (want[number][0], own + first - start, own + last - start)
+        for (of, _), (own, _), (start, stop) in zip(have, own_places(have), bounds(sizes_of_chunks(have)), strict=True)
+        if of == process
+        for number, first, last in shares(start, stop, parts)
     ]

@@ -14,6 +14,7 @@ import functools
 import math
 from collections import deque
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -26,8 +27,8 @@ from softargmax.core.torch_processes import Processes, answering, is_anywhere, s
 from softargmax.parallel.layout import (
     bounds,
     in_slices,
-    overlaps,
     own_places,
+    shares,
     sizes_of_chunks,
     sizes_of_processes,
     whole_blocks,
@@ -49,7 +50,8 @@ KEYS, QUERIES = 8 * operations.attention.block, 32 * ROWS
 """The number of keys and of queries that visit a process at the same time, for each head."""
 
 
-class _Way(NamedTuple):
+@dataclass(frozen=True)
+class _Way:
     """The queries and keys of all processes, in the order of the sequence, and what a query sees.
 
     Each chunk of queries has a chunk of keys with its number, in the same process.
@@ -72,13 +74,26 @@ class _Way(NamedTuple):
         rank, places = self.group.rank(), own_places(chunks)
         return [(number, slice(*places[number])) for number, (of, _) in enumerate(chunks) if of == rank]
 
+    @functools.cached_property
+    def of_queries(self) -> list[tuple[int, int]]:
+        """The places of each chunk of queries in the sequence."""
+        return bounds(sizes_of_chunks(self.queries))
+
+    @functools.cached_property
+    def of_keys(self) -> list[tuple[int, int]]:
+        """The places of each chunk of keys in the sequence."""
+        return bounds(sizes_of_chunks(self.keys))
+
+    @functools.cached_property
+    def ahead(self) -> int:
+        """The place of the first query among the keys: the last query is at the place of the last key."""
+        return self.of_keys[-1][1] - self.of_queries[-1][1]
+
     def sees(self, chunk: int, keys: tuple[int, int]) -> bool:
         """True if a query of a chunk may see one of the keys from the first number to the second."""
-        (first, last), (begin, end) = bounds(sizes_of_chunks(self.queries))[chunk], keys
-        # The last query is at the place of the last key.
-        ahead = sum(sizes_of_chunks(self.keys)) - sum(sizes_of_chunks(self.queries))
-        near = -math.inf if self.left is None else first + ahead - self.left
-        far = math.inf if self.right is None else last + ahead + self.right
+        (first, last), (begin, end) = self.of_queries[chunk], keys
+        near = -math.inf if self.left is None else first + self.ahead - self.left
+        far = math.inf if self.right is None else last + self.ahead + self.right
         return first < last and begin < end and begin < far and near < end
 
 
@@ -140,7 +155,7 @@ class _Visit(Processes):
 
     def __init__(self, way: _Way, keys: Layout, first_row: int) -> None:
         super().__init__(way.group, keys)
-        self.first_row, self.all_queries = first_row, sum(sizes_of_chunks(way.queries))
+        self.first_row, self.all_queries = first_row, way.of_queries[-1][1]
         self.starts, self.flagged = True, False
         self._passed: deque[bytes] = deque()
 
@@ -201,11 +216,11 @@ class _Queries(NamedTuple):
 @contextmanager
 def _queries(way: _Way) -> Iterator[list[_Queries]]:
     """The chunks of this process's queries."""
-    keys = _sizes(in_slices(sizes_of_chunks(way.keys), KEYS))
+    keys = tuple(stop - start for _, start, stop in in_slices(sizes_of_chunks(way.keys), KEYS))
     with ExitStack() as standing:
         found = []
         for number, rows in way.own(way.queries):
-            visit = _Visit(way, keys, bounds(sizes_of_chunks(way.queries))[number][0])
+            visit = _Visit(way, keys, way.of_queries[number][0])
             found.append(_Queries(number, rows, visit, standing.enter_context(standing_in(visit))))
         yield found
 
@@ -383,15 +398,11 @@ class _Rows(NamedTuple):
     """The processes of these chunks."""
 
 
-def _sizes(slices: Sequence[tuple[int, int, int]]) -> Layout:
-    return tuple(stop - start for _, start, stop in slices)
-
-
 def _visits_of_keys(way: _Way) -> list[_Rows]:
     """Keys visit the queries of their number, and those that see them."""
     visits, places = [], own_places(way.keys)
     for of, start, stop in in_slices(sizes_of_chunks(way.keys), KEYS):
-        own = places[of][0] - bounds(sizes_of_chunks(way.keys))[of][0]
+        own = places[of][0] - way.of_keys[of][0]
         seeing = {chunk for chunk in range(len(way.queries)) if chunk == of or way.sees(chunk, (start, stop))}
         piece = _Piece(way.keys[of][0], own + start, own + stop)
         visits.append(_Rows([piece], 0, seeing, {way.queries[chunk][0] for chunk in seeing}))
@@ -404,19 +415,17 @@ def _visits_of_rows(way: _Way, each: int) -> list[_Rows]:
     """
     have = sizes_of_chunks(way.queries) * each
     totals, places = sizes_of_processes(way.queries, way.group.size()), own_places(way.queries)
-    slices = in_slices(whole_blocks(have, ROWS), QUERIES)
-    visits = []
-    for number, (_, first, _) in enumerate(slices):
+    rows, visits = bounds(have), []
+    for _, begin, end in in_slices(whole_blocks(have, ROWS), QUERIES):
         pieces, chunks = [], set()
-        for of, start, stop in overlaps(_sizes(slices), have, number):
+        for of, first, last in shares(begin, end, rows):
             head, chunk = divmod(of, len(way.queries))
             process = way.queries[chunk][0]
-            own = head * totals[process] + places[chunk][0] + first - bounds(have)[of][0]
-            pieces.append(_Piece(process, own + start, own + stop))
+            own = head * totals[process] + places[chunk][0] - rows[of][0]
+            pieces.append(_Piece(process, own + first, own + last))
             chunks.add(chunk)
-        keys = enumerate(bounds(sizes_of_chunks(way.keys)))
-        seeing = {number for number, of_keys in keys if any(way.sees(chunk, of_keys) for chunk in chunks)}
-        visits.append(_Rows(pieces, first, seeing, {way.keys[chunk][0] for chunk in seeing}))
+        seeing = {one for one, keys in enumerate(way.of_keys) if any(way.sees(chunk, keys) for chunk in chunks)}
+        visits.append(_Rows(pieces, begin, seeing, {way.keys[chunk][0] for chunk in seeing}))
     return visits
 
 
