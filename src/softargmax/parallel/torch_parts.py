@@ -437,16 +437,20 @@ def _visiting(
     `arrays_for(process)` returns what this process has for another one. Rows are along the first axis.
     """
     group, rank = way.group, way.group.rank()
-    mine = arrays_for(rank)
+    own = [
+        (piece, to)
+        for visit in visits
+        for piece in visit.pieces
+        if piece.process == rank and piece.start < piece.stop
+        for to in sorted(visit.receivers - {rank})
+    ]
+    mine, arrays_of = arrays_for(rank), {to: arrays_for(to) for to in {to for _, to in own}}
     with answering(group):
         sent = [
             dist.isend(as_numbers(x[piece.start : piece.stop]), group=group, group_dst=to)
-            for visit in visits
-            for piece in visit.pieces
-            if piece.process == rank
-            for to in sorted(visit.receivers - {rank})
-            for x in arrays_for(to)
-            if x.numel() and piece.start < piece.stop
+            for piece, to in own
+            for x in arrays_of[to]
+            if x.numel()
         ]
 
     def coming(visit: _Rows) -> tuple[list[Tensor], list[Any]]:
