@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import math
 from collections import deque
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -153,6 +152,9 @@ def _derived(way: _Way, slots: list[Any], needed: Sequence[bool], g: Tensor) -> 
 class _Visit(Processes):
     """For the kernel, the process that has the visiting keys. What it passes on to the next one stays here."""
 
+    sums: Tensor
+    """The sums for the gradients of this process's keys, if queries visit them."""
+
     def __init__(self, way: _Way, keys: Layout, first_row: int) -> None:
         super().__init__(way.group, keys)
         self.first_row, self.all_queries = first_row, way.of_queries[-1][1]
@@ -180,61 +182,53 @@ class _Visit(Processes):
         """Do nothing: no other process waits."""
         self.starts = False
 
-    def of(self, i: Any, part: int, k: Tensor, v: Tensor, spread: str) -> Any:
-        """The arguments of attention to the keys of a part."""
-        self.rank = part
-        options = {name: _columns(getattr(i.options, name), self.sizes, part) for name in ("mask", "bias")}
-        return i._replace(k=k, v=v, options=i.options._replace(**options, spread=spread))
+
+class _Chunk(NamedTuple):
+    """A chunk of this process's queries or keys, and what stands in for the process of those that visit it."""
+
+    number: int
+    places: slice
+    visit: _Visit
+
+    def of(self, x: Any) -> Any:
+        """The rows of an array, or a number for all of them."""
+        return x[..., self.places, :] if isinstance(x, Tensor) else x
+
+    def attending(self, i: Any, part: int, k: Tensor, v: Tensor, spread: str) -> Any:
+        """The arguments of attention of these queries to the keys of a part."""
+        self.visit.rank = part
+        keys = slice(*bounds(self.visit.sizes)[part])
+        masks = {name: _columns(self.of(getattr(i.options, name)), keys) for name in ("mask", "bias")}
+        options = i.options._replace(scale=self.of(i.options.scale), **masks, spread=spread)
+        return i._replace(q=self.of(i.q), k=k, v=v, options=options)
 
 
-def _columns(x: Tensor | None, keys: Layout, part: int) -> Tensor | None:
-    """The columns of an array that belong to the keys of a part."""
-    return x if x is None or x.shape[-1] == 1 else x[..., slice(*bounds(keys)[part])]
+def _columns(x: Any, *keys: slice) -> Any:
+    """The columns of an array that belong to some keys, or its one column for all keys. None if there is no array."""
+    return x if x is None or x.shape[-1] == 1 else _joined((x[..., one] for one in keys), -1)
 
 
 # --- the queries of this process --------------------------------------------------------------------------------------
 
 
-class _Queries(NamedTuple):
-    """A chunk of this process's queries, and what stands in for the process whose keys visit it."""
-
-    number: int
-    rows: slice
-    visit: _Visit
-    spread: str
-
-    def of(self, x: Any) -> Any:
-        """The rows of an array, or a number for all of them."""
-        return x[..., self.rows, :] if isinstance(x, Tensor) else x
-
-    def record(self, i: Any, part: int, k: Tensor, v: Tensor) -> Any:
-        """The arguments of attention to the keys of a part."""
-        options = i.options._replace(**{name: self.of(getattr(i.options, name)) for name in ("scale", "mask", "bias")})
-        return self.visit.of(i._replace(q=self.of(i.q), options=options), part, k, v, self.spread)
-
-
-@contextmanager
-def _queries(way: _Way) -> Iterator[list[_Queries]]:
+def _queries(way: _Way) -> list[_Chunk]:
     """The chunks of this process's queries."""
     keys = tuple(stop - start for _, start, stop in in_slices(sizes_of_chunks(way.keys), KEYS))
-    with ExitStack() as standing:
-        found = []
-        for number, rows in way.own(way.queries):
-            visit = _Visit(way, keys, way.of_queries[number][0])
-            found.append(_Queries(number, rows, visit, standing.enter_context(standing_in(visit))))
-        yield found
+    own = way.own(way.queries)
+    return [_Chunk(number, places, _Visit(way, keys, way.of_queries[number][0])) for number, places in own]
 
 
 def _of_queries(way: _Way, i: Any) -> tuple[Tensor, Tensor, bool]:
     """The output and lse of this process's queries. True if a number is not finite."""
     found: dict[int, Any] = {}  # keys of its number visit a chunk at least
-    with _queries(way) as mine:
-        for part, seeing, k, v in _keys_visiting(way, i):
-            for one in mine:
-                if one.number in seeing:
-                    found[one.number] = operations.attention(one.record(i, part, k, v))
-    of_chunks = zip(*(found[one.number] for one in mine), strict=True)
-    output, lse = (_joined(x, axis) for x, axis in zip(of_chunks, (-2, -1), strict=True))
+    mine = _queries(way)
+    for part, seeing, k, v in _keys_visiting(way, i):
+        for one in mine:
+            if one.number in seeing:
+                with standing_in(one.visit) as spread:
+                    found[one.number] = operations.attention(one.attending(i, part, k, v, spread))
+    results = [found[one.number] for one in mine]
+    output, lse = _joined((x.output for x in results), -2), _joined((x.lse for x in results), -1)
     return output, lse, any(one.visit.flagged for one in mine)
 
 
@@ -246,14 +240,22 @@ def _vjp(
     wanted = {name for name, one in zip(of.names, needed, strict=True) if one}
     found: dict[int, Any] = {}
     of_bias: dict[int, list[tuple[int, Tensor]]] = {}
-    with _queries(way) as mine:
-        for part, seeing, k, v in _keys_visiting(way, i):
-            for one in mine:
-                if one.number not in seeing:
-                    continue
-                some, rows = one.record(i, part, k, v), (one.of(g), one.of(output), lse[..., one.rows])
-                found[one.number] = operations.attention_vjp(_VJP(rows[0], None, some, *rows[1:], "bias" in wanted))
-                of_bias.setdefault(one.number, []).append((part, found[one.number].dbias))
+    mine = _queries(way)
+    for part, seeing, k, v in _keys_visiting(way, i):
+        for one in mine:
+            if one.number not in seeing:
+                continue
+            with standing_in(one.visit) as spread:
+                record = _VJP(
+                    g=one.of(g),
+                    g_lse=None,
+                    of=one.attending(i, part, k, v, spread),
+                    output=one.of(output),
+                    lse=lse[..., one.places],
+                    to_bias="bias" in wanted,
+                )
+                found[one.number] = operations.attention_vjp(record)
+            of_bias.setdefault(one.number, []).append((part, found[one.number].dbias))
     flagged, gradients = any(one.visit.flagged for one in mine), {}
     for name in of.names:  # in the same order in all processes: the totals of two arrays are two exchanges
         if name not in wanted or name in ("k", "v"):
@@ -265,7 +267,7 @@ def _vjp(
             gradients[name] = total(functools.reduce(torch.add, of_chunks), SpreadAxes((), way.text))
         else:
             gradients[name] = _joined(of_chunks, -2)
-    if any(one for name, one in zip(of.names, needed, strict=True) if name in ("k", "v")):
+    if wanted & {"k", "v"}:
         gradients["k"], gradients["v"], also = _of_keys(way, i, g, output, lse)
         flagged |= also
     if is_anywhere(flagged, way.text):
@@ -278,7 +280,7 @@ def _of_all_keys(keys: Layout, bias: Tensor, found: Sequence[tuple[int, Tensor]]
     """The gradient of a bias, from that of each part of the keys."""
     whole = torch.zeros_like(bias, dtype=found[0][1].dtype)
     for part, gradient in found:
-        cast("Tensor", _columns(whole, keys, part)).add_(gradient)
+        _columns(whole, slice(*bounds(keys)[part])).add_(gradient)
     return whole
 
 
@@ -305,7 +307,7 @@ def _of_keys(way: _Way, i: Any, g: Tensor, output: Tensor, lse: Tensor) -> tuple
     """
     *batch, heads, length, width = i.q.shape
     groups, keys = i.k.shape[-3:-1]
-    entries, each, sizes = math.prod(batch) * groups, heads // max(groups, 1), sizes_of_chunks(way.keys)
+    entries, each = math.prod(batch) * groups, heads // max(groups, 1)
 
     def rows(x: Tensor) -> Tensor:
         whole = torch.broadcast_to(x, (*batch, heads, length, x.shape[-1]))
@@ -317,12 +319,8 @@ def _of_keys(way: _Way, i: Any, g: Tensor, output: Tensor, lse: Tensor) -> tuple
     masks = {name: x for name in ("mask", "bias") if (x := getattr(i.options, name)) is not None}
 
     def sent(to: int) -> list[Tensor]:
-        chunks = [number for number, (process, _) in enumerate(way.keys) if process == to]
-        of_keys = (
-            x if x.shape[-1] == 1 else _joined((x[..., slice(*bounds(sizes)[chunk])] for chunk in chunks), -1)
-            for x in masks.values()
-        )
-        return [*own.values(), *map(rows, of_keys)]
+        its = [slice(*places) for (process, _), places in zip(way.keys, way.of_keys, strict=True) if process == to]
+        return [*own.values(), *(rows(_columns(x, *its)) for x in masks.values())]
 
     k, v = (x.reshape(entries, 1, keys, x.shape[-1]) for x in (i.k, i.v))
     wide = torch.float64 if i.q.dtype is torch.float64 else torch.float32
@@ -338,41 +336,26 @@ def _of_keys(way: _Way, i: Any, g: Tensor, output: Tensor, lse: Tensor) -> tuple
             if chunk.number not in visits[number].seeing:
                 continue
             chunk.visit.first_row = visits[number].first
-            of_mine = {name: x[name] for name in options} | {name: chunk.columns(x[name]) for name in masks}
+            of_mine = {name: x[name] for name in options} | {name: _columns(x[name], chunk.places) for name in masks}
             with standing_in(chunk.visit) as spread:
                 here = shared._replace(**of_mine, spread=spread)
                 record = i._replace(q=x["q"], k=chunk.of(k), v=chunk.of(v), options=here)
-                operations.attention_vjp(_VJP(x["g"], None, record, x["output"], x["lse"][..., 0], False))
-    whole = _joined((chunk.sums for chunk in mine), 1)
+                operations.attention_vjp(
+                    _VJP(g=x["g"], g_lse=None, of=record, output=x["output"], lse=x["lse"][..., 0], to_bias=False)
+                )
+    whole = _joined((chunk.visit.sums for chunk in mine), 1)
     dk, dv = (one.reshape(*batch, groups, keys, one.shape[-1]) for one in torch.split(whole, [width, v.shape[-1]], -1))
     return dk, dv, any(chunk.visit.flagged for chunk in mine)
 
 
-class _Keys(NamedTuple):
-    """A chunk of this process's keys, the sums for their gradients, and what stands in for their process."""
-
-    number: int
-    places: slice
-    visit: _Visit
-    sums: Tensor
-
-    def of(self, x: Tensor) -> Tensor:
-        """The rows of an array."""
-        return x[..., self.places, :]
-
-    def columns(self, x: Tensor) -> Tensor:
-        """The columns of an array that has all keys of this process, or one column for all."""
-        return x if x.shape[-1] == 1 else x[..., self.places]
-
-
-def _keys(way: _Way, entries: int, width: int, dtype: torch.dtype) -> list[_Keys]:
+def _keys(way: _Way, entries: int, width: int, dtype: torch.dtype) -> list[_Chunk]:
     """The chunks of this process's keys. A key has sums of `width` numbers in each of the entries."""
     found = []
     for number, places in way.own(way.keys):
         visit = _Visit(way, sizes_of_chunks(way.keys), 0)
-        sums = torch.zeros(entries, places.stop - places.start, width, dtype=dtype)
-        visit.key_sums, visit.rank = sums.data_ptr(), number
-        found.append(_Keys(number, places, visit, sums))
+        visit.rank, visit.sums = number, torch.zeros(entries, places.stop - places.start, width, dtype=dtype)
+        visit.key_sums = visit.sums.data_ptr()
+        found.append(_Chunk(number, places, visit))
     return found
 
 
