@@ -85,15 +85,26 @@ def attention_split_kv_backward(of: Member, heads: Heads, *, number: int = 4, sl
 
 
 def attention(
-    of: Member, heads: Heads, *, number: int = 4, causal: bool = False, backward: bool = False
+    of: Member, heads: Heads, *, number: int = 4, causal: bool = False, zigzag: bool = False, backward: bool = False
 ) -> Iterator[Step]:
     """The steps for queries and keys of the same layout, without a mask and a bias."""
-    if not backward:
+    have, want, row = chunks(of.sizes, zigzag=zigzag), in_order(of.sizes), heads.keys * number
+    vectors, result = (heads.each * heads.width * row, heads.width * row, heads.values * row), heads.each * heads.values
+    if backward:
+        yield from rearranged(of, have, want, result * row)
+    else:
         yield from [Step("to all", HEADER.each)] * 2
+        for size in vectors:
+            yield from rearranged(of, have, want, size)
     if of.world >= 2 * heads.keys:
         yield from _by_keys(of, heads, number, causal=causal, backward=backward)
     else:
         yield from _by_heads(of, heads, number, backward=backward)
+    if backward:
+        for size in reversed(vectors):
+            yield from rearranged(of, want, have, size)
+    else:
+        yield from rearranged(of, want, have, result * row)
 
 
 def _by_heads(of: Member, heads: Heads, number: int, *, backward: bool) -> Iterator[Step]:

@@ -134,12 +134,13 @@ def both(formula: Any, *arguments: Any, **options: Any) -> tuple[list[Step], lis
 def test_attention(workers: Workers, keys: int) -> None:
     """Four heads of keys are exchanged for parts of sequences. One head is computed by keys."""
     heads = Heads(keys=keys, each=2, queries=2600, width=8, values=5)
-    for causal in (False, True):
+    for causal, zigzag in ((False, False), (True, False), (True, True)):
+        options = {"causal": causal, "zigzag": zigzag}
         for world in (1, 2, 3):
             bounds = cuts("even", world, heads.queries)
-            for rank, found in enumerate(workers.run(world, sent_for_attention, heads, bounds, {"causal": causal})):
+            for rank, found in enumerate(workers.run(world, sent_for_attention, heads, bounds, options)):
                 of = Member(rank, sizes_of(bounds))
-                assert found == both(attention_exchanges.attention, of, heads, causal=causal)
+                assert found == both(attention_exchanges.attention, of, heads, **options)
 
 
 @pytest.mark.parametrize("kind", ["even", "ragged", "empty"])
