@@ -12,6 +12,7 @@ from tests.core.test_jax_operation import CLASSES, SQUARE, WRONG, Z
 
 import softargmax as s
 from softargmax.core.operation import Operation
+from softargmax.loss.operations import cross_entropy
 
 jax = pytest.importorskip("jax")
 from jax import numpy as jnp  # noqa: E402 after the check for jax
@@ -87,6 +88,17 @@ def test_calls_of_vmap_and_other_axes(dtype: str) -> None:
     loss, gradient = jax.jit(partial(s.cross_entropy_and_gradient, axis=1, reduction="none"))(moved, y)
     assert np.isnan(loss).tolist() == [[False] * 4, [False, False, True, False]]
     assert (np.isnan(gradient).all(axis=1) == np.isnan(loss)).all()
+
+
+def test_the_definition_computes_a_call_whose_kernel_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(*_: Any) -> None:
+        raise ValueError("a value that the kernel does not take")
+
+    y = np.full((4, 6), 1 / 6, "f4")
+    with s.using("reference"):
+        wanted = s.cross_entropy(Z, y)
+    monkeypatch.setattr(cross_entropy.jax, "_at_once", raises)
+    assert_array_equal(s.cross_entropy(jnp.asarray(Z), jnp.asarray(y)), wanted)
 
 
 def test_the_nearest_class_is_ignored_or_does_not_exist() -> None:

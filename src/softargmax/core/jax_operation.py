@@ -143,8 +143,8 @@ class JaxOperation:
             i = self._record(views, static)
             try:
                 found = self._all(self._at_once(i, first), first)
-            except (_RefusedError, ValueError):
-                found = self._refused(i, first)
+            except (_RefusedError, ValueError) as error:
+                found = self._refused(error, i, first)
             device = next((x.device for x in arrays if isinstance(x, jax.Array)), None)  # constants are NumPy arrays
             if device is None or device == _default_device():
                 return [*map(jnp.asarray, found)]
@@ -225,9 +225,9 @@ class JaxOperation:
     def _write_view(self, static: Static, first: bool, i: Any, results: list[Any]) -> None:
         try:
             self._at_once(i, True, results[0])
-        except (_RefusedError, ValueError):
+        except (_RefusedError, ValueError) as error:
             views = [x for x, known in zip(self.flatten(i), static, strict=True) if known is ...]
-            self._write_refused(self._record([*map(array_at, views)], static), first, [array_at(results[0])])
+            self._write_refused(error, self._record([*map(array_at, views)], static), first, [array_at(results[0])])
 
     def _write(self, first: bool, direct: bool, i: Any, results: list[Any]) -> None:
         try:
@@ -236,16 +236,17 @@ class JaxOperation:
             else:
                 with given(results):
                     self._into_given(i, first)
-        except (_RefusedError, ValueError):
-            self._write_refused(i, first, results)
+        except (_RefusedError, ValueError) as error:
+            self._write_refused(error, i, first, results)
 
-    def _write_refused(self, i: Any, first: bool, results: list[Any]) -> None:
-        for result, made in zip(results, self._refused(i, first), strict=True):
+    def _write_refused(self, error: Exception, i: Any, first: bool, results: list[Any]) -> None:
+        for result, made in zip(results, self._refused(error, i, first), strict=True):
             result[...] = made
 
-    def _refused(self, i: Any, first: bool) -> list[Any]:
-        """Return the results for values that the kernel refused: NaN or -1 in place of an error, always."""
-        found = self.operation.mend and self.operation.mend(i, partial(self._run_anyway, first))
+    def _refused(self, error: Exception, i: Any, first: bool) -> list[Any]:
+        """Return the results for a call whose kernel raised `error`: NaN or -1 in place of an error, always."""
+        mend = self.operation.mend if isinstance(error, _RefusedError) else None
+        found = None if mend is None else mend(i, partial(self._run_anyway, first))
         if found is not None:
             return list(found)[: 1 if first else None]
         likes = self._all(self._shapes(i, first), first)
