@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
 from softargmax.core import arrays, check
 from softargmax.core.arrays import integer_dtype, namespace, row_shape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+R = TypeVar("R")
 
 REDUCTIONS = ("none", "mean", "sum")
 IGNORE = -100
@@ -87,12 +92,13 @@ def refuse_class(
     raise IndexError(f"{name}: expected {allowed}, got {value} at {position}")
 
 
-def right_classes(target: Any, classes: int, ignore_index: int) -> tuple[Any, Any] | None:
-    """Return classes in NumPy with those out of range replaced by the nearest, and True where a class was replaced.
+def with_right_classes(target: Any, classes: int, ignore_index: int, run: Callable[[Any], R]) -> tuple[R, Any] | None:
+    """Return the results of `run` for right classes, and an array that is True where a class was out of range.
 
-    The nearest class has the weight that a wrong class has in the definitions (loss_reduction.py). Return None if there
-    are no classes, or if the nearest one is ignored.
+    There, `run` gets the nearest class, which has the weight that a wrong class has in the definitions
+    (loss_reduction.py). All arrays are those of NumPy. Return None if there are no classes, or if the nearest class is
+    ignored.
     """
     wrong = (target != ignore_index) & ((target < 0) | (target >= classes))
     right = np.where(wrong, np.clip(target, 0, classes - 1), target)
-    return None if classes == 0 or (right[wrong] == ignore_index).any() else (right, wrong)
+    return None if classes == 0 or (right[wrong] == ignore_index).any() else (run(right), wrong)

@@ -19,7 +19,7 @@ from softargmax.core.operation import Operation, Together
 from softargmax.core.processes import sizes_of
 from softargmax.core.record import Gradients, Result, Wanted, gradient
 from softargmax.core.row_chunks import cut
-from softargmax.core.targets import refuse_class, right_classes
+from softargmax.core.targets import refuse_class, with_right_classes
 from softargmax.loss import kernels, reference_divergence, reference_linear
 from softargmax.loss.arguments import (
     Divergence,
@@ -80,19 +80,28 @@ def _refuse(i: LinearCrossEntropy, row: int) -> None:
     refuse_class(options.target, row, (i.layer.h.shape[0], classes), (1,), options.ignore_index, options.named)
 
 
-def _mend(i: Any, run: Callable[[Any], Any]) -> Any:
+def _mend(i: LinearCrossEntropy, run: Callable[[LinearCrossEntropy], Any]) -> Any:
     """Let the kernel compute the rows whose classes exist. The loss and dh of the other rows are NaN, and dW and db."""
-    of = i if isinstance(i, LinearCrossEntropy) else i.of
-    found = right_classes(of.options.target, of.layer.w.shape[0], of.options.ignore_index)
+    options = i.options
+    found = with_right_classes(
+        options.target,
+        i.layer.w.shape[0],
+        options.ignore_index,
+        lambda target: run(i._replace(options=options._replace(target=target))),
+    )
     if found is None:
         return None
-    right, wrong = found
-    of = of._replace(options=of.options._replace(target=right))
-    results = run(of if isinstance(i, LinearCrossEntropy) else i._replace(of=of))
-    for name, x in results._asdict().items():
-        if x is not None and x.shape != (0,):
-            x[wrong if name in ("loss", "dh") and x.ndim else ...] = math.nan
+    results, wrong = found
+    made = {name: x for name, x in results._asdict().items() if x is not None and x.shape != (0,)}
+    for name in made.keys() & {"loss", "dh"}:
+        made[name][wrong if made[name].ndim else ...] = math.nan
+    for name in made.keys() & {"dw", "db"}:
+        made[name][...] = math.nan
     return results
+
+
+def _mend_of(i: LinearVjp, run: Callable[[LinearVjp], Any]) -> Any:
+    return _mend(i.of, lambda of: run(i._replace(of=of)))
 
 
 def _together(i: LinearCrossEntropy, wanted: Wanted) -> Together | None:
@@ -145,7 +154,7 @@ linear_cross_entropy_vjp: Operation[LinearVjp, ToLayer] = Operation(
         "cuda": "softargmax.loss.triton_linear:linear_cross_entropy_vjp",
     },
     constant={"target", "where"},
-    mend=_mend,
+    mend=_mend_of,
     spreads=_CLASSES | {"dw": -2, "db": -1},
     defined_over_processes=True,
 )

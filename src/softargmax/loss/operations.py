@@ -19,7 +19,7 @@ from softargmax.core.arrays import HALVES, dtype_name, kept_shape, namespace, ro
 from softargmax.core.operation import Operation, Together, row_sum
 from softargmax.core.processes import whole_shape
 from softargmax.core.record import Gradients, Result, Wanted, like
-from softargmax.core.targets import refuse_class, right_classes
+from softargmax.core.targets import refuse_class, with_right_classes
 from softargmax.loss import reference, reference_divergence
 from softargmax.loss.arguments import CrossEntropy, CrossEntropyVjp, Divergence, GradientOf, LossOptions
 from softargmax.loss.results import Divergences, Loss, LossAndGradient, ToScores
@@ -40,23 +40,29 @@ def refuse(i: CrossEntropy, row: int) -> None:
     refuse_class(options.target, row, whole_shape(i.z.shape, i.axes), i.axes, options.ignore_index, options.named)
 
 
-def _mend(i: Any, run: Callable[[Any], Any]) -> Any:
+def _mend(i: CrossEntropy, run: Callable[[CrossEntropy], Any]) -> Any:
     """Let the kernel compute the rows whose classes exist. The loss and the gradient of the other rows are NaN."""
-    of = i if isinstance(i, CrossEntropy) else i.of
-    (axis,) = of.axes
-    found = right_classes(of.options.target, of.z.shape[axis], of.options.ignore_index)
+    options, (axis,) = i.options, i.axes
+    found = with_right_classes(
+        options.target,
+        i.z.shape[axis],
+        options.ignore_index,
+        lambda target: run(i._replace(options=options._replace(target=target))),
+    )
     if found is None:
         return None
-    right, wrong = found
-    of = of._replace(options=of.options._replace(target=right))
-    results = run(of if isinstance(i, CrossEntropy) else i._replace(of=of))
+    results, wrong = found
     loss, gradient = (getattr(results, name, None) for name in LossAndGradient._fields)
     if loss is not None:
         loss[wrong.reshape(*loss.shape, -1).any(axis=-1)] = math.nan
     if gradient is not None:
-        rows = wrong.reshape(kept_shape(of.z.shape, of.axes))
+        rows = wrong.reshape(kept_shape(i.z.shape, i.axes))
         gradient[np.broadcast_to(rows, gradient.shape)] = math.nan
     return results
+
+
+def _mend_of(i: Any, run: Callable[[Any], Any]) -> Any:
+    return _mend(i.of, lambda of: run(i._replace(of=of)))
 
 
 def _cross_entropy_vjp(i: CrossEntropy, r: Loss, g: Loss, wanted: Wanted) -> Gradients:
@@ -116,7 +122,7 @@ cross_entropy_vjp: Operation[CrossEntropyVjp, ToScores] = Operation(
     vjp=_cross_entropy_vjp_vjp,
     always_by_rule=True,
     constant={"target", "where", "states"},
-    mend=_mend,
+    mend=_mend_of,
     defined_over_processes=True,
 )
 
@@ -131,7 +137,7 @@ cross_entropy_and_gradient: Operation[GradientOf, LossAndGradient] = Operation(
     },
     differentiable=False,  # differentiated calls use the two operations above
     refuse=lambda i, row: refuse(i.of, row),
-    mend=_mend,
+    mend=_mend_of,
 )
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from softargmax.core import _native
 from softargmax.core.arrays import device_of, kept_shape, namespace, working_dtype
 from softargmax.core.operation import Operation, finite_or_zero, row_sum
@@ -26,7 +28,7 @@ from softargmax.core.record import (
     like,
     per_row,
 )
-from softargmax.core.targets import refuse_class, right_classes
+from softargmax.core.targets import refuse_class, with_right_classes
 from softargmax.sparse import reference_loss
 from softargmax.sparse.operations import EntmaxVjp, Scores, ToScores, entmax, entmax_vjp, tangent, times_beta
 from softargmax.sparse.support import Support
@@ -74,14 +76,15 @@ def _refuse(i: OfClasses, row: int) -> None:
     refuse_class(i.target, row, i.z.shape, i.axes, i.ignore_index)
 
 
-def _mend(i: OfClasses, run: Callable[[OfClasses], Losses]) -> Losses | None:
-    """Let the kernel compute the rows whose classes exist. The loss of the other rows is NaN."""
-    found = right_classes(i.target, i.z.shape[i.axes[0]], i.ignore_index)
+def _mend(i: OfClasses, run: Callable[[OfClasses], Any]) -> Any:
+    """Let the kernel compute the rows whose classes exist. The loss or the gradient of the other rows is NaN."""
+    classes = i.z.shape[i.axes[0]]
+    found = with_right_classes(i.target, classes, i.ignore_index, lambda target: run(i._replace(target=target)))
     if found is None:
         return None
-    right, wrong = found
-    results = run(i._replace(target=right))
-    results.loss[wrong.reshape(results.loss.shape)] = math.nan
+    results, wrong = found
+    first, rows = results[0], wrong.reshape(kept_shape(i.z.shape, i.axes))
+    first[np.broadcast_to(rows, first.shape)] = math.nan
     return results
 
 
@@ -197,6 +200,7 @@ entmax_loss_vjp: Operation[LossVjp, ToScores] = Operation(
     jvp=_loss_vjp_jvp,
     constant={"roots"},
     refuse=lambda i, row: _refuse(i.of, row),
+    mend=lambda i, run: _mend(i.of, lambda of: run(i._replace(of=of))),
 )
 
 
