@@ -123,3 +123,27 @@ def test_draws(draws: int | None) -> None:
             none = {"index": -1, "logprob": np.nan, "support_size": 0}[name]
             assert_array_equal(found[jnp.array(BAD)], np.full_like(found[jnp.array(BAD)], none))
         assert_array_equal(s.categorical(jnp.asarray(z), seed=1)[jnp.array(GOOD)], s.categorical(Z, seed=1)[GOOD])
+
+
+@pytest.mark.usefixtures("_only_kernels")
+def test_more_draws_than_classes() -> None:
+    z = Z.copy()
+    z[BAD, 2:] = -np.inf
+    f = partial(s.categorical, seed=1, num_samples=3, replace=False)
+    wanted = f(Z)
+    for call in (f, jax.jit(f)):
+        found = call(jnp.asarray(z))
+        assert_array_equal(found[jnp.array(GOOD)], wanted[GOOD])
+        assert (found[jnp.array(BAD)] == -1).all()
+
+
+@pytest.mark.usefixtures("_only_kernels")
+@pytest.mark.parametrize("name", ["top_p", "temperature"])
+def test_draws_with_wrong_parameters(name: str) -> None:
+    right, wrong = np.full(4, 0.9, "f4"), np.array([0.9, np.nan, 0.9, -1.0], "f4")
+    wanted = s.categorical(Z, seed=1, **{name: right})
+    for transformed in (lambda f: f, jax.jit):
+        f = transformed(lambda z, x: s.categorical(z, seed=1, **{name: x}))
+        found = f(jnp.asarray(Z), jnp.asarray(wrong))
+        assert_array_equal(found[jnp.array(GOOD)], wanted[GOOD])
+        assert_array_equal(found[jnp.array(BAD)], [-1, -1])
