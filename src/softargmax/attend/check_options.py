@@ -15,7 +15,7 @@ import numpy as np
 from softargmax.attend.arguments import Attention, Options, Pages
 from softargmax.core import arrays, check, philox, signature
 from softargmax.core._native import plain_heads
-from softargmax.core.arrays import device_of, namespace, row_dtype
+from softargmax.core.arrays import device_of, namespace, row_dtype, shown
 from softargmax.core.check import between, flag, integer
 from softargmax.core.dispatch import PROCESSES, requested
 from softargmax.core.seeds import source
@@ -228,7 +228,7 @@ def window_of(causal: Any, window: Any) -> tuple[int | None, int | None]:
 def _sides(window: Any) -> tuple[int | None, int | None]:
     may = "(left, right), each an integer, 0 or above, or None (no limit)"
     if not isinstance(window, (tuple, list)) or len(window) != 2:
-        raise TypeError(f"window: expected {may}, got {window!r}")
+        raise TypeError(f"window: expected {may}, got {shown(window)}")
     left, right = (None if side is None else integer(side, "window") for side in window)
     if min(left or 0, right or 0) < 0:
         raise ValueError(f"window: expected {may}, got {window!r}")

@@ -206,7 +206,7 @@ def float_dtype(dtype: Any, z: Any) -> Any:
     if not isinstance(requested, (np.dtype, type(z.dtype))) or dtype_name(requested) not in FLOATS:
         library = xp.__name__.removeprefix("array_api_compat.")
         expected = f"{library}'s float16, bfloat16, float32 or float64, or its name"
-        raise TypeError(f"dtype: expected {expected}, got {dtype!r}")
+        raise TypeError(f"dtype: expected {expected}, got {shown(dtype)}")
     jax = jax_of(z)
     return requested if jax is None else jax.dtypes.canonicalize_dtype(requested)
 

@@ -6,7 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core import check
-from softargmax.core.arrays import last, namespace, row_shape
+from softargmax.core.arrays import last, namespace, row_shape, shown
 from softargmax.core.scale import Scale
 from softargmax.core.seeds import source
 from softargmax.sample.arguments import Distribution, Filters
@@ -92,7 +92,7 @@ def number_of_draws(num_samples: Any) -> int:
     if num_samples is None:
         return 1
     if not check.is_integer(num_samples):
-        raise TypeError(f"num_samples: expected an integer, 0 or above, got {num_samples!r}")
+        raise TypeError(f"num_samples: expected an integer, 0 or above, got {shown(num_samples)}")
     number = operator.index(num_samples)
     if not 0 <= number < 1 << 31:
         raise ValueError(f"num_samples: expected an integer from 0 to 2^31 - 1, got {number}")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from softargmax.core import check
-from softargmax.core.arrays import as_array, as_number, device_of, frozen, namespace, one_axis, row_dtype
+from softargmax.core.arrays import as_array, as_number, device_of, frozen, namespace, one_axis, row_dtype, shown
 from softargmax.core.seeds import seed_of
 from softargmax.core.signature import public
 from softargmax.core.types import Array, Generator, Integers, Like, Logits, Mask, PerRow, Seed
@@ -86,7 +86,7 @@ def _shape(shape: Any) -> tuple[int, ...]:
     try:
         sizes = tuple(int(n.__index__()) for n in sizes)
     except (TypeError, AttributeError):
-        raise TypeError(f"shape: expected an integer or a tuple of integers, got {shape!r}") from None
+        raise TypeError(f"shape: expected an integer or a tuple of integers, got {shown(shape)}") from None
     if min(sizes, default=0) < 0 or math.prod(sizes) >= 1 << 60:
         raise ValueError(f"shape: expected sizes of 0 or above with a product below 2^60, got {sizes}")
     return sizes
