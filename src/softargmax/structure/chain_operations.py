@@ -106,8 +106,7 @@ class _Calls:
 
     def split(self, results: Sequence[Any]) -> tuple[Any, ...]:
         """Split the items of results again."""
-        shape = self.size, self.items
-        return tuple(x if x.shape == (0,) else namespace(x).reshape(x, (*shape, *x.shape[1:])) for x in results)
+        return tuple(namespace(x).reshape(x, (self.size, self.items, *x.shape[1:])) for x in results)
 
     def chain_of_all(self, *, shared: bool) -> Chain | None:
         """Return the chain of all items, or None if they cannot be in one chain: if calls have starts or ends of their
