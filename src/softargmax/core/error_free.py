@@ -67,18 +67,18 @@ def row_sum(x: Any, axes: tuple[int, ...]) -> Any:
     return xp.where(xp.isfinite(high), high + xp.where(xp.isfinite(high), low, 0.0), high)[..., 0]
 
 
-def total(x: Any, most: float | None = None) -> tuple[Any, Any]:
+def total(x: Any, bound: float | None = None) -> tuple[Any, Any]:
     """The sum along the last axis as a pair: s, the rounded sum, and e, the sum of the rounding errors.
 
     The axis has at least one entry and is kept with length 1. The additions form a fixed tree, so the sum does not
     depend on strides or on other rows. A caller can subtract 1 from the sum without cancellation, as (s - 1) + e.
 
-    `most` is a bound of the absolute values, if one is known. JAX then need not compute it.
+    `bound` is a bound of the absolute values, if one is known. An implementation may use it.
     """
     if jax_of(x) is not None:
         from softargmax.core import jax_sums
 
-        return jax_sums.total(x, most)
+        return jax_sums.total(x, bound)
     xp = namespace(x)
     n = x.shape[-1]
     half = 1 << max(n - 1, 1).bit_length() - 1  # the largest power of two below n

@@ -22,32 +22,32 @@ _SPARE = 4
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
-def total(x: Any, most: float | None = None) -> tuple[Any, Any]:
-    """The sum along the last axis as a pair, as `error_free.total` returns it. No number is above `most` in size."""
+def total(x: Any, bound: float | None = None) -> tuple[Any, Any]:
+    """The sum along the last axis as a pair, as `error_free.total` returns it. No number is above `bound` in size."""
     n, rows = x.shape[-1], x.shape[:-1]
     parts = -(-n // _LONGEST)
     if parts == 1:
-        return _of_part(x, most)
+        return _of_part(x, bound)
     x = jnp.pad(x, [(0, 0)] * len(rows) + [(0, parts * _LONGEST - n)])
-    high, low = _of_part(x.reshape(*rows, parts, _LONGEST), most)
+    high, low = _of_part(x.reshape(*rows, parts, _LONGEST), bound)
     whole, rounded = total(high[..., 0])
     return whole, rounded + jnp.sum(low, axis=-2)
 
 
 @total.defjvp
-def _total_jvp(most: float | None, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+def _total_jvp(bound: float | None, primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
     slope = jnp.sum(tangents[0], axis=-1, keepdims=True)
-    return total(*primals, most), (slope, jnp.zeros_like(slope))
+    return total(*primals, bound), (slope, jnp.zeros_like(slope))
 
 
-def _of_part(x: Any, most: float | None) -> tuple[Any, Any]:
+def _of_part(x: Any, bound: float | None) -> tuple[Any, Any]:
     """The sum of at most 2^16 numbers. It is a plain sum if sigma overflows, or if a number is not finite."""
     kind = np.finfo(x.dtype)
     unit, digits, places = float(kind.eps) / 2, kind.nmant + 1, (x.shape[-1] + 1).bit_length()
-    if most is None:
+    if bound is None:
         sigma = _power_of_two(jnp.max(jnp.abs(x), axis=-1, keepdims=True), unit) * 2.0**places
     else:  # depends on x, because XLA would simplify (sigma + x) - sigma to x if sigma were a constant
-        sigma = jnp.where(x[..., :1] < math.inf, most * 2.0**places, math.nan)
+        sigma = jnp.where(x[..., :1] < math.inf, bound * 2.0**places, math.nan)
     exact = jnp.isfinite(sigma)
     sigma = jnp.where(exact, sigma, 0.0)
     parts = []

@@ -47,9 +47,9 @@ class Rows:
         """The maximum of each row."""
         return self.xp.max(x, axis=-1, keepdims=True)
 
-    def total(self, w: Any, most: float | None = None) -> tuple[Any, Any]:
-        """The sum of each row as a pair: the rounded sum, and the sum of the rounding errors. `most` bounds |w|."""
-        return total(w, most)
+    def total(self, w: Any, bound: float | None = None) -> tuple[Any, Any]:
+        """The rounded sum of each row, and the sum of its rounding errors. See `error_free.total`."""
+        return total(w, bound)
 
     def spread(self, row: Any) -> Any:
         """Return one number per row in a shape that broadcasts with the rows' scores."""

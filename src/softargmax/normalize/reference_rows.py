@@ -74,7 +74,7 @@ class Segments(Rows):
         """Return the maximum of each segment."""
         return self._reduce(lambda a, b: (self.xp.maximum(a[0], b[0]),), (x,), (-INF,))[0]
 
-    def total(self, w: Any, most: float | None = None) -> tuple[Any, Any]:  # noqa: ARG002 pairs are added without it
+    def total(self, w: Any, bound: float | None = None) -> tuple[Any, Any]:  # noqa: ARG002 pairs are added without it
         """Return the sum of each segment as a pair of numbers, the sum and its rounding error."""
         high, low = self._reduce(_add_pairs, (w, self.xp.zeros_like(w)), (0.0, 0.0))
         return high, low
@@ -140,7 +140,7 @@ def measure(rows: Rows, z: Any, scale: Scale, where: Any = None, weights: Any = 
         t = t + xp.where(xp.abs(y) < INF, e, 0.0) + e_top
         c = xp.where(c == -INF, 0.0, c)
     w = xp.exp(s) * (1.0 + t)
-    l, rest = rows.total(w, 1.0 if weights is None else None)
+    l, rest = rows.total(w, 1.0 if weights is None else None)  # without weights, w = exp(s + t) <= 1
     r = (l - 1.0) + rest
     mean = None
     if not isinstance(scale.hi, float) or scale.hi == 0.0:

@@ -110,7 +110,7 @@ def _by_alpha(i: OfClasses) -> Any:
 
 
 def _inner_product(slope: Any, t: Any, axes: tuple[int, ...]) -> Any:
-    """Return <slope, t> of each row in float64. Where the slope is 0, t is ignored, even if it is NaN."""
+    """Return <slope, t> of each row in the working dtype. Where the slope is 0, t is ignored, even if it is NaN."""
     xp = namespace(slope)
     slope = xp.astype(slope, working_dtype(slope, xp))
     return row_sum(xp.where(slope == 0, 0.0, slope * t), axes)
