@@ -175,7 +175,9 @@ class JaxOperation:
             )
 
     def _define(self, *arrays: Any, static: Static, first: bool) -> list[Any]:
-        with requesting("reference"):  # for the operations in the definition
+        # The operations in the definition are definitions, too, in one program of XLA. jax_vmap.by_definition and
+        # jax_rules._of_named call them as operations, because JAX may differentiate those, which is to be by rule.
+        with requesting("reference"):
             return self._all(self.operation.define(self._record(arrays, static), first), first)
 
     def _lower(self, ctx: Any, *operands: Any, static: Static, first: bool) -> Any:
