@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from bisect import bisect
 from itertools import accumulate
@@ -40,11 +41,13 @@ class NpyStack:
     """
 
     def __init__(self, folder: Path, chunks: tuple[tuple[int, ...], ...], dtype: np.dtype[Any]) -> None:
-        self._folder, self._ends = folder, list(accumulate(chunks[0]))
-        shape = tuple(map(sum, chunks[1:]))
-        for place, rows in enumerate(chunks[0]):
-            np.lib.format.open_memmap(self._path(place), "w+", dtype, (rows, *shape))
-        info = {"chunks": (chunks[0], *((size,) for size in shape)), "dtype": dtype, "axis": 0}
+        self._folder, self._dtype, self._ends = folder, dtype, list(accumulate(chunks[0]))
+        self._row = tuple(map(sum, chunks[1:]))
+        self._offsets = [
+            np.lib.format.open_memmap(self._path(place), "w+", dtype, (rows, *self._row)).offset
+            for place, rows in enumerate(chunks[0])
+        ]
+        info = {"chunks": (chunks[0], *((size,) for size in self._row)), "dtype": dtype, "axis": 0}
         (folder / "info").write_bytes(pickle.dumps(info))
 
     def _path(self, place: int) -> Path:
@@ -52,16 +55,16 @@ class NpyStack:
 
     def __setitem__(self, part: tuple[slice, ...], values: np.ndarray[Any, Any]) -> None:
         place = bisect(self._ends, part[0].start)
-        file = _mapped(self._path(place))
-        starts = (0, *(along.start for along in part[1:]))
+        shape, starts = (len(values), *self._row), (0, *(along.start for along in part[1:]))
         # Axes at the end that are whole follow each other in the file.
-        cut = max((k for k in range(1, file.ndim) if values.shape[k] < file.shape[k]), default=0)
-        runs = np.ascontiguousarray(values, file.dtype).reshape(*values.shape[:cut], -1)
-        # Not through the map, because its pages would count as memory of the worker.
-        with self._path(place).open("r+b") as target:
+        cut = max((k for k in range(1, len(shape)) if values.shape[k] < shape[k]), default=0)
+        runs = np.ascontiguousarray(values, self._dtype).reshape(*values.shape[:cut], -1)
+        # Only for writing: a client of a network file system that has read a page may write back the whole page, and
+        # with it old bytes of a part that another machine has written.
+        with os.fdopen(os.open(self._path(place), os.O_WRONLY), "wb") as target:
             for index in np.ndindex(runs.shape[:-1]):
-                first = [start + k for start, k in zip(starts, (*index, *[0] * file.ndim), strict=False)]
-                target.seek(file.offset + int(np.ravel_multi_index(first, file.shape)) * file.itemsize)
+                first = [start + k for start, k in zip(starts, (*index, *[0] * len(shape)), strict=False)]
+                target.seek(self._offsets[place] + int(np.ravel_multi_index(first, shape)) * self._dtype.itemsize)
                 target.write(runs[index].data)
 
 
