@@ -101,9 +101,9 @@ def test_lengths_that_nobody_asked_for_are_not_counted() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(TypeError, match=r"^frame: expected a Dask dataframe or series, got a DataFrame$"):
+    with pytest.raises(TypeError, match=r"^frame: expected a Dask dataframe or series, got DataFrame$"):
         array_of_frame(TABLE)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"^frame: expected a Dask dataframe or series, got a Array$"):
+    with pytest.raises(TypeError, match=r"^frame: expected a Dask dataframe or series, got Array$"):
         array_of_frame(da.zeros(3))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^frame: expected one column or more, got none$"):
         array_of_frame(parts()[[]])

@@ -105,8 +105,8 @@ def test_a_tree_that_grows_too_fast_is_noticed() -> None:
 def test_tasks_grow_linearly(name: str) -> None:
     function = getattr(softargmax, name)
     for per_row in (1, 4):
-        counts = [len(graph_of(function(da.zeros((4 * n, 4096 * per_row), chunks=(4, 4096))))) for n in (2, 4, 8)]
-        assert counts[2] - counts[1] == 2 * (counts[1] - counts[0])
+        tasks = [len(graph_of(function(da.zeros((4 * n, 4096 * per_row), chunks=(4, 4096))))) for n in (2, 4, 8)]
+        assert tasks[2] - tasks[1] == 2 * (tasks[1] - tasks[0])
     wide = [len(graph_of(function(da.zeros((4, 4096 * n), chunks=(4, 4096))))) for n in (4, 8, 16)]
     assert wide[2] - wide[1] == 2 * (wide[1] - wide[0])
 

@@ -58,7 +58,7 @@ def array_of_frame(frame: DaskFrame, *, lengths: bool = True) -> da.Array:
            [0.982, 0.018]])
     """
     if not hasattr(type(frame), "to_dask_array"):
-        raise TypeError(f"frame: expected a Dask dataframe or series, got a {type(frame).__name__}")
+        raise TypeError(f"frame: expected a Dask dataframe or series, got {type(frame).__name__}")
     given: Any = frame
     parts, dtype = given.to_delayed(), _dtype_of(given)
     shape = (len(given.columns),) if given.ndim == 2 else ()
