@@ -17,11 +17,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
-    """A client of two workers of Dask, which are processes."""
-    from distributed import Client, LocalCluster
+    """A client of two workers of Dask, which no test may kill."""
+    from tests.parallel.dask_cases import two_workers
 
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as workers,
-        Client(workers, set_as_default=False) as client,
-    ):
+    with two_workers() as client:
         yield client

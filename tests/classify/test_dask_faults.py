@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from threading import Thread
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import dask.array as da
 import pytest
-from distributed import Client, LocalCluster
 from tests.classify.dask_fits import NAMES, WEIGHT, X, arrays, fitted, same
-from tests.parallel.dask_cases import kill_a_busy_worker, lose_a_worker, slowly
+from tests.parallel.dask_cases import kill_a_busy_worker, lose_a_worker, slowly, two_workers
 
 from softargmax.classify import dask_rows
 from softargmax.classify.objective import Objective
@@ -17,27 +17,32 @@ from softargmax.classify.objective import Objective
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_blocks")]
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A cluster of these tests alone, because they kill its workers."""
+    with two_workers() as client:
+        yield client
+
+
 @pytest.mark.parametrize("name", ["newton", "l1", "gaussian", "bernoulli", "linear", "auto quadratic", "temperature"])
 def test_a_worker_killed_in_a_pass(name: str, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is killed in the second pass, while tasks run and others have finished."""
-    fold, passes, killers = dask_rows.DaskBlocks.fold, [0], list[Thread]()
+    fold, passes, killed = dask_rows.DaskBlocks.fold, [0], list[Future[None]]()
 
     def kill(self: Any, *arguments: Any, **options: Any) -> Any:
         passes[0] += 1
         if passes[0] == 2:
-            killers.append(Thread(target=kill_a_busy_worker, args=(cluster,), daemon=True))
-            killers[0].start()
+            killed.append(thread.submit(kill_a_busy_worker, cluster))
         return fold(self, *arguments, **options)
 
     expected = fitted(name, X, NAMES, WEIGHT)
     cluster.wait_for_workers(2)
     monkeypatch.setattr(dask_rows.DaskBlocks, "fold", kill)
-    with cluster.as_current():
+    with cluster.as_current(), ThreadPoolExecutor(1) as thread:
         x = da.from_array(X, chunks=(50, 7)).map_blocks(slowly)  # read in every pass
         y, weight = (array.rechunk(50).map_blocks(slowly) for array in arrays((50, 7))[1:])
         found = fitted(name, x, y, weight)
-    killers[0].join(10)
-    assert not killers[0].is_alive(), "no worker was killed"
+    killed[0].result()
     same(found, expected)
 
 
@@ -45,10 +50,7 @@ def test_persisted_rows_of_a_lost_worker_are_computed_again(monkeypatch: pytest.
     evaluate, seen = Objective.value_and_gradient, []
     expected = fitted("regression", X, NAMES, WEIGHT)
     # A cluster of its own: on a busy machine, a worker may not come back after `lose_a_worker`.
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as workers,
-        Client(workers) as client,
-    ):
+    with two_workers(set_as_default=True) as client:
 
         def lose(self: Any, table: Any) -> Any:
             seen.append(1)

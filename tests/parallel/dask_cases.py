@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import dask
@@ -82,6 +83,18 @@ def same(found: Any, expected: Any) -> None:
         np.testing.assert_array_equal(np.signbit(found) & ~np.isnan(found), np.signbit(expected) & ~np.isnan(expected))
 
 
+@contextmanager
+def two_workers(*, set_as_default: bool = False) -> Iterator[Any]:
+    """Yield a client of a new cluster of two workers, which are processes."""
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as workers,
+        Client(workers, set_as_default=set_as_default) as client,
+    ):
+        yield client
+
+
 def lose_a_worker(client: Any) -> None:
     """Kill the worker that has the most results, which another process then replaces.
 
@@ -100,14 +113,23 @@ def kill_a_busy_worker(client: Any) -> None:
     Another process replaces it, some time later.
     """
     processes = client.run(os.getpid)
-    while True:
+
+    def busy() -> list[str]:
         has, runs = client.has_what(), client.processing()
-        if busy := [worker for worker in processes if has.get(worker) and runs.get(worker)]:
-            os.kill(processes[busy[0]], signal.SIGKILL)
-            break
+        return [worker for worker in processes if has.get(worker) and runs.get(worker)]
+
+    worker = wait_until(busy, "a worker has results and runs tasks")[0]
+    os.kill(processes[worker], signal.SIGKILL)
+    wait_until(lambda: worker not in client.has_what(), "the scheduler has noticed that a worker is lost")
+
+
+def wait_until(condition: Callable[[], Any], event: str, seconds: float = 60.0) -> Any:
+    """Wait until a condition is true, and return it."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, f"waited {seconds:g} s until {event}, which did not happen"
         time.sleep(0.002)
-    while busy[0] in client.has_what():
-        time.sleep(0.01)
+    return found
 
 
 def slowly(x: Any) -> Any:

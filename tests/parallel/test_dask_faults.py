@@ -8,8 +8,8 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, wait
-from tests.parallel.dask_cases import kill_a_busy_worker, lose_a_worker, same, scores, slowly
+from distributed import wait
+from tests.parallel.dask_cases import kill_a_busy_worker, lose_a_worker, same, scores, slowly, two_workers
 
 import softargmax
 
@@ -27,10 +27,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as workers,
-        Client(workers, set_as_default=False) as found,
-    ):
+    with two_workers() as found:
         yield found
 
 
