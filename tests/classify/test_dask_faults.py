@@ -8,7 +8,8 @@ from typing import Any
 
 import dask.array as da
 import pytest
-from tests.classify.dask_fits import NAMES, WEIGHT, X, arrays, fitted, same
+from tests.classify.dask_fits import arrays
+from tests.classify.fits import NAMES, WEIGHT, X, fitted, same
 from tests.parallel.dask_cases import kill_a_busy_worker, lose_a_worker, slowly, two_workers
 
 from softargmax.classify import dask_rows

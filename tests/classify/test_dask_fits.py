@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from dask.core import istask
 from sklearn.base import clone
-from tests.classify.dask_fits import CHUNKS, ESTIMATORS, FEATURES, NAMES, WEIGHT, N, X, Y, arrays, fitted, same
+from tests.classify.dask_fits import CHUNKS, arrays
+from tests.classify.fits import ESTIMATORS, FEATURES, NAMES, WEIGHT, N, X, Y, fitted, same
 
 from softargmax.classify import (
     BernoulliNaiveBayes,

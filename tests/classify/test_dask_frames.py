@@ -15,7 +15,7 @@ import pytest
 from distributed import wait
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
-from tests.classify.dask_fits import ESTIMATORS, FEATURES, NAMES, WEIGHT, N, X, Y, fitted, learned, same
+from tests.classify.fits import ESTIMATORS, FEATURES, NAMES, WEIGHT, N, X, Y, fitted, learned, same
 
 from softargmax.classify import TemperatureScaling
 

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from tests.classify.dask_fits import CHUNKS, ESTIMATORS, NAMES, WEIGHT, N, X, arrays, fitted, same
+from tests.classify.dask_fits import CHUNKS, arrays
+from tests.classify.fits import ESTIMATORS, NAMES, WEIGHT, N, X, fitted, same
 
 from softargmax.classify import GaussianNaiveBayes, LinearDiscriminant, MultinomialNaiveBayes, QuadraticDiscriminant
 
