@@ -1,40 +1,33 @@
-"""Fits to batches of rows: equal to one fit to rounding, in any order, in memory and on Dask arrays."""
+"""Fits to batches of rows: equal to one fit to rounding, in any order."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import dask.array as da
-import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from tests.classify.dask_fits import CHUNKS, arrays
-from tests.classify.fits import ESTIMATORS, NAMES, WEIGHT, N, X, fitted, same
+from sklearn.exceptions import NotFittedError
+from tests.classify.fits import (
+    ALL,
+    BATCHES,
+    BAYES,
+    DISCRIMINANTS,
+    ESTIMATORS,
+    NAMES,
+    WEIGHT,
+    N,
+    X,
+    fitted,
+    in_batches,
+    same,
+)
 
 from softargmax.classify import GaussianNaiveBayes, LinearDiscriminant, MultinomialNaiveBayes, QuadraticDiscriminant
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
-BAYES = ("gaussian", "multinomial", "bernoulli")
-DISCRIMINANTS = {
-    "linear": LinearDiscriminant(),
-    "shrunk linear": LinearDiscriminant(shrinkage=0.2),
-    "linear, priors": LinearDiscriminant(shrinkage=0.2, priors=[0.1, 0.2, 0.3, 0.4]),
-    "quadratic": QuadraticDiscriminant(tol=0.0),
-    "shrunk quadratic": QuadraticDiscriminant(shrinkage=0.2),
-    "regularised quadratic": QuadraticDiscriminant(reg_param=0.3),
-}
-ALL = np.unique(NAMES)
-BATCHES = (slice(0, 100), slice(100, 700), slice(700, N))
 every_discriminant = pytest.mark.parametrize("name", DISCRIMINANTS)
-
-
-def in_batches(model: Any, x: Any, y: Any, *batches: Any) -> Any:
-    model = clone(model)
-    for batch in batches:
-        model.partial_fit(x[batch], y[batch], ALL)
-    return model
 
 
 def agree(one: Any, other: Any, x: Any) -> None:
@@ -49,24 +42,16 @@ def agree(one: Any, other: Any, x: Any) -> None:
 
 @pytest.mark.parametrize("name", BAYES)
 def test_naive_bayes(name: str) -> None:
-    """Batches of Dask arrays have the bits of batches in memory. Together they equal one fit."""
-    lazy, memory, whole = clone(ESTIMATORS[name]), clone(ESTIMATORS[name]), fitted(name, X, NAMES, WEIGHT)
-    x, y, weight = arrays(CHUNKS["ragged"])
-    for part in (slice(0, 10), slice(10, 700), slice(700, N)):
-        lazy.partial_fit(x[part], y[part], ALL, weight[part])
-        memory.partial_fit(X[part], NAMES[part], ALL, WEIGHT[part])
-        same(lazy, memory)
-    np.testing.assert_allclose(memory.class_count_, whole.class_count_, rtol=1e-14)
-    np.testing.assert_allclose(memory.predict_log_proba(X), whole.predict_log_proba(X), rtol=1e-9)
+    found, whole = clone(ESTIMATORS[name]), fitted(name, X, NAMES, WEIGHT)
+    for batch in BATCHES:
+        found.partial_fit(X[batch], NAMES[batch], ALL, WEIGHT[batch])
+    np.testing.assert_allclose(found.class_count_, whole.class_count_, rtol=1e-14)
+    np.testing.assert_allclose(found.predict_log_proba(X), whole.predict_log_proba(X), rtol=1e-9)
 
 
 @every_discriminant
 def test_discriminants(name: str) -> None:
-    model = DISCRIMINANTS[name]
-    x, y = arrays(CHUNKS["ragged"], weight=False)
-    found = in_batches(model, X, NAMES, *BATCHES)
-    same(in_batches(model, x, y, *BATCHES), found)
-    agree(found, clone(model).fit(X, NAMES), X)
+    agree(in_batches(DISCRIMINANTS[name], X, NAMES, *BATCHES), clone(DISCRIMINANTS[name]).fit(X, NAMES), X)
 
 
 @every_discriminant
@@ -124,12 +109,11 @@ def test_batches_far_from_zero_lose_no_digits(name: str) -> None:
     np.testing.assert_allclose(found.predict_log_proba(x), expected.predict_log_proba(x), rtol=1e-6)
 
 
-def test_batches_of_single_rows() -> None:
-    """A batch may have fewer rows than features and classes, if there are enough rows before it."""
-    model = LinearDiscriminant().partial_fit(X[:500], NAMES[:500], ALL)
-    for row in range(500, 600):
-        model.partial_fit(X[row : row + 1], NAMES[row : row + 1])
-    agree(model, LinearDiscriminant().fit(X[:600], NAMES[:600]), X)
+@every_discriminant
+def test_batches_of_few_rows(name: str) -> None:
+    """A batch may have one row of a class, and fewer rows than features and classes, also if it is the first one."""
+    batches = [slice(0, 1), slice(1, 3), *(slice(k, k + 7) for k in range(3, N, 7))]
+    agree(in_batches(DISCRIMINANTS[name], X, NAMES, *batches), clone(DISCRIMINANTS[name]).fit(X, NAMES), X)
 
 
 def test_two_classes() -> None:
@@ -140,26 +124,31 @@ def test_two_classes() -> None:
 
 def test_names_of_columns() -> None:
     frame = pd.DataFrame(X, columns=[f"x{k}" for k in range(X.shape[1])])
-    memory = in_batches(DISCRIMINANTS["linear"], frame, NAMES, *BATCHES)
-    lazy = clone(DISCRIMINANTS["linear"])
-    for batch in BATCHES:
-        lazy.partial_fit(dd.from_pandas(frame[batch], npartitions=2), NAMES[batch], ALL)
-    same(lazy, memory)
+    found = in_batches(DISCRIMINANTS["linear"], frame, NAMES, *BATCHES)
     with pytest.raises(ValueError, match="feature names should match"):
-        memory.partial_fit(frame[frame.columns[::-1]], NAMES)
-    with pytest.raises(ValueError, match="feature names should match"):
-        lazy.partial_fit(dd.from_pandas(frame[frame.columns[::-1]], npartitions=2), NAMES)
+        found.partial_fit(frame[frame.columns[::-1]], NAMES)
 
 
 @every_discriminant
 def test_a_fit_forgets_batches(name: str) -> None:
     model = in_batches(DISCRIMINANTS[name], X, NAMES, BATCHES[0])
     same(model.fit(X, NAMES), clone(DISCRIMINANTS[name]).fit(X, NAMES))
-    with pytest.raises(AttributeError, match="has no attribute 'partial_fit'") as missing:
-        _ = model.partial_fit
-    assert str(missing.value.__cause__) == (
-        "partial_fit: expected a model that fit has not fitted, because fit keeps no sums of its rows"
-    )
+    with pytest.raises(
+        ValueError, match="partial_fit: expected a model that fit has not fitted, because fit keeps no sums of its rows"
+    ):
+        model.partial_fit(X, NAMES)
+
+
+@every_discriminant
+def test_a_fit_that_fails_forgets_batches(name: str) -> None:
+    """The next batch is the first one, and may have other classes."""
+    model, others = in_batches(DISCRIMINANTS[name], X, NAMES, BATCHES[0]), np.where(NAMES == "ant", "ant", "other")
+    with pytest.raises(ValueError, match="got one class: 'ant'"):
+        model.fit(X, np.full(N, "ant"))
+    with pytest.raises(ValueError, match="classes: expected all classes in the first call"):
+        model.partial_fit(X, others)
+    model.set_params(priors=None).partial_fit(X, others, ["ant", "other"])
+    agree(model, clone(model).fit(X, others), X)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -178,18 +167,11 @@ def test_errors_of_arguments(model: Any) -> None:
         model.partial_fit(X[:1], ["wasp"])
     with pytest.raises(ValueError, match="expecting 7 features"):
         model.partial_fit(X[:, :6], NAMES)
-    lazy, wrong = da.from_array(X, chunks=(100, 7)), np.where(np.arange(N) == 270, "wasp", NAMES)
-    with pytest.raises(ValueError, match=r"y: chunk 2 \(rows 260 to 389\): label: expected one of"):
-        model.partial_fit(lazy, da.from_array(wrong, chunks=130))
 
 
 def test_errors_of_discriminants() -> None:
     with pytest.raises(ValueError, match="classes: expected 2 or more for LinearDiscriminant, got 1"):
         LinearDiscriminant().partial_fit(X, NAMES, ["ant"])
-    model = LinearDiscriminant()
-    with pytest.raises(ValueError, match="X: expected more than 4 rows for 4 classes, got 3"):
-        model.partial_fit(X[:3], NAMES[:3], ALL)
-    agree(model.partial_fit(X, NAMES, ALL), LinearDiscriminant().fit(X, NAMES), X)
     for of in (LinearDiscriminant, QuadraticDiscriminant):
         with pytest.raises(AttributeError, match="has no attribute 'partial_fit'") as missing:
             _ = of(shrinkage="auto").partial_fit
@@ -198,16 +180,40 @@ def test_errors_of_discriminants() -> None:
         )
 
 
-def test_rows_of_a_call_that_fails_are_not_added() -> None:
-    """The model stays as it was, and its next batches are added to the earlier ones."""
+def test_predictions_from_too_few_rows() -> None:
+    """They raise an error until there are enough rows."""
+    more = "partial_fit: expected more rows before predictions; "
+    linear = LinearDiscriminant().partial_fit(X[:3], NAMES[:3], ALL)
+    for predict in (linear.predict, linear.predict_proba, linear.predict_log_proba, linear.decision_function):
+        with pytest.raises(NotFittedError, match=f"{more}X: expected more than 4 rows for 4 classes, got 3"):
+            predict(X)
+    agree(linear.partial_fit(X[3:], NAMES[3:]), LinearDiscriminant().fit(X, NAMES), X)
+
     bees, rest = np.flatnonzero(NAMES == "bee"), np.flatnonzero(NAMES != "bee")
     model = QuadraticDiscriminant(tol=0.0).partial_fit(X[rest], NAMES[rest], ALL)
-    before = model.predict_proba(X)
-    with pytest.raises(ValueError, match="y: expected two rows or more of each class, got one of class 'bee'"):
-        model.partial_fit(X[bees[:1]], NAMES[bees[:1]])
+    assert (model.predict_proba(X)[:, 1] == 0).all()
+    model.partial_fit(X[bees[:1]], NAMES[bees[:1]])
     with pytest.raises(
-        np.linalg.LinAlgError, match=r"X: expected a covariance of rank 7 in class 'bee', got rank \d from 2"
+        NotFittedError, match=f"{more}y: expected two rows or more of each class, got one of class 'bee'"
     ):
-        model.partial_fit(X[bees[:1]].repeat(2, axis=0), NAMES[bees[:2]])
+        model.predict(X)
+    model.partial_fit(X[bees[1:3]], NAMES[bees[1:3]])
+    with pytest.raises(
+        NotFittedError, match=rf"{more}X: expected a covariance of rank 7 in class 'bee', got rank \d from 3 rows"
+    ):
+        model.predict(X)
+    agree(model.partial_fit(X[bees[3:]], NAMES[bees[3:]]), QuadraticDiscriminant(tol=0.0).fit(X, NAMES), X)
+
+
+@every_discriminant
+def test_rows_of_a_call_that_fails_are_not_added(name: str) -> None:
+    """The model stays as it was, and its next batches are added to the earlier ones."""
+    model = in_batches(DISCRIMINANTS[name], X, NAMES, BATCHES[0])
+    before, priors = model.predict_proba(X), model.priors
+    with pytest.raises(ValueError, match="priors: expected numbers with the sum 1"):
+        model.set_params(priors=[0.1, 0.1, 0.1, 0.1]).partial_fit(X[BATCHES[1]], NAMES[BATCHES[1]])
     np.testing.assert_array_equal(model.predict_proba(X), before)
-    agree(model.partial_fit(X[bees], NAMES[bees]), QuadraticDiscriminant(tol=0.0).fit(X, NAMES), X)
+    model.set_params(priors=priors)
+    for batch in BATCHES[1:]:
+        model.partial_fit(X[batch], NAMES[batch])
+    agree(model, clone(model).fit(X, NAMES), X)

@@ -67,7 +67,7 @@ def rowwise(method: Method) -> Method:
     def call(self: Any, X: Any) -> Any:
         if not is_lazy(X):
             return method(self, X)
-        check_is_fitted(self)
+        self._check_fitted()
         return _dask_rows().by_chunks(getattr(self, method.__name__), X, self)
 
     return cast("Method", call)
@@ -245,9 +245,13 @@ class ScoreClassifier(ClassifierMixin, BaseEstimator):
         """Return the checked rows of a chunk of a Dask array."""
         return check_array(X, dtype=KINDS, input_name="X", ensure_min_samples=0)
 
+    def _check_fitted(self) -> None:
+        """Raise NotFittedError, which is a ValueError, if the model cannot predict."""
+        check_is_fitted(self)
+
     def _fitted_rows(self, X: Any) -> Any:
         """Check that the model is fitted, and return the checked rows."""
-        check_is_fitted(self)
+        self._check_fitted()
         return self._checked(X, reset=False)
 
     def _checked(self, X: Any, *y: Any, **options: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from sklearn.exceptions import NotFittedError
 from sklearn.utils.metaestimators import available_if
 
 from softargmax.classify.base import Array, ScoreClassifier, affine, label, log_priors
@@ -21,11 +22,9 @@ if TYPE_CHECKING:
 
 
 def _joins_batches(model: Any) -> bool:
-    """Raise ValueError if a model cannot be fitted to a batch of rows."""
+    """Raise ValueError if the parameters of a model exclude fits to batches."""
     if _shrinkage_of(model.shrinkage) == "auto":
         raise ValueError("shrinkage: expected a number or None for partial_fit, because 'auto' needs all rows at once")
-    if hasattr(model, "means_") and not hasattr(model, "_moments"):
-        raise ValueError("partial_fit: expected a model that fit has not fitted, because fit keeps no sums of its rows")
     return True
 
 
@@ -33,8 +32,12 @@ class _Discriminant(ScoreClassifier):
     """Base class of both models, which depend on the mean and the covariance of each class."""
 
     shrinkage: Any
+    priors: Any
     tol: float
-    _moments: Moments
+    _moments: Moments | None
+    """The moments of all batches, or None if `fit` has fitted the model."""
+    _too_few: str = ""
+    """Why the rows of all batches are not enough, or an empty text."""
 
     def fit(self, X: Features, y: ArrayLike) -> Self:
         """Estimate the means and covariances of the classes.
@@ -51,23 +54,28 @@ class _Discriminant(ScoreClassifier):
         self
         """
         shrinkage = self._checked_parameters()
+        vars(self).pop("_moments", None)  # Batches are forgotten even if this fit fails, because it changes `classes_`.
         training = self._training(X, y)
-        self.__dict__.pop("_moments", None)  # of earlier calls of partial_fit
         if shrinkage == "auto":
             means = Means.of(training, len(self.classes_))
-            return self._learn(means, ledoit_wolf(training, means))
-        moments = Moments.of(training, len(self.classes_))
-        return self._learn(moments.means, moments.estimates(shrinkage))
+            estimates = ledoit_wolf(training, means)
+        else:
+            moments = Moments.of(training, len(self.classes_))
+            means, estimates = moments.means, moments.estimates(shrinkage)
+        self._learn(means, _log_priors(self.priors, means.counts), estimates)
+        self._moments, self._too_few = None, ""
+        return self
 
     @available_if(_joins_batches)  # type: ignore[untyped-decorator]
     def partial_fit(self, X: Features, y: ArrayLike, classes: ArrayLike | None = None) -> Self:
         """Add rows to those of earlier calls of `partial_fit`.
 
-        Together the calls equal one `fit` to all rows, to rounding. A class without rows has probability 0. All rows so
-        far must be enough for `fit`. If a call raises an error, its rows are not added.
+        Together the calls equal one `fit` to all rows, to rounding. A class without rows has probability 0. A batch may
+        have any number of rows: until all rows so far are enough for `fit`, predictions raise an error that says what
+        is missing, and the attributes are those of the last call after which there were enough.
 
-        The model keeps D x D numbers for each class, which `fit` does not. So there is no `partial_fit` after `fit`.
-        There is none for `shrinkage="auto"` either, which needs all rows at once.
+        The model keeps D x D numbers for each class, which `fit` does not. So `partial_fit` after `fit` is an error.
+        With `shrinkage="auto"`, which needs all rows at once, there is no `partial_fit`.
 
         Parameters
         ----------
@@ -82,22 +90,36 @@ class _Discriminant(ScoreClassifier):
         -------
         self
         """
-        shrinkage, before = self._checked_parameters(), getattr(self, "_moments", None)
-        training = self._batch(X, y, classes, first=before is None)
+        shrinkage, first = self._checked_parameters(), not hasattr(self, "_moments")
+        before = None if first else self._moments
+        if before is None and not first:
+            raise ValueError(
+                "partial_fit: expected a model that fit has not fitted, because fit keeps no sums of its rows"
+            )
+        training = self._batch(X, y, classes, first=first)
         moments = Moments.of(training, len(self.classes_), before)
         if before is not None:
             moments = before.joined(moments)
-        self._learn(moments.means, moments.estimates(shrinkage))
-        self._moments = moments
+        log_prior = _log_priors(self.priors, moments.means.counts)
+        self._moments, self._too_few = moments, ""
+        try:
+            self._learn(moments.means, log_prior, moments.estimates(shrinkage))
+        except ValueError as error:  # Parameters are checked above. So this is about the rows, and more may come.
+            self._too_few = str(error)
         return self
+
+    def _check_fitted(self) -> None:
+        super()._check_fitted()
+        if self._too_few:
+            raise NotFittedError(f"partial_fit: expected more rows before predictions; {self._too_few}")
 
     def _checked_parameters(self) -> Any:
         """Check the parameters that do not depend on rows. Return the shrinkage."""
         between(self.tol, "tol", np.inf)
         return _shrinkage_of(self.shrinkage)
 
-    def _learn(self, means: Means, estimates: list[Array]) -> Self:
-        """Set what the scores depend on.
+    def _learn(self, means: Means, log_prior: Array, estimates: list[Array]) -> None:
+        """Set what the scores depend on, or raise ValueError if the rows are not enough.
 
         `estimates` has the shrunk covariance of each class or, without shrinkage, its triangular factor (`Moments`).
         """
@@ -175,12 +197,11 @@ class LinearDiscriminant(_Discriminant):
         self.priors = priors
         self.tol = tol
 
-    def _learn(self, means: Means, estimates: list[Array]) -> Self:
+    def _learn(self, means: Means, log_prior: Array, estimates: list[Array]) -> None:
         tol = float(self.tol)
         classes, rows = len(self.classes_), means.counts.sum()
         if rows <= classes:
             raise ValueError(f"X: expected more than {classes} rows for {classes} classes, got {rows:.0f}")
-        log_prior = _log_priors(self.priors, means.counts)
         prior = np.exp(log_prior)
         centre = prior @ means.means
         apart = means.means - centre
@@ -198,7 +219,6 @@ class LinearDiscriminant(_Discriminant):
         self.coef_, self.intercept_ = self._coef, self._offset - self._coef @ self._centre
         if classes == 2:
             self.coef_, self.intercept_ = np.diff(self.coef_, axis=0), np.diff(self.intercept_)
-        return self
 
     def _scores(self, X: Any) -> Array:
         return affine(X - self._centre, self._coef, self._offset)
@@ -282,9 +302,8 @@ class QuadraticDiscriminant(_Discriminant):
             raise ValueError("shrinkage, reg_param: expected at most one of them, got both")
         return shrinkage
 
-    def _learn(self, means: Means, estimates: list[Array]) -> Self:
+    def _learn(self, means: Means, log_prior: Array, estimates: list[Array]) -> None:
         tol, counts, scale = float(self.tol), means.counts, means.scale
-        log_prior = _log_priors(self.priors, counts)
         if (single := np.flatnonzero(counts == 1)).size:
             raise ValueError(
                 f"y: expected two rows or more of each class, got one of class {label(self.classes_[single[0]])}"
@@ -305,7 +324,6 @@ class QuadraticDiscriminant(_Discriminant):
         self._scale, self._means, self._spreads, self._zeros = scale, means.means, spreads, np.zeros(len(spreads[0]))
         with np.errstate(over="ignore", under="ignore"):
             self.means_, self.variances_ = means.means * scale, [np.square(spread * scale) for spread in spreads]
-        return self
 
     def _scores(self, X: Any) -> Array:
         x = scaled(X, self._scale)
