@@ -102,7 +102,7 @@ def test_batches_of_other_scales(name: str, factor: float) -> None:
 
 @every_discriminant
 def test_batches_far_from_zero_lose_no_digits(name: str) -> None:
-    """Deviations from the means are joined, not squares of the rows."""
+    """Deviations from the means are merged, not squares of the rows."""
     model, x = DISCRIMINANTS[name], np.random.default_rng(0).standard_normal((N, 3)) + 1e7
     x[NAMES == "ant"] += 1.0
     found, expected = in_batches(model, x, NAMES, *BATCHES), clone(model).fit(x, NAMES)

@@ -1,6 +1,6 @@
 """The covariances of the rows of each class, from triangular factors of the rows.
 
-Rows are scaled (`distances.py`), and factors are computed from deviations from the class means. So a factor R is not
+Rows are scaled (`class_means.py`), and factors are computed from deviations from the class means. So a factor R is not
 rounded to zero where directions differ much in length, unlike R^T R, a sum of products.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.covariance import shrunk_covariance
 from threadpoolctl import threadpool_limits
 
-from softargmax.classify.distances import Means, scaled, variances
+from softargmax.classify.class_means import Means, scaled, variances
 from softargmax.classify.rows import BLOCK
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Moments(NamedTuple):
     """The means of the scaled rows of each class, and the factors R of their deviations from the means.
 
-    R^T R is the sum of (x - mean)(x - mean)^T. The moments of more rows can be joined to them.
+    R^T R is the sum of (x - mean)(x - mean)^T. They can be merged with those of more rows.
     """
 
     means: Means
@@ -35,14 +35,14 @@ class Moments(NamedTuple):
     def of(cls, training: Training, classes: int, before: Self | None = None) -> Self:
         """Return the moments of training data. The scale is at least that of the moments `before`."""
         means = Means.of(training, classes, None if before is None else before.means)
-        return cls(means, triangles(training, means))
+        return cls(means, triangular_factors(training, means))
 
-    def joined(self, more: Self) -> Self:
+    def merge(self, more: Self) -> Self:
         """Return the moments of these rows and of more rows, which have this scale or a larger one."""
-        together, ratio, share, apart = self.means.joined(more.means)
-        steps = np.sqrt(self.means.counts[:, None] * share) * apart
-        parts = zip(self.factors, more.factors, steps, strict=True)
-        return type(self)(together, _factors(np.concatenate([r * ratio, s, [step]]) for r, s, step in parts))
+        merged = self.means.merge(more.means)
+        parts = zip(self.factors, more.factors, merged.rows, strict=True)
+        factors = _factors(np.concatenate([r * merged.ratio, s, [row]]) for r, s, row in parts)
+        return type(self)(merged.together, factors)
 
     def estimates(self, shrinkage: float | None) -> list[Array]:
         """Return the shrunk covariance of each class, or the factors if there is no shrinkage."""
@@ -59,7 +59,7 @@ def ledoit_wolf(training: Training, means: Means) -> list[Array]:
     """
     spreads = np.sqrt(variances(training, means))
     spreads[spreads == 0] = 1 / means.scale
-    factors = triangles(training, means, spreads)
+    factors = triangular_factors(training, means, spreads)
     fourths = training.usual_blocks().sum(_add_fourth_powers, (np.zeros(len(spreads)),), means, spreads)[0]
     found = map(_ledoit_wolf, factors, fourths, means.counts)
     return [covariance * spread[:, None] * spread for covariance, spread in zip(found, spreads, strict=True)]
@@ -81,7 +81,7 @@ def _add_fourth_powers(into: Sums, block: Block, means: Means, divisors: Array) 
         into[0][k] += np.square(np.square((x[block.target == k] - centre) / divisor).sum(axis=1)).sum()
 
 
-def triangles(training: Training, means: Means, divisors: Array | float = 1.0) -> list[Array]:
+def triangular_factors(training: Training, means: Means, divisors: Array | float = 1.0) -> list[Array]:
     """Return for each class the triangular factor R of (x - mean) / divisor = Q R, where x has the scaled rows.
 
     `divisors` has one number for each class and feature. R is the factor of the factors of all blocks, one below the
@@ -91,16 +91,16 @@ def triangles(training: Training, means: Means, divisors: Array | float = 1.0) -
     # A factor has up to D rows, so longer blocks are a quarter of the work.
     blocks = training.blocks(max(BLOCK // max(size, 1), 4 * size, 1))
     empty = [np.empty((0, size))] * len(means.counts)
-    return list(blocks.fold(_triangles_of_block, _joined_triangles, empty, means, divisors))
+    return list(blocks.fold(_factors_of_block, _merged_factors, empty, means, divisors))
 
 
-def _triangles_of_block(block: Block, means: Means, divisors: Array | float) -> list[Array]:
+def _factors_of_block(block: Block, means: Means, divisors: Array | float) -> list[Array]:
     x = scaled(block.x, means.scale)
     pairs = zip(means.means, np.broadcast_to(divisors, means.means.shape), strict=True)
     return _factors((x[block.target == k] - centre) / divisor for k, (centre, divisor) in enumerate(pairs))
 
 
-def _joined_triangles(one: list[Array], other: list[Array]) -> list[Array]:
+def _merged_factors(one: list[Array], other: list[Array]) -> list[Array]:
     return _factors(map(np.concatenate, zip(one, other, strict=True)))
 
 

@@ -9,8 +9,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.metaestimators import available_if
 
 from softargmax.classify.base import Array, ScoreClassifier, affine, label, log_priors
+from softargmax.classify.class_means import Means, scaled
 from softargmax.classify.covariances import Moments, axes, ledoit_wolf, whitening
-from softargmax.classify.distances import Means, scaled, square_sums
+from softargmax.classify.distances import square_sums
 from softargmax.core.check import between
 from softargmax.core.signature import public
 from softargmax.normalize import log_softmax
@@ -99,7 +100,7 @@ class _Discriminant(ScoreClassifier):
         training = self._batch(X, y, classes, first=first)
         moments = Moments.of(training, len(self.classes_), before)
         if before is not None:
-            moments = before.joined(moments)
+            moments = before.merge(moments)
         log_prior = _log_priors(self.priors, moments.means.counts)
         self._moments, self._too_few = moments, ""
         try:

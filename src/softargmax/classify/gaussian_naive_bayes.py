@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from softargmax.classify.base import Array, NaiveBayes, log_priors
-from softargmax.classify.distances import LEAST, Means, scaled, square_sums, variances
+from softargmax.classify.class_means import LEAST, Means, scaled, variances
+from softargmax.classify.distances import square_sums
 from softargmax.core.check import between
 from softargmax.core.signature import public
 
@@ -76,14 +77,14 @@ class GaussianNaiveBayes(NaiveBayes):
         self.var_smoothing = var_smoothing
 
     def _update(self, training: Training, *, first: bool) -> Self:
-        """Join the means and variances of training data with those of earlier data, and set what depends on them."""
+        """Merge the means and variances of training data with those of earlier data, and set what depends on them."""
         smoothing = between(self.var_smoothing, "var_smoothing", np.inf)
         before = None if first else Means(self._scale, self.class_count_, self._mean)
         found = Means.of(training, len(self.classes_), before)
         var = variances(training, found)
         if before is not None:
-            found, ratio, share, apart = before.joined(found)
-            var = (1 - share) * (self._var * ratio * ratio + share * np.square(apart)) + share * var
+            merged = before.merge(found)
+            found, var = merged.together, merged.variances(self._var, var)
         self._scale, self.class_count_, self._mean = found
         self._var = var
         self._log_prior = log_priors(self.priors, self.class_count_)
