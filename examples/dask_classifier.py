@@ -63,6 +63,7 @@ if __name__ == "__main__":
         LocalCluster(n_workers=2, threads_per_worker=1, memory_limit=MEMORY, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
+        before = client.run(peak_memory)
         main(Path(folder), int(sys.argv[1]) if len(sys.argv) > 1 else FILES)
-        most = max(client.run(peak_memory).values())
-        print(f"peak memory of a worker: {most / 1e6:.0f} MB")
+        growth = max(peak - before[worker] for worker, peak in client.run(peak_memory).items())
+        print(f"memory of a worker: {max(before.values()) / 1e6:.0f} MB, in the run {growth / 1e6:.0f} MB more")

@@ -23,6 +23,11 @@ def printed(name: str, size: int) -> dict[str, str]:
     return dict(found)
 
 
+def growth(found: dict[str, str]) -> float:
+    """Return by how many MB the memory of a worker has grown in the run."""
+    return float(found["memory of a worker"].split("in the run ")[1].split()[0])
+
+
 @pytest.mark.slow
 def test_an_evaluation() -> None:
     found = printed("dask_evaluation.py", 105_000)
@@ -30,7 +35,7 @@ def test_an_evaluation() -> None:
     before, after = (float(x) for x in found["calibration error"].split(", calibrated "))
     assert after < before / 4
     assert found["same bits as NumPy"] == "True"
-    assert float(found["peak memory of a worker"].split()[0]) < 400
+    assert growth(found) < 420 / 3  # of 420 MB of logits, two workers would have 210 MB each
 
 
 @pytest.mark.slow
@@ -38,4 +43,4 @@ def test_classifiers() -> None:
     found = printed("dask_classifier.py", 16)
     assert min(float(found[name]) for name in ("GaussianNaiveBayes", "LinearDiscriminant", "SoftmaxRegression")) > 0.8
     assert found["same bits as NumPy"] == "True"
-    assert float(found["peak memory of a worker"].split()[0]) < 500
+    assert growth(found) < 134 * 3 / 4  # of 134 MB of rows, two workers would have 67 MB each, and what passes need
