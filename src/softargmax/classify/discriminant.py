@@ -55,7 +55,9 @@ class _Discriminant(ScoreClassifier):
         self
         """
         shrinkage = self._checked_parameters()
-        vars(self).pop("_moments", None)  # Batches are forgotten even if this fit fails, because it changes `classes_`.
+        self.__dict__.pop(
+            "_moments", None
+        )  # Batches are forgotten even if this fit fails, because it changes `classes_`.
         training = self._training(X, y)
         if shrinkage == "auto":
             means = Means.of(training, len(self.classes_))
