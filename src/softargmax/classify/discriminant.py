@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 
 def _joins_batches(model: Any) -> bool:
-    """Raise ValueError if the parameters of a model exclude fits to batches."""
+    """Raise ValueError, with the reason, if a model cannot be fitted to batches."""
     if _shrinkage_of(model.shrinkage) == "auto":
         raise ValueError("shrinkage: expected a number or None for partial_fit, because 'auto' needs all rows at once")
+    if vars(model).get("_moments", ...) is None:  # scikit-learn's checks call any `partial_fit` that there is after fit
+        raise ValueError("partial_fit: expected a model that fit has not fitted, because fit keeps no sums of its rows")
     return True
 
 
@@ -77,8 +79,8 @@ class _Discriminant(ScoreClassifier):
         have any number of rows: until all rows so far are enough for `fit`, predictions raise an error that says what
         is missing, and the attributes are those of the last call after which there were enough.
 
-        The model keeps D x D numbers for each class, which `fit` does not. So `partial_fit` after `fit` is an error.
-        With `shrinkage="auto"`, which needs all rows at once, there is no `partial_fit`.
+        The model keeps D x D numbers for each class, which `fit` does not. So there is no `partial_fit` after `fit`,
+        and none with `shrinkage="auto"`, which needs all rows at once.
 
         Parameters
         ----------
@@ -93,13 +95,8 @@ class _Discriminant(ScoreClassifier):
         -------
         self
         """
-        shrinkage, first = self._checked_parameters(), not hasattr(self, "_moments")
-        before = None if first else self._moments
-        if before is None and not first:
-            raise ValueError(
-                "partial_fit: expected a model that fit has not fitted, because fit keeps no sums of its rows"
-            )
-        training = self._batch(X, y, classes, first=first)
+        shrinkage, before = self._checked_parameters(), getattr(self, "_moments", None)
+        training = self._batch(X, y, classes, first=before is None)
         moments = Moments.of(training, len(self.classes_), before)
         if before is not None:
             moments = before.merge(moments)
