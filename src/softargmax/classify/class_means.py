@@ -35,7 +35,7 @@ def scaled(X: NDArray[Any], scale: float) -> Floats:
 
 
 class Means(NamedTuple):
-    """The means of the scaled rows of each class, which can be merged with those of more rows."""
+    """The means of the scaled rows of each class, which can be joined with those of more rows."""
 
     scale: float
     counts: Floats
@@ -52,15 +52,15 @@ class Means(NamedTuple):
         sums = training.usual_blocks().sum(_add_rows, (np.zeros((classes, training.X.shape[1])),), scale)[0]
         return cls(scale, counts, sums / np.where(counts > 0, counts, 1)[:, None])
 
-    def merge(self, more: Self) -> Merged:
+    def joined(self, more: Self) -> Joined:
         """Return the means of these rows and of more rows, which have this scale or a larger one."""
         total, ratio = self.counts + more.counts, self.scale / more.scale
         share, apart = (more.counts / np.where(total > 0, total, 1))[:, None], more.means - self.means * ratio
         together = type(self)(more.scale, total, self.means * ratio + share * apart)
-        return Merged(together, ratio, self.counts[:, None], share, apart)
+        return Joined(together, ratio, self.counts[:, None], share, apart)
 
 
-class Merged(NamedTuple):
+class Joined(NamedTuple):
     """The means of two parts of the rows together, and what merges their squared distances from the means.
 
     For each class, let S be the sum of (x - mean)(x - mean)^T over scaled rows, and n the weight of the class in the

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Moments(NamedTuple):
     """The means of the scaled rows of each class, and the factors R of their deviations from the means.
 
-    R^T R is the sum of (x - mean)(x - mean)^T. They can be merged with those of more rows.
+    R^T R is the sum of (x - mean)(x - mean)^T. They can be joined with those of more rows.
     """
 
     means: Means
@@ -37,12 +37,12 @@ class Moments(NamedTuple):
         means = Means.of(training, classes, None if before is None else before.means)
         return cls(means, triangular_factors(training, means))
 
-    def merge(self, more: Self) -> Self:
+    def joined(self, more: Self) -> Self:
         """Return the moments of these rows and of more rows, which have this scale or a larger one."""
-        merged = self.means.merge(more.means)
-        parts = zip(self.factors, more.factors, merged.rows, strict=True)
-        factors = _factors(np.concatenate([r * merged.ratio, s, [row]]) for r, s, row in parts)
-        return type(self)(merged.together, factors)
+        joined = self.means.joined(more.means)
+        parts = zip(self.factors, more.factors, joined.rows, strict=True)
+        factors = _factors(np.concatenate([r * joined.ratio, s, [row]]) for r, s, row in parts)
+        return type(self)(joined.together, factors)
 
     def estimates(self, shrinkage: float | None) -> list[Array]:
         """Return the shrunk covariance of each class, or the factors if there is no shrinkage."""

@@ -99,7 +99,7 @@ class _Discriminant(ScoreClassifier):
         training = self._batch(X, y, classes, first=before is None)
         moments = Moments.of(training, len(self.classes_), before)
         if before is not None:
-            moments = before.merge(moments)
+            moments = before.joined(moments)
         log_prior = _log_priors(self.priors, moments.means.counts)
         self._moments, self._too_few = moments, ""
         try:

@@ -83,8 +83,8 @@ class GaussianNaiveBayes(NaiveBayes):
         found = Means.of(training, len(self.classes_), before)
         var = variances(training, found)
         if before is not None:
-            merged = before.merge(found)
-            found, var = merged.together, merged.variances(self._var, var)
+            joined = before.joined(found)
+            found, var = joined.together, joined.variances(self._var, var)
         self._scale, self.class_count_, self._mean = found
         self._var = var
         self._log_prior = log_priors(self.priors, self.class_count_)
