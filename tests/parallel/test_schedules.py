@@ -126,8 +126,8 @@ def test_steps_are_those_of_one_process_without_messages() -> None:
 @pytest.mark.parametrize("count", [2, 4, 16])
 @pytest.mark.parametrize(("zigzag", "pairs"), [(False, 1 / 2), (True, 3 / 4)])
 def test_bytes_of_causal_attention_by_parts(count: int, zigzag: bool, pairs: float) -> None:
-    """Of the count (count - 1) pairs of processes, those of which one sees the keys of the other: half with equal
-    parts. In a zigzag the first half of a part goes to all others, and the second half to half of them.
+    """A process sends a part of its keys to each process that sees it. With equal parts, these are half of the others.
+    In a zigzag, all others see the first half of its keys, and half of them see the second half.
     """
     size, heads = 32 * 96, Heads(keys=2, each=3, queries=0, width=WIDTH, values=5)
     of_keys = heads.keys * 4 * (WIDTH + 5)

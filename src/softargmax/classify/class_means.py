@@ -61,7 +61,7 @@ class Means(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """The means of two parts of the rows together, and what merges their squared distances from the means.
+    """The means of two parts of the rows together, and what joins their squared distances from the means.
 
     For each class, let S be the sum of (x - mean)(x - mean)^T over scaled rows, and n the weight of the class in the
     first part. Then S = ratio^2 S_1 + S_2 + n share apart apart^T.

@@ -91,7 +91,7 @@ def triangular_factors(training: Training, means: Means, divisors: Array | float
     # A factor has up to D rows, so longer blocks are a quarter of the work.
     blocks = training.blocks(max(BLOCK // max(size, 1), 4 * size, 1))
     empty = [np.empty((0, size))] * len(means.counts)
-    return list(blocks.fold(_factors_of_block, _merged_factors, empty, means, divisors))
+    return list(blocks.fold(_factors_of_block, _joined_factors, empty, means, divisors))
 
 
 def _factors_of_block(block: Block, means: Means, divisors: Array | float) -> list[Array]:
@@ -100,7 +100,7 @@ def _factors_of_block(block: Block, means: Means, divisors: Array | float) -> li
     return _factors((x[block.target == k] - centre) / divisor for k, (centre, divisor) in enumerate(pairs))
 
 
-def _merged_factors(one: list[Array], other: list[Array]) -> list[Array]:
+def _joined_factors(one: list[Array], other: list[Array]) -> list[Array]:
     return _factors(map(np.concatenate, zip(one, other, strict=True)))
 
 

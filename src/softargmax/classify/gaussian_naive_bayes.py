@@ -77,7 +77,7 @@ class GaussianNaiveBayes(NaiveBayes):
         self.var_smoothing = var_smoothing
 
     def _update(self, training: Training, *, first: bool) -> Self:
-        """Merge the means and variances of training data with those of earlier data, and set what depends on them."""
+        """Join the means and variances of training data with those of earlier data, and set what depends on them."""
         smoothing = between(self.var_smoothing, "var_smoothing", np.inf)
         before = None if first else Means(self._scale, self.class_count_, self._mean)
         found = Means.of(training, len(self.classes_), before)

@@ -135,7 +135,8 @@ def sent(call: Call, length: int, *arguments: Any) -> Sent:
     arrays, (place, *before) = arguments[: len(call.names)], arguments[len(call.names) :]
     (rank,), (first,), (size,) = place
     blocks = tuple(map(block, arrays))
-    sizes, of_rows = () if before else (size,), tuple(map(_without_scores, blocks, call.along))
+    sizes = () if before else (size,)
+    of_rows = tuple(map(_without_scores, blocks, call.along)) if rank == 0 and not before else ()
     # Until the first exchange, a kernel looks at the place of the part only. So those before it stand in as one.
     part = _known(before, rank) if before else _Part((first, size, length - first - size), 1, ())
     try:
@@ -143,7 +144,7 @@ def sent(call: Call, length: int, *arguments: Any) -> Sent:
         mine = b""  # there are no rows
     except _ExchangeError as exchange:
         mine = exchange.mine
-    return Sent(mine, sizes, of_rows if rank == 0 and not before else ())
+    return Sent(mine, sizes, of_rows)
 
 
 def join(parts: Sequence[Sent], **_: Any) -> Sent:
