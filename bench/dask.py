@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 WORKERS = 2
 Scores = tuple[int, int, tuple[int, int]]
 """Numbers of rows and columns, and the shape of a chunk."""
-USUAL: Scores = 4096, 131_072, (1024, 32_768)  # 16 chunks of 128 MiB
+USUAL: Scores = 8192, 131_072, (1024, 32_768)  # 32 chunks of 128 MiB
 SMALL: Scores = 1024, 65_536, (256, 16_384)  # 16 chunks of 16 MiB
 ROW_CHUNKS = 1000
 LONG: Scores = 16, 4096 * ROW_CHUNKS, (16, 4096)
 CHUNKINGS = (6, 9001), (2, 9001), (6, 4096), (3, 5000), (1, 777)
 RATIO, CHUNKS = 1.3, 4.0
-ROUNDS, STEPS = 5, 20
+ROUNDS, STEPS = 3, 20
 PAUSE = 0.1  # after it, the cluster has released results of the last call
 THREADS, CLUSTER = "threads", "cluster"
 FORMULA, PEER = "dask.array", "dask-ml"
@@ -357,7 +357,7 @@ def main() -> int:
     watched = Run()
     sa.set_num_threads(1)
     versions = {name: package_version(name) for name in ("dask", "distributed", PEER)}
-    options = {"n_workers": WORKERS, "threads_per_worker": 1, "dashboard_address": ":0", "memory_limit": "8GiB"}
+    options = {"n_workers": WORKERS, "threads_per_worker": 1, "dashboard_address": ":0", "memory_limit": "10GiB"}
     with LocalCluster(**options) as cluster, Client(cluster) as client:
         found = measured(Places(client))
     record = {"machine": watched.machine(), "versions": versions, **found}
