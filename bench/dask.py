@@ -3,7 +3,7 @@
     python -m bench.dask              10 minutes; writes bench/results/dask.json
 
 The cluster has WORKERS workers with one thread each, and Dask's threads are as many. All arrays are in memory, or on
-the workers, before a call. The sides take turns. On the cluster, functions of LARGE chunks and fits should take at
+the workers, before a call. The cluster and threads take turns. On the cluster, functions of LARGE chunks and fits should take at
 most RATIO times their time on threads. A function should need at most CHUNKS chunks of memory per worker in addition to
 its input. The results of a function are added up, so that memory for results does not count.
 
@@ -52,7 +52,7 @@ ROW_CHUNKS = 1000
 LONG: Scores = 16, 4096 * ROW_CHUNKS, (16, 4096)
 CHUNKINGS = (6, 9001), (2, 9001), (6, 4096), (3, 5000), (1, 777)
 RATIO, CHUNKS = 1.3, 4.0
-ROUNDS, STEPS = 3, 20
+ROUNDS, ROUNDS_OF_PEERS, STEPS = 5, 2, 20
 PAUSE = 0.1  # after it, the cluster has released results of the last call
 THREADS, CLUSTER = "threads", "cluster"
 FORMULA, PEER = "dask.array", "dask-ml"
@@ -166,14 +166,17 @@ class Places:
             return found
 
     def seconds(self, functions: dict[str, Function], arrays: Sequence[Any]) -> dict[str, Timing]:
-        """Time functions of arrays at both places, in turns. Results that are arrays are computed, and left there."""
+        """Time functions of arrays, each at both places in turns. Results that are arrays are computed, and left there.
+
+        The peer's turns come after all of ours, because workers that release GiB of its arrays are slow for a while.
+        """
         loaded = {place: self.load(place, *arrays) for place in (CLUSTER, THREADS)}
-        sides = [(name, place) for name in functions for place in loaded]
-        samples: dict[tuple[str, str], list[float]] = {side: [] for side in sides}
-        for turn in range(ROUNDS + 1):
-            for name, place in sides[turn % len(sides) :] + sides[: turn % len(sides)]:
-                time.sleep(PAUSE)
-                samples[name, place].append(self.once(place, functions[name], loaded[place]))
+        samples: dict[tuple[str, str], list[float]] = {(name, place): [] for name in functions for place in loaded}
+        for name, function in functions.items():
+            for _ in range((ROUNDS if name == OURS else ROUNDS_OF_PEERS) + 1):
+                for place in loaded:
+                    time.sleep(PAUSE)
+                    samples[name, place].append(self.once(place, function, loaded[place]))
         return {f"{name}, {place}": Timing.of(some[1:]) for (name, place), some in samples.items()}
 
     def once(self, place: str, function: Function, arrays: Sequence[Any]) -> float:
