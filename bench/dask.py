@@ -3,9 +3,9 @@
     python -m bench.dask              10 minutes; writes bench/results/dask.json
 
 The cluster has WORKERS workers with one thread each, and Dask's threads are as many. All arrays are in memory, or on
-the workers, before a call. The cluster and threads take turns. On the cluster, functions of LARGE chunks and fits should take at
-most RATIO times their time on threads. A function should need at most CHUNKS chunks of memory per worker in addition to
-its input. The results of a function are added up, so that memory for results does not count.
+the workers, before a call. The cluster and threads take turns. On the cluster, functions of LARGE chunks and fits
+should take at most RATIO times their time on threads. A function should need at most CHUNKS chunks of memory per worker
+in addition to its input. The results of a function are added up, so that memory for results does not count.
 
 A task costs the cluster 2 to 3 ms of processor time, also if it does nothing, and a logsumexp of 128 MiB takes 13 ms.
 So the functions are timed with SMALL chunks, too, and with rows of ROW_CHUNKS chunks each, but without a limit. For
