@@ -126,4 +126,4 @@ def _add_counts(into: Sums, block: Block) -> None:
 
 
 def _largest(block: Block) -> float:
-    return float(np.abs(block.x).max(initial=0.0))
+    return max(float(block.x.max(initial=0.0)), -float(block.x.min(initial=0.0)))
