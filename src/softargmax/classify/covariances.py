@@ -76,9 +76,18 @@ def _ledoit_wolf(r: Array, fourth: float, n: float) -> Array:
 
 
 def _add_fourth_powers(into: Sums, block: Block, means: Means, divisors: Array) -> None:
+    for k, rows in enumerate(_standardised(block, means, divisors)):
+        into[0][k] += np.square(np.square(rows).sum(axis=1)).sum()
+
+
+def _standardised(block: Block, means: Means, divisors: Array | float) -> Iterator[Array]:
+    """Yield (x - mean) / divisor for the scaled rows x of each class."""
     x = scaled(block.x, means.scale)
-    for k, (centre, divisor) in enumerate(zip(means.means, divisors, strict=True)):
-        into[0][k] += np.square(np.square((x[block.target == k] - centre) / divisor).sum(axis=1)).sum()
+    for k, (centre, divisor) in enumerate(zip(means.means, np.broadcast_to(divisors, means.means.shape), strict=True)):
+        rows = x[block.target == k]
+        rows -= centre
+        rows /= divisor
+        yield rows
 
 
 def triangular_factors(training: Training, means: Means, divisors: Array | float = 1.0) -> list[Array]:
@@ -95,9 +104,7 @@ def triangular_factors(training: Training, means: Means, divisors: Array | float
 
 
 def _factors_of_block(block: Block, means: Means, divisors: Array | float) -> list[Array]:
-    x = scaled(block.x, means.scale)
-    pairs = zip(means.means, np.broadcast_to(divisors, means.means.shape), strict=True)
-    return _factors((x[block.target == k] - centre) / divisor for k, (centre, divisor) in enumerate(pairs))
+    return _factors(_standardised(block, means, divisors))
 
 
 def _joined_factors(one: list[Array], other: list[Array]) -> list[Array]:
