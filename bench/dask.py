@@ -52,7 +52,7 @@ ROW_CHUNKS = 1000
 LONG: Scores = 16, 4096 * ROW_CHUNKS, (16, 4096)
 CHUNKINGS = (6, 9001), (2, 9001), (6, 4096), (3, 5000), (1, 777)
 RATIO, CHUNKS = 1.3, 4.0
-ROUNDS, ROUNDS_OF_PEERS, STEPS = 5, 2, 20
+ROUNDS, FEW_ROUNDS, STEPS = 5, 2, 20  # few for fits and peers, which take long
 PAUSE = 0.1  # after it, the cluster has released results of the last call
 THREADS, CLUSTER = "threads", "cluster"
 FORMULA, PEER = "dask.array", "dask-ml"
@@ -165,7 +165,7 @@ class Places:
             wait(found)
             return found
 
-    def seconds(self, functions: dict[str, Function], arrays: Sequence[Any]) -> dict[str, Timing]:
+    def seconds(self, functions: dict[str, Function], arrays: Sequence[Any], rounds: int) -> dict[str, Timing]:
         """Time functions of arrays, each at both places in turns. Results that are arrays are computed, and left there.
 
         The peer's turns come after all of ours, because workers that release GiB of its arrays are slow for a while.
@@ -173,10 +173,10 @@ class Places:
         loaded = {place: self.load(place, *arrays) for place in (CLUSTER, THREADS)}
         samples: dict[tuple[str, str], list[float]] = {(name, place): [] for name in functions for place in loaded}
         for name, function in functions.items():
-            for _ in range((ROUNDS if name == OURS else ROUNDS_OF_PEERS) + 1):
-                for place in loaded:
+            for _ in range((rounds if name == OURS else FEW_ROUNDS) + 1):
+                for place, its in loaded.items():
                     time.sleep(PAUSE)
-                    samples[name, place].append(self.once(place, function, loaded[place]))
+                    samples[name, place].append(self.once(place, function, its))
         return {f"{name}, {place}": Timing.of(some[1:]) for (name, place), some in samples.items()}
 
     def once(self, place: str, function: Function, arrays: Sequence[Any]) -> float:
@@ -222,9 +222,11 @@ def peers(places: Places) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]
     return work, fail
 
 
-def timed(places: Places, name: str, functions: dict[str, Function], arrays: Sequence[Any]) -> dict[str, Any]:
+def timed(
+    places: Places, name: str, functions: dict[str, Function], arrays: Sequence[Any], rounds: int = ROUNDS
+) -> dict[str, Any]:
     """Time functions of arrays at both places. Print and return what was found."""
-    found = places.seconds(functions, arrays)
+    found = places.seconds(functions, arrays, rounds)
     ratio = found[f"{OURS}, {CLUSTER}"].median / found[f"{OURS}, {THREADS}"].median
     times = ", ".join(f"{side} {readable(timing.median)}" for side, timing in found.items())
     print(f"{name:45} cluster / threads {ratio:.2f}; {times}", flush=True)
@@ -328,7 +330,7 @@ def fits_of(places: Places, fits: dict[str, tuple[Shape, Any]], of_peers: dict[s
         models = {OURS: model} | ({PEER: of_peers[name]} if name in of_peers else {})
         # A fit of dask-ml may leave its results to be computed.
         calls = {side: (lambda X, y, model=model: learned(model().fit(X, y))) for side, model in models.items()}
-        record = timed(places, name, calls, rows_of(*shape))
+        record = timed(places, name, calls, rows_of(*shape), FEW_ROUNDS)
         found[name] = {**record, "other bits": bits_of_fits(models, shape)}
     return found
 
