@@ -141,10 +141,17 @@ def selected_log_softmax(of: Member, rows: int, classes: int) -> Iterator[Step]:
 # --- sums in the order of the processes -------------------------------------------------------------------------------
 
 
-def added(of: Member, *sizes: int, work: Step | None = None) -> Iterator[Step]:
-    """The steps by which a process adds its work to parts of sums (`Processes` in core/torch_processes.py)."""
+def expected(of: Member, *sizes: int) -> Iterator[Step]:
+    """The steps by which a process starts to receive parts of sums, to which it adds its work later."""
+    yield from (Step("expect", size, of.rank - 1) for size in sizes if of.rank)
+
+
+def added(of: Member, *sizes: int, work: Step | None = None, receive: str = "receive") -> Iterator[Step]:
+    """The steps by which a process adds its work to parts of sums (`Processes` in core/torch_processes.py). `receive`:
+    "arrive" for parts that are `expected`.
+    """
     if of.rank:
-        yield from (Step("receive", size, of.rank - 1) for size in sizes)
+        yield from (Step(receive, size, of.rank - 1) for size in sizes)
     if work:
         yield work
     for size in sizes if of.world > 1 else ():
@@ -179,21 +186,24 @@ def linear_cross_entropy(
     header, *of_blocks = OF_ROWS["cross_entropy, label smoothing" if smoothing else "cross_entropy"].forward
     yield Step("to all", header.each)
     yield from moved(have, of.sizes, width * number)
-    for count in parts:
-        size, product = count * width * number, Step("compute", count * width * of.sizes[of.rank])
+    sizes = [count * width * number for count in parts]
+    if reproducible:
+        yield from expected(of, *sizes)
+    for count, size in zip(parts, sizes, strict=True):
+        product = Step("compute", count * width * of.sizes[of.rank])
         yield product  # the scores
         yield from (Step("to all", gather.size(count, blocks)) for gather in of_blocks)
         if of.rank:
             yield product  # dW, while the first process computes dh
         if reproducible:
-            yield from added(of, size, work=product)
+            yield from added(of, size, work=product, receive="arrive")
         else:
             yield product
             yield from [Step("sum", size)] * (of.world > 1)
         if not of.rank:
             yield product
     if reproducible:
-        yield from back(of, *(count * width * number for count in parts))
+        yield from back(of, *sizes)
     else:
         yield Step("sums")
 

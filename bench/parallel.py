@@ -98,8 +98,10 @@ def sums(group: dist.ProcessGroup) -> Times:
     mine = torch.ones(SUM)
 
     def chain() -> None:
-        processes, found = Processes(group, (1,) * group.size()), torch.empty_like(mine)
-        for total, here in zip(found.chunk(PARTS), mine.chunk(PARTS), strict=True):
+        processes, totals = Processes(group, (1,) * group.size()), torch.empty_like(mine).chunk(PARTS)
+        for total in totals if group.rank() else ():
+            processes.expect(memoryview(total.numpy()))
+        for total, here in zip(totals, mine.chunk(PARTS), strict=True):
             part = memoryview(total.numpy())
             if group.rank() == 0:
                 total.copy_(here)

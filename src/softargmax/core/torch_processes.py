@@ -8,6 +8,7 @@ message, so only sums in any order use one.
 from __future__ import annotations
 
 import functools
+from collections import deque
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -47,6 +48,8 @@ class Processes:
         self._parts: list[tuple[Tensor, Any]] = []
         """Parts of a sum, and the request that completes each."""
         self._sent: list[Any] = []
+        self._expected: deque[Any] = deque()
+        """Requests for the next parts of `from_previous`."""
 
     def note(self) -> bool:
         """True if this object notes that a call has found a number that is not finite, so that the call may go on."""
@@ -56,6 +59,15 @@ class Processes:
         """Send bytes to all processes. Return what all have sent, in their order; process p has sent lengths[p]."""
         with self._giving_up():
             return b"".join(gathered(self.group, mine, lengths))
+
+    def expect(self, part: memoryview) -> None:
+        """Start to receive a part of a sum, for which a later `from_previous` waits. It is sent as soon as it is computed:
+        gloo does not send a message before it is received.
+        """
+        if not self.in_order or not len(part):
+            return
+        with self._giving_up(), answering(self.group):
+            self._expected.append(dist.irecv(_memory(part), group=self.group, group_src=self.rank - 1))
 
     def from_previous(self, part: memoryview) -> None:
         """Wait for a part of a sum, from the process before this one. `part` is the memory that it is written to.
@@ -67,7 +79,10 @@ class Processes:
             x.zero_()
             return
         with self._giving_up(), answering(self.group):
-            dist.recv(x, group=self.group, group_src=self.rank - 1)
+            if self._expected:
+                self._expected.popleft().wait()
+            else:
+                dist.recv(x, group=self.group, group_src=self.rank - 1)
 
     def to_next(self, part: memoryview) -> None:
         """Send a part of a sum to the process after this one, or from the last one back. Do not wait for it."""
@@ -113,6 +128,7 @@ class Processes:
                     request.wait()
             self._parts.clear()
             self._sent.clear()
+            self._expected.clear()
             raise
 
 

@@ -105,6 +105,7 @@ template <class T> void linear_as(LinearArgs& args) {
     const bool gradients = args.dh || args.dw || args.db;
     const RowNumbers numbers(args, gradients);
     LastLayer<T> layer(args);
+    layer.expect();
     T* const z = reinterpret_cast<T*>(args.z.data);
     for (std::int64_t begin = 0; begin < args.rows.total; begin += args.rows_at_once) {
         const std::int64_t end = std::min(begin + args.rows_at_once, args.rows.total);

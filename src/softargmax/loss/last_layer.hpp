@@ -124,21 +124,30 @@ template <class T> class LastLayer {
         if (!h) make_finite(h_of_dw_, finite_h_, h_is_tested_);
     }
 
+    // Passes the sum for dh of some rows on, if classes are spread over processes.
+    void pass(Shards::Pass how, std::int64_t begin, std::int64_t end) const {
+        const Shards& shards = args_.shards;
+        char* const dh = row_of(args_.dh, begin, args_.width);
+        if (shards.count > 1) shards.pass(shards, how, kTypeOf<T>, dh, (end - begin) * args_.width);
+    }
+    // Starts to receive the sums of all parts, so that the process before this one does not wait for this one.
+    void expect() {
+        const std::int64_t rows = args_.dh && !args_.shards.is_first() ? h_.rows : 0, step = args_.rows_at_once;
+        for (std::int64_t begin = 0; begin < rows; begin += step)
+            pass(Shards::Pass::expect, begin, std::min(begin + step, rows));
+    }
     // Computes dz W. If classes are spread over processes, each of them adds its products to the sum of those before
     // it, in the order in which one process adds them.
     void add_dh(std::int64_t begin, std::int64_t end, const Matrix2D& dz) {
         if (!args_.dh) return;
-        const Shards& shards = args_.shards;
-        char* const dh = row_of(args_.dh, begin, args_.width);
-        const std::int64_t count = (end - begin) * args_.width;
-        if (!shards.is_first()) shards.pass(shards, Shards::Pass::from_previous, kTypeOf<T>, dh, count);
-        product(dz, w_of_dh_, dh, !shards.is_first(), true);
-        if (shards.count > 1) shards.pass(shards, Shards::Pass::to_next, kTypeOf<T>, dh, count);
+        const bool is_first = args_.shards.is_first();
+        if (!is_first) pass(Shards::Pass::from_previous, begin, end);
+        product(dz, w_of_dh_, row_of(args_.dh, begin, args_.width), !is_first, true);
+        pass(Shards::Pass::to_next, begin, end);
     }
     // Waits until the sums have come back.
     void finish() {
-        const Shards& shards = args_.shards;
-        if (args_.dh && shards.count > 1) shards.pass(shards, Shards::Pass::all_back, kTypeOf<T>, nullptr, 0);
+        if (args_.dh) pass(Shards::Pass::all_back, 0, 0);
     }
 
     void add_gradients(std::int64_t begin, std::int64_t end, T* z) {

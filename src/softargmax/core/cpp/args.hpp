@@ -47,8 +47,9 @@ struct Shards {
                    void* all) = nullptr;
     // A result that processes compute one after the other, in parts of `count` numbers each (Type::boolean: of bytes).
     // A part goes from each process to the next, and from the last one back to all others. So it may not be freed or
-    // changed between `to_next` and `all_back`.
-    enum class Pass : std::uint8_t { from_previous, to_next, all_back };
+    // changed between `to_next` and `all_back`. Parts that are named by `expect`, in their order, are sent by the process
+    // before this one without waiting for `from_previous`. They may not be freed or changed until then.
+    enum class Pass : std::uint8_t { expect, from_previous, to_next, all_back };
     void (*pass)(const Shards&, Pass, Type, void* part, std::int64_t count) = nullptr;
 
     explicit operator bool() const { return count > 0; }

@@ -42,7 +42,8 @@ class Processes {
         const auto bytes = static_cast<Py_ssize_t>(count * kTypeBytes[static_cast<int>(type)]);
         const auto memory = nb::steal(PyMemoryView_FromMemory(static_cast<char*>(part), bytes, PyBUF_WRITE));
         const auto numbers = memory.attr("cast")(type == Type::boolean ? "B" : type == Type::f64 ? "d" : "f");
-        python.attr(how == Shards::Pass::to_next ? "to_next" : "from_previous")(numbers);
+        const bool comes = how == Shards::Pass::from_previous;
+        python.attr(comes ? "from_previous" : how == Shards::Pass::to_next ? "to_next" : "expect")(numbers);
     }
 
   public:
