@@ -11,6 +11,7 @@ N is the number of rows, B the number of blocks of the process that has the most
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from softargmax.core import _native
@@ -180,8 +181,8 @@ def linear_cross_entropy(
     divides are moved first.
     """
     have, of = of, to_blocks(of)
-    once = _native.rows_at_once(rows, width, sum(of.sizes), _native.PARTS)
-    parts = [min(once, rows - start) for start in range(0, rows, once)]
+    bounds = _native.bounds_of_parts(rows, width, sum(of.sizes), _native.PARTS)
+    parts = [stop - start for start, stop in pairwise(bounds)]
     blocks = of.most_blocks()
     header, *of_blocks = OF_ROWS["cross_entropy, label smoothing" if smoothing else "cross_entropy"].forward
     yield Step("to all", header.each)

@@ -48,17 +48,29 @@ struct LinearArgs : Args {
     std::int64_t rows_at_once = 0;  // number of rows whose scores fit in the memory of `z`
 };
 
-// Returns the number of rows of a part. The scores of one part are in memory at a time. A part has 1/parts of all rows.
-// It has more rows if its scores would take less than 8 MiB in float32, or less than an eighth of the memory of W.
-// Every part reads all of W, which takes as long as computing the scores of about 20 rows: with 4 MiB, a step of 357 x
-// 326 x 11675 takes 1.06 times as long (Intel Xeon, model 167). All parts but the last have the same number of rows,
-// because a short part would read W for few rows.
+// The rows are computed in parts. The scores of one part are in memory at a time. dW is a sum over rows: a product adds
+// up sums of kDepth rows each. So a part has a multiple of kDepth rows, or it is a part of kDepth rows. Then a process
+// that has multiples of kDepth rows of a batch has the same parts of them as a process that has all of its rows.
+//
+// Returns the number of rows of a part. A part has at most 1/parts of all rows. It has more rows if its scores would
+// take less than 8 MiB in float32, or less than an eighth of the memory of W. Every part reads all of W, which takes as
+// long as computing the scores of about 20 rows: with 4 MiB, a step of 357 x 326 x 11675 takes 1.06 times as long
+// (Intel Xeon, model 167). Parts have about the same number of rows, because a short part would read W for few rows.
 inline std::int64_t rows_at_once(std::int64_t rows, std::int64_t width, std::int64_t classes, std::int64_t parts) {
     constexpr std::int64_t kLeastScores = 1 << 21;
-    const auto divided = [&](std::int64_t by) { return (rows + by - 1) / by; };
+    const auto ratio = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };  // rounded up
+    const auto evenly = [&](std::int64_t n, std::int64_t most) {
+        return ratio(n, std::max<std::int64_t>(ratio(n, most), 1));
+    };
     const std::int64_t most =
-        std::max({divided(parts), kLeastScores / std::max<std::int64_t>(classes, 1), width / 8, std::int64_t{1}});
-    return divided(std::max<std::int64_t>(divided(most), 1));
+        std::max({ratio(rows, parts), kLeastScores / std::max<std::int64_t>(classes, 1), width / 8, std::int64_t{1}});
+    if (most < kDepth) return evenly(std::min(rows, kDepth), most);
+    return std::min(evenly(ratio(rows, kDepth), most / kDepth) * kDepth, rows);
+}
+// Returns the end of the part that starts at row `begin`.
+inline std::int64_t end_of_part(std::int64_t begin, std::int64_t rows, std::int64_t rows_at_once) {
+    const std::int64_t most = rows_at_once < kDepth ? kDepth - begin % kDepth : rows_at_once;
+    return std::min(begin + std::min(rows_at_once, most), rows);
 }
 // Eleven parts, not eight, so that the scores of a part, in whole huge pages, and the packed rows and columns of
 // products together take less than 1/8 of the memory of all scores, for 128 MiB of scores or more.

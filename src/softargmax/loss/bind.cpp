@@ -100,6 +100,15 @@ void put_gradient(const char* name, const HeldArray& x, const Layer& layer, Dims
         std::memset(x.data, 0, static_cast<std::size_t>(size_of(x) * kTypeBytes[static_cast<int>(x.type)]));
 }
 
+// Returns the first row of each part of the rows, and the number of rows.
+nb::tuple bounds_of_parts(std::int64_t rows, std::int64_t width, std::int64_t classes, std::int64_t parts) {
+    const std::int64_t at_once = rows_at_once(rows, width, classes, parts);
+    nb::list bounds;
+    for (std::int64_t begin = 0; begin < rows; begin = end_of_part(begin, rows, at_once)) bounds.append(begin);
+    bounds.append(rows);
+    return nb::tuple(bounds);
+}
+
 // The name of an argument that `bind_linear` reads itself. Such an argument has no entry in `fields`.
 struct Named {
     const char* name;
@@ -166,8 +175,8 @@ void bind(nb::module_& module) {
         "first row whose class is out of range",
         loss, least);
     bind_layer("linear_cross_entropy_vjp", "g times the gradients of the loss of a last layer", g, least);
-    module.def("rows_at_once", &rows_at_once, "rows"_a, "width"_a, "classes"_a, "parts"_a,
-               "the number of rows whose scores a kernel of a last layer computes at once");
+    module.def("bounds_of_parts", &bounds_of_parts, "rows"_a, "width"_a, "classes"_a, "parts"_a,
+               "the bounds of the parts of the rows whose scores a kernel of a last layer computes at once");
     module.attr("PARTS") = kParts;
 }
 

@@ -107,8 +107,8 @@ template <class T> void linear_as(LinearArgs& args) {
     LastLayer<T> layer(args);
     layer.expect();
     T* const z = reinterpret_cast<T*>(args.z.data);
-    for (std::int64_t begin = 0; begin < args.rows.total; begin += args.rows_at_once) {
-        const std::int64_t end = std::min(begin + args.rows_at_once, args.rows.total);
+    for (std::int64_t begin = 0, end = 0; begin < args.rows.total; begin = end) {
+        end = end_of_part(begin, args.rows.total, args.rows_at_once);
         layer.scores(begin, end, z);
         if (gradients) layer.finite_layer(end - begin, z);
         layer.add_late_biases(end - begin, z);

@@ -11,6 +11,7 @@ rows.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,7 +45,8 @@ def linear_terms(i: LinearTerms, r: tuple[Any, ...]) -> None:
     """Write loss, lse, entropy and z-loss of every row."""
     memory = memory_of(r[0])
     options, results = _numbers(_options(i.options, memory)), [memory.numpy(x) for x in r]
-    for part, z in _scores(_layer(i.layer, memory), _native.PARTS):
+    layer = _layer(i.layer, memory)
+    for part, z in _scores(layer, _bounds(_native.PARTS, layer)):
         for to, x in zip(results, reference.terms(z, options_of_rows(options, part), CLASSES), strict=True):
             to[part] = x
 
@@ -56,7 +58,8 @@ def linear_terms_vjp(i: LinearTermsVjp, dh: Any, dw: Any, db: Any) -> None:
     options, to = _numbers(_options(i.of.options, memory)), _GradientSums(i.of.layer, i.to, memory, dh, dw, db)
     incoming = (i.g_loss, i.g_lse, i.g_entropy, i.g_z)
     seeds = [None if g is None else memory.numpy(g).astype(np.float64)[:, None] for g in incoming]
-    for part, z in _scores(_layer(i.of.layer, memory), 2 * _native.PARTS):
+    layer = _layer(i.of.layer, memory)
+    for part, z in _scores(layer, _bounds(2 * _native.PARTS, layer)):
         to.make_finite(z, part)
         to.add(reference.gradient(z, [rows_of(g, part) for g in seeds], options_of_rows(options, part), CLASSES), part)
 
@@ -65,10 +68,12 @@ def linear_terms_vjp(i: LinearTermsVjp, dh: Any, dw: Any, db: Any) -> None:
 def linear_divergence(i: LinearDivergence, divergence: Any) -> None:
     """Write the divergence of every row."""
     memory = memory_of(divergence)
-    student, teacher = (
-        _scores(_layer(Layer(*one), memory), 2 * _native.PARTS)
+    layers = [
+        _layer(Layer(*one), memory)
         for one in ((i.h_student, i.w_student, i.bias_student), (i.h_teacher, i.w_teacher, i.bias_teacher))
-    )
+    ]
+    bounds = _bounds(2 * _native.PARTS, *layers)
+    student, teacher = (_scores(layer, bounds) for layer in layers)
     where, beta, result = memory.numpy(i.where), Scale(*map(memory.numpy, i.beta)), memory.numpy(divergence)
     for (part, z), (_, other) in zip(student, teacher, strict=True):
         result[part] = reference_divergence.divergence(
@@ -82,13 +87,13 @@ def layer_vjp(slope: Callable[[Any, Any, slice], Any], layer: Layer, other: Laye
     The definition is `reference_linear.layer_vjp`.
     """
     memory, none = memory_of(layer.h), reference.no_array(layer.h)
-    own, kind = _layer(layer, memory), _precision(_layer(layer, memory))
+    layers = _layer(layer, memory), _layer(other, memory)
+    kind, bounds = _precision(layers[0]), _bounds(4 * _native.PARTS, *layers)
     dtype = memory.dtypes["float64" if kind is np.float64 else "float32"]
     shapes = zip("hwb", (layer.h.shape, layer.w.shape, layer.w.shape[:1]), strict=True)
     found = [memory.empty(layer.h, tuple(n), dtype) if letter in to else none for letter, n in shapes]
     sums = _GradientSums(layer, to, memory, *found)
-    both = zip(_scores(own, 4 * _native.PARTS), _scores(_layer(other, memory), 4 * _native.PARTS), strict=True)
-    for (part, z), (_, other_z) in both:
+    for (part, z), (_, other_z) in zip(*(_scores(one, bounds) for one in layers), strict=True):
         sums.make_finite(z, part)
         sums.add(np.asarray(memory.numpy(slope(memory.array(z), memory.array(other_z), part)), kind), part)
     return found[0], found[1], found[2]
@@ -154,16 +159,20 @@ class _GradientSums:
 # --- scores -----------------------------------------------------------------------------------------------------------
 
 
-def _scores(layer: Layer, parts: int) -> Iterator[tuple[slice, Array]]:
+def _bounds(parts: int, *layers: Layer) -> tuple[int, ...]:
+    """Return the bounds of about so many parts of the rows, for layers with the same rows and classes."""
+    width = min(layer.h.shape[1] for layer in layers)
+    bounds: tuple[int, ...] = _native.bounds_of_parts(len(layers[0].h), width, len(layers[0].w), parts)
+    return bounds
+
+
+def _scores(layer: Layer, bounds: tuple[int, ...]) -> Iterator[tuple[slice, Array]]:
     """Yield each part of the rows with its scores. The scores of all parts are written to the same array."""
-    size, classes = layer.h.shape[0], layer.w.shape[0]
-    step = _native.rows_at_once(size, layer.h.shape[1], classes, parts)
-    memory = np.empty((step, classes), _precision(layer))
-    for start in range(0, size, max(step, 1)):
-        part = slice(start, min(start + step, size))
-        z = memory[: part.stop - start]
-        layer_scores(layer.h[part], layer.w, layer.bias, z)
-        yield part, z
+    memory = np.empty((max(bounds[:2]), len(layer.w)), _precision(layer))  # the first part is the largest
+    for start, stop in pairwise(bounds):
+        z = memory[: stop - start]
+        layer_scores(layer.h[start:stop], layer.w, layer.bias, z)
+        yield slice(start, stop), z
 
 
 def _precision(layer: Layer) -> Any:

@@ -132,9 +132,11 @@ template <class T> class LastLayer {
     }
     // Starts to receive the sums of all parts, so that the process before this one does not wait for this one.
     void expect() {
-        const std::int64_t rows = args_.dh && !args_.shards.is_first() ? h_.rows : 0, step = args_.rows_at_once;
-        for (std::int64_t begin = 0; begin < rows; begin += step)
-            pass(Shards::Pass::expect, begin, std::min(begin + step, rows));
+        const std::int64_t rows = args_.dh && !args_.shards.is_first() ? h_.rows : 0;
+        for (std::int64_t begin = 0, end = 0; begin < rows; begin = end) {
+            end = end_of_part(begin, rows, args_.rows_at_once);
+            pass(Shards::Pass::expect, begin, end);
+        }
     }
     // Computes dz W. If classes are spread over processes, each of them adds its products to the sum of those before
     // it, in the order in which one process adds them.

@@ -16,6 +16,9 @@ constexpr int kTypeBytes[] = {2, 2, 4, 8, 1, 8};
 // Scores per block: 16 KiB of float32, half of the smallest first-level cache. Rows are cut at multiples of it.
 constexpr std::int64_t kBlock = 4096;
 
+// A product adds up sums over so many indices of its depth, in their order (matmul.hpp).
+constexpr std::int64_t kDepth = 512;
+
 constexpr int kMaxDims = 64;  // NumPy's limit
 
 struct Shape {
@@ -47,8 +50,8 @@ struct Shards {
                    void* all) = nullptr;
     // A result that processes compute one after the other, in parts of `count` numbers each (Type::boolean: of bytes).
     // A part goes from each process to the next, and from the last one back to all others. So it may not be freed or
-    // changed between `to_next` and `all_back`. Parts that are named by `expect`, in their order, are sent by the process
-    // before this one without waiting for `from_previous`. They may not be freed or changed until then.
+    // changed between `to_next` and `all_back`. Parts that are named by `expect`, in their order, are sent by the
+    // process before this one without waiting for `from_previous`. They may not be freed or changed until then.
     enum class Pass : std::uint8_t { expect, from_previous, to_next, all_back };
     void (*pass)(const Shards&, Pass, Type, void* part, std::int64_t count) = nullptr;
 

@@ -17,8 +17,6 @@
 
 namespace softargmax::SOFTARGMAX_ISA_NAME {
 
-constexpr std::int64_t kDepth = 512;
-
 // ---- operands -----------------------------------------------------------------------------------------------------
 
 // An operand in the caller's memory. Element (i, j) is data[i * row + j * col], so a transpose only swaps the strides.
