@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.native import BLOCK
-from softargmax.parallel.layout import Chunks, Layout, dealt, in_order, sends, whole_blocks
+from softargmax.parallel.layout import Chunks, Layout, bounds, dealt, in_order, sends, whole_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,15 +147,22 @@ def expected(of: Member, *sizes: int) -> Iterator[Step]:
     yield from (Step("expect", size, of.rank - 1) for size in sizes if of.rank)
 
 
-def added(of: Member, *sizes: int, work: Step | None = None, receive: str = "receive") -> Iterator[Step]:
+def added(
+    of: Member,
+    *sizes: int,
+    work: Step | None = None,
+    receive: str = "receive",
+    of_part: tuple[bool, bool] = (True, True),
+) -> Iterator[Step]:
     """The steps by which a process adds its work to parts of sums (`Processes` in core/torch_processes.py). `receive`:
-    "arrive" for parts that are `expected`.
+    "arrive" for parts that are `expected`. `of_part`: True if the work is the first, and if it is the last for them.
     """
-    if of.rank:
+    starts, ends = of_part
+    if of.rank and starts:
         yield from (Step(receive, size, of.rank - 1) for size in sizes)
     if work:
         yield work
-    for size in sizes if of.world > 1 else ():
+    for size in sizes if of.world > 1 and ends else ():
         if of.is_last:
             yield Step("send", size, of.rank - 1)
         else:
@@ -181,8 +188,8 @@ def linear_cross_entropy(
     divides are moved first.
     """
     have, of = of, to_blocks(of)
-    bounds = _native.bounds_of_parts(rows, width, sum(of.sizes), _native.PARTS)
-    parts = [stop - start for start, stop in pairwise(bounds)]
+    edges = _native.bounds_of_parts(rows, width, sum(of.sizes), _native.PARTS)
+    parts = [stop - start for start, stop in pairwise(edges)]
     blocks = of.most_blocks()
     header, *of_blocks = OF_ROWS["cross_entropy, label smoothing" if smoothing else "cross_entropy"].forward
     yield Step("to all", header.each)
@@ -214,6 +221,55 @@ def linear_cross_entropy_backward(of: Member, width: int, *, number: int = 4) ->
     yield from moved(to_blocks(of), of.sizes, width * number)
 
 
+def layer_by_rows(
+    of: Member,
+    width: int,
+    classes: int,
+    *,
+    number: int = 4,
+    mean: bool = True,
+    bias: bool = False,
+    reproducible: bool = True,
+) -> Iterator[Step]:
+    """The steps of a loss with the gradients of h and W, and of the bias if there is one. `of.sizes`: the rows of each
+    process. Rows of h and their targets are moved first, so that each process has multiples of DEPTH rows.
+    """
+    have, of = of, to_blocks(of, _native.DEPTH) if reproducible else of
+    yield Step("to all", HEADER.each)
+    for column in (width * number, 8):
+        yield from moved(have, of.sizes, column)
+    of_each_row = Step("to all", 8 * max(of.sizes))
+    if mean:
+        yield of_each_row  # its weight
+    once = _native.classes_at_once(classes, width) if of.world > 1 else classes
+    parts_of_w = [min(once, classes - first) for first in range(0, classes, once)]
+    sums = [count * width * number for count in parts_of_w] + [classes * number] * bias
+    if reproducible:
+        yield from expected(of, *sums)
+    start, stop = bounds(of.sizes)[of.rank]
+    inside = _native.bounds_of_parts(sum(of.sizes), width, classes, _native.PARTS)
+    edges = [start, *(edge for edge in inside if start < edge < stop), stop]
+    for first, last in pairwise(edges):
+        yield Step("compute", 2 * (last - first) * width * classes)  # the scores and dh
+        for place, size in enumerate(sums):
+            work = Step("compute", (last - first) * width * (parts_of_w[place] if place < len(parts_of_w) else 0))
+            if reproducible:
+                yield from added(of, size, work=work, receive="arrive", of_part=(first == start, last == stop))
+            else:
+                yield work
+                yield from [Step("sum", size)] * (last == stop and of.world > 1)
+    if reproducible:
+        yield from back(of, *sums)
+    else:
+        yield Step("sums")
+    yield of_each_row  # its loss
+
+
+def layer_by_rows_backward(of: Member, width: int, *, number: int = 4) -> Iterator[Step]:
+    """The steps of the backward pass: the gradients of rows that were moved go back."""
+    yield from moved(to_blocks(of, _native.DEPTH), of.sizes, width * number)
+
+
 # --- arrays that are moved --------------------------------------------------------------------------------------------
 
 
@@ -231,9 +287,9 @@ def rearranged(of: Member, have: Chunks, want: Chunks, column: int) -> Iterator[
     yield from _exchanged(of, sent, received)
 
 
-def to_blocks(of: Member) -> Member:
+def to_blocks(of: Member, block: int = BLOCK) -> Member:
     """The process after blocks have been brought together."""
-    return of._replace(sizes=whole_blocks(of.sizes))
+    return of._replace(sizes=whole_blocks(of.sizes, block))
 
 
 def transposed(of: Member, want: Layout, number: int) -> Iterator[Step]:

@@ -5,6 +5,8 @@
 Each process has all weights, and its part of the texts of a batch. The loss is the mean over the texts of all of them.
 With the same weights it has the same bits for any number of processes: so has the first loss. The gradient of a weight
 is a sum over all texts, which the processes add in another order than one process. So later losses agree to rounding.
+For the weights of the last layer, `softargmax.parallel.linear_cross_entropy(.., by="rows")` adds in the order of one
+process.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from bench.exchanges import Member, Step, linear_cross_entropy
+from bench.exchanges import Member, Step, layer_by_rows, linear_cross_entropy
 from bench.network import Model, Network
 
 FREE = Network(latency=0.0, bandwidth=math.inf, speed=1.0)
@@ -28,6 +28,17 @@ def test_a_chain_takes_as_long_as_dh_of_all_classes(world: int) -> None:
 @pytest.mark.parametrize("world", [1, 2, 3, 8])
 def test_a_sum_in_any_order_takes_as_long_as_the_classes_of_a_process(world: int) -> None:
     assert step(world, FREE, reproducible=False) == pytest.approx(3 * PRODUCT)
+
+
+def test_rows_of_a_layer_are_added_up_one_process_after_the_other() -> None:
+    """The scores and dh of all processes are computed at the same time. dW is computed in four parts of the classes, to
+    which the processes add in turns.
+    """
+    members = [Member(rank, (512,) * 3) for rank in range(3)]
+    product = 512 * WIDTH * CLASSES
+    for reproducible, products in ((True, 3 + 2 / 4), (False, 3)):
+        steps = [layer_by_rows(of, WIDTH, CLASSES, reproducible=reproducible) for of in members]
+        assert Model(steps, FREE).seconds() == pytest.approx(products * product)
 
 
 def test_messages() -> None:

@@ -64,6 +64,34 @@ def test_a_last_layer(workers: Workers, options: dict[str, Any], kind: str) -> N
             assert sum(step.kind == "to all" for step in expected) > 3
 
 
+def sent_by_rows(group: Any, sizes: list[int], width: int, classes: int, bias: bool, options: dict[str, Any]) -> Any:
+    """The messages of both passes of a last layer whose rows are spread."""
+    rows = sizes[group.rank()]
+    h, w = torch.ones(rows, width, requires_grad=True), torch.ones(classes, width, requires_grad=True)
+    if bias:
+        options = options | {"bias": torch.ones(classes, requires_grad=True)}
+    target = torch.zeros(rows, dtype=torch.int64)
+    loss = softargmax.parallel.linear_cross_entropy
+    return both_passes(lambda: loss(h, w, target, group=group, by="rows", **options))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("options", [{}, {"reduction": "sum"}, {"reproducible": False}], ids=str)
+def test_rows_of_a_last_layer(workers: Workers, options: dict[str, Any], bias: bool) -> None:
+    """The rows are computed in several parts, of which no message says anything. dW is passed on in nine parts. Rows of
+    h are moved if a cut divides 512 rows.
+    """
+    width, classes = 64, 9000
+    mean, reproducible = "reduction" not in options, options.get("reproducible", True)
+    for sizes in ([700], [512, 188], [300, 400], [1024, 512, 20], [100, 500, 0]):
+        found = workers.run(len(sizes), sent_by_rows, sizes, width, classes, bias, options)
+        for rank, (forward, backward) in enumerate(found):
+            of = Member(rank, tuple(sizes))
+            formula = exchanges.layer_by_rows(of, width, classes, mean=mean, bias=bias, reproducible=reproducible)
+            assert forward == messages(formula)
+            assert backward == (messages(exchanges.layer_by_rows_backward(of, width)) if reproducible else [])
+
+
 def sent_for_draws(group: Any, columns: list[int], options: dict[str, Any]) -> Any:
     """The messages of a call with 6 rows and 7 draws. Each process has 3 high scores in every row."""
     z = torch.zeros(6, columns[group.rank()])

@@ -80,6 +80,17 @@ def test_a_last_layer(world: tuple[int, int], options: dict[str, Any]) -> None:
     assert not backward
 
 
+@pytest.mark.parametrize("reproducible", [True, False])
+def test_rows_of_a_last_layer(world: tuple[int, int], reproducible: bool) -> None:
+    of, target = member(world, 512), torch.zeros(512, dtype=torch.int64)
+    h, w = torch.zeros(512, WIDTH, requires_grad=True), torch.zeros(9, WIDTH, requires_grad=True)
+    expected = exchanges.layer_by_rows(of, WIDTH, 9, reproducible=reproducible)
+    loss = parallel.linear_cross_entropy
+    forward, backward = both_passes(lambda: loss(h, w, target, by="rows", reproducible=reproducible))
+    assert forward == messages(expected)
+    assert not backward
+
+
 @pytest.mark.parametrize("queries", [1, 500])
 def test_split_keys(world: tuple[int, int], queries: int) -> None:
     of, heads = member(world, KEYS), Heads(keys=2, each=2, queries=queries, width=WIDTH, values=5)

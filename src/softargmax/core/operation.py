@@ -120,6 +120,7 @@ class Operation(Generic[A, R]):
         mend: Callable[[A, Callable[[A], R]], R | None] | None = None,
         together: Callable[[A, Wanted], Together | None] | None = None,
         spreads: Mapping[str, int] | None = None,
+        rows: Mapping[str, int] | None = None,
         defined_over_processes: bool = False,
         block: int = BLOCK,
     ) -> None:
@@ -142,6 +143,8 @@ class Operation(Generic[A, R]):
         - `spreads`: a map from names of arguments and results to negative axes, for an operation with an argument
           `spread`: the axis along which processes have parts of the array. (If there are `axes`, processes have parts
           of all arrays with scores.)
+        - `rows`: the same for an operation with an argument `by_rows`: the axis of the rows. If the argument is True,
+          rows are spread in place of the scores of a row.
         - `defined_over_processes`: True if the definition computes rows that are spread over processes: its sums over
           rows are those of this module.
         - `block`: rows that are spread over processes are cut at multiples of this number of scores.
@@ -150,7 +153,7 @@ class Operation(Generic[A, R]):
         self.definition, self.vjp, self.jvp = definition, vjp, jvp
         self.saved, self.constant, self.batch, self.differentiable = saved, constant, batch, differentiable
         self.always_by_rule, self.refuse, self.mend, self.together = always_by_rule, refuse, mend, together
-        self.spreads, self.block = dict(spreads or {}), block
+        self.spreads, self.rows, self.block = dict(spreads or {}), dict(rows or {}), block
         self.defined_over_processes = defined_over_processes
         self.fields: tuple[str, ...] = type(results)._fields  # type: ignore[attr-defined]
         self.tree = branch(arguments)

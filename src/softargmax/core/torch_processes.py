@@ -61,8 +61,8 @@ class Processes:
             return b"".join(gathered(self.group, mine, lengths))
 
     def expect(self, part: memoryview) -> None:
-        """Start to receive a part of a sum, for which a later `from_previous` waits. It is sent as soon as it is computed:
-        gloo does not send a message before it is received.
+        """Start to receive a part of a sum, for which a later `from_previous` waits. So it is sent when it is computed:
+        gloo sends no message before the other process receives it.
         """
         if not self.in_order or not len(part):
             return

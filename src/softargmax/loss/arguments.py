@@ -101,6 +101,9 @@ class LinearCrossEntropy(NamedTuple):
     dtype: DType
     spread: str | None = None
     """How the classes are spread over processes (core/processes.py), or None. h is the same in all of them."""
+    by_rows: bool = False
+    """If True, the rows are spread in place of the classes. w and bias are the same in all processes, and so are their
+    gradients, which are sums over all rows. So are a sum or mean of the losses."""
 
 
 class LinearVjp(NamedTuple):

@@ -48,7 +48,8 @@ struct Layer {
     std::unique_ptr<char[]> small;
     std::size_t pooled = 0;
 
-    Layer(nb::handle h_, nb::handle w_, nb::handle bias_, const Processes& processes) : h(h_), w(w_), bias(bias_) {
+    Layer(nb::handle h_, nb::handle w_, nb::handle bias_, const Processes& processes, bool by_rows)
+        : h(h_), w(w_), bias(bias_) {
         must_be("h", h, kReal);
         must_be("w", w, kReal);
         must_be("bias", bias, kReal);
@@ -60,9 +61,10 @@ struct Layer {
         scores.shape = {rows, classes};
         scores.stride = {classes, 1};
         // The bits of dW depend on how rows are divided. So all processes divide them as one process would.
-        const std::int64_t all_classes = processes ? processes.shards().length() : classes;
-        rows_at_once = loss::rows_at_once(rows, h.shape[1], all_classes, kParts);
-        const auto bytes = static_cast<std::size_t>(rows_at_once * classes) * kTypeBytes[static_cast<int>(scores.type)];
+        const std::int64_t all = processes ? processes.shards().length() : 0;
+        rows_at_once = loss::rows_at_once(by_rows ? all : rows, h.shape[1], all && !by_rows ? all : classes, kParts);
+        const auto count = static_cast<std::size_t>(std::min(rows_at_once, rows) * classes);
+        const std::size_t bytes = count * kTypeBytes[static_cast<int>(scores.type)];
         if (bytes >= kPooled) pooled = bytes;
         else small.reset(new char[bytes + 1]);
         scores.data = pooled ? static_cast<char*>(Allocator::instance().take(pooled)) : small.get();
@@ -95,13 +97,14 @@ void put_gradient(const char* name, const HeldArray& x, const Layer& layer, Dims
     if (!is_contiguous(x)) throw nb::value_error((std::string(name) + ": expected contiguous memory").c_str());
     must_be(name, x, {layer.scores.type});
     job.*to = x.data;
-    // Without rows no kernel runs, and the gradients are 0.
+    // Without rows the gradients are 0, to which other processes may add.
     if (layer.h.shape[0] == 0)
         std::memset(x.data, 0, static_cast<std::size_t>(size_of(x) * kTypeBytes[static_cast<int>(x.type)]));
 }
 
 // Returns the first row of each part of the rows, and the number of rows.
-nb::tuple bounds_of_parts(std::int64_t rows, std::int64_t width, std::int64_t classes, std::int64_t parts) {
+nb::typed<nb::tuple, std::int64_t, nb::ellipsis> bounds_of_parts(std::int64_t rows, std::int64_t width,
+                                                                 std::int64_t classes, std::int64_t parts) {
     const std::int64_t at_once = rows_at_once(rows, width, classes, parts);
     nb::list bounds;
     for (std::int64_t begin = 0; begin < rows; begin = end_of_part(begin, rows, at_once)) bounds.append(begin);
@@ -115,26 +118,33 @@ struct Named {
 };
 template <class... Field> void bind_linear(nb::module_& module, const char* name, const char* text, Field... fields) {
     module.def(name,
-               [=](nb::handle h, nb::handle w, nb::handle bias, nb::handle spread, Handle<Field>... inputs,
-                   nb::handle dh_, nb::handle dw_, nb::handle db_) {
+               [=](nb::handle h, nb::handle w, nb::handle bias, nb::handle spread, bool by_rows, std::int64_t kept,
+                   Handle<Field>... inputs, nb::handle dh_, nb::handle dw_, nb::handle db_) {
         const Processes processes(spread);
-        const Layer layer(h, w, bias, processes);
+        by_rows = by_rows && processes;
+        const Layer layer(h, w, bias, processes, by_rows);
         std::tuple<typename Field::Value...> values{fields.read(inputs)...};
         const HeldArray dh(dh_, true), dw(dw_, true), db(db_, true);
         CallOf<LinearArgs> call;
         Plan plan(layer.scores, Dims{1});
         layer.put(plan, call);
-        call.spread(processes);
+        if (by_rows) call.job.row_shards = processes.shards();
+        else call.spread(processes);
+        const Shards& of_rows = call.job.row_shards;
+        if (by_rows && of_rows.sizes[of_rows.rank] != layer.h.shape[0])
+            throw nb::value_error("spread: expected the number of rows in this process");
+        call.takes_part = by_rows;
+        call.job.per_row = kept > 0;
         std::apply([&](auto&... value) { (fields.put(plan, call, value), ...); }, values);
         put_gradient("dh", dh, layer, layer.h.shape, &LinearArgs::dh, call.job);
         put_gradient("dw", dw, layer, layer.w.shape, &LinearArgs::dw, call.job);
         put_gradient("db", db, layer, Dims{layer.w.shape[0]}, &LinearArgs::db, call.job);
         return call.run(plan, unless_wrong_class<run_linear, LinearArgs>);
     },
-               "h"_a, "w"_a, "bias"_a.none(), "spread"_a.none(), nb::arg(fields.name).none()..., "dh"_a, "dw"_a, "db"_a,
-               text);
-    list_arguments(module, name, Named{"h"}, Named{"w"}, Named{"bias"}, Named{"spread"}, fields..., Named{"dh"},
-                   Named{"dw"}, Named{"db"});
+               "h"_a, "w"_a, "bias"_a.none(), "spread"_a.none(), "by_rows"_a, "kept"_a, nb::arg(fields.name).none()...,
+               "dh"_a, "dw"_a, "db"_a, text);
+    list_arguments(module, name, Named{"h"}, Named{"w"}, Named{"bias"}, Named{"spread"}, Named{"by_rows"},
+                   Named{"kept"}, fields..., Named{"dh"}, Named{"dw"}, Named{"db"});
 }
 
 }  // namespace
@@ -177,6 +187,8 @@ void bind(nb::module_& module) {
     bind_layer("linear_cross_entropy_vjp", "g times the gradients of the loss of a last layer", g, least);
     module.def("bounds_of_parts", &bounds_of_parts, "rows"_a, "width"_a, "classes"_a, "parts"_a,
                "the bounds of the parts of the rows whose scores a kernel of a last layer computes at once");
+    module.def("classes_at_once", &classes_at_once, "classes"_a, "width"_a,
+               "the number of classes whose gradient of W is passed on at once, if rows are spread over processes");
     module.attr("PARTS") = kParts;
 }
 

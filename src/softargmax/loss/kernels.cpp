@@ -12,6 +12,7 @@ namespace {
 // it is the total weight of the rows, or infinity if the total weight is 0, so that the mean is 0.
 double divisor(const Args& args, std::int64_t begin, std::int64_t end) {
     if (!args.mean) return 1;
+    if (args.divisor != 0) return args.divisor;  // it may be NaN
     std::int64_t counted = end - begin;
     Twofold weights{};
     for (std::int64_t i = begin; i < end && args.target; ++i)
@@ -57,6 +58,44 @@ std::unique_ptr<double[]> weights_of_targets(const Args& args) {
     return found;
 }
 
+// Returns one number for each row of all processes, in their order. `mine` has those of this process.
+std::unique_ptr<double[]> of_all_rows(const Shards& shards, const double* mine) {
+    const auto numbers = [](std::int64_t n) { return new double[static_cast<std::size_t>(n)](); };
+    std::int64_t most = 0;
+    for (std::int64_t p = 0; p < shards.count; ++p) most = std::max(most, shards.sizes[p]);
+    const std::unique_ptr<double[]> sent(numbers(most)), received(numbers(most * shards.count));
+    std::unique_ptr<double[]> all(numbers(shards.length()));
+    std::copy_n(mine, shards.sizes[shards.rank], sent.get());
+    shards.gather(shards, sent.get(), 0, most * static_cast<std::int64_t>(sizeof(double)), received.get());
+    for (std::int64_t p = 0, row = 0; p < shards.count; row += shards.sizes[p++])
+        std::copy_n(received.get() + p * most, shards.sizes[p], all.get() + row);
+    return all;
+}
+// Returns the divisor of a mean over the rows of all processes.
+double divisor_of_all(const LinearArgs& args) {
+    Args all = args;
+    all.rows.total = args.row_shards.length();
+    if (!args.target) return divisor(all, 0, all.rows.total);
+    const std::int64_t rows = args.rows.total;
+    const std::unique_ptr<double[]> mine(new double[static_cast<std::size_t>(rows)]);
+    for (std::int64_t i = 0; i < rows; ++i) {
+        const bool counts = args.target[i] != args.ignore_index;
+        mine[i] = !counts ? 0 : args.weight ? weight_of(args, i, args.target[i]) : 1;
+    }
+    const std::unique_ptr<double[]> weights = of_all_rows(args.row_shards, mine.get());
+    Twofold total{};
+    for (std::int64_t i = 0; i < all.rows.total; ++i) total = plus(total, Twofold{weights[i], 0});
+    return rounded(total) == 0 ? kInf : rounded(total);
+}
+// Computes the loss of all rows of all processes, in each of them.
+void reduce_all(const LinearArgs& args) {
+    const std::unique_ptr<double[]> losses = of_all_rows(args.row_shards, args.losses);
+    Args all = args;
+    all.losses = losses.get();
+    all.each = args.row_shards.length();
+    reduce(all);
+}
+
 // Memory for the loss of each row, the factor of the gradient of each row or group of rows, and weights of targets.
 struct RowNumbers {
     std::unique_ptr<double[]> losses, seeds, weights;
@@ -66,8 +105,8 @@ struct RowNumbers {
         if (args.shards && args.weight && args.target) weights = weights_of_targets(args);
         args.weights_of_targets = weights.get();
         const std::int64_t count = args.g ? args.g.count : groups;
-        args.each = rows / groups;
-        args.each_of_seed = rows / count;
+        args.each = rows / std::max<std::int64_t>(groups, 1);  // a process may have none of the rows
+        args.each_of_seed = rows / std::max<std::int64_t>(count, 1);
         if (args.loss) losses.reset(new double[static_cast<std::size_t>(rows)]());
         if (gradients) seeds.reset(new double[static_cast<std::size_t>(count)]);
         for (std::int64_t k = 0; gradients && k < count; ++k) {
@@ -103,6 +142,7 @@ Args part_of(const LinearArgs& args, std::int64_t begin, std::int64_t end, char*
 }
 template <class T> void linear_as(LinearArgs& args) {
     const bool gradients = args.dh || args.dw || args.db;
+    if (args.row_shards && args.mean) args.divisor = divisor_of_all(args);
     const RowNumbers numbers(args, gradients);
     LastLayer<T> layer(args);
     layer.expect();
@@ -118,7 +158,9 @@ template <class T> void linear_as(LinearArgs& args) {
         if (gradients) layer.add_gradients(begin, end, z);
     }
     layer.finish();
-    if (args.loss) reduce(args);
+    if (!args.loss) return;
+    if (args.row_shards && !args.per_row) reduce_all(args);
+    else reduce(args);
 }
 
 }  // namespace

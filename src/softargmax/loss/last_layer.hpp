@@ -71,7 +71,8 @@ template <class T> class LastLayer {
         if (a.rows == 0 || b.cols == 0) return;
         const std::int64_t work = a.rows * b.cols * std::max<std::int64_t>(a.cols, 1);
         core::product({a, b, a.rows, b.cols, a.cols, out, b.cols, reinterpret_cast<const char*>(bias), adds, sparse,
-                       work < kParallelProduct ? 1 : args_.threads, out == args_.dw && args_.streams_dw});
+                       work < kParallelProduct ? 1 : args_.threads,
+                       out == args_.dw && args_.streams_dw && !args_.row_shards});
     }
     char* row_of(char* x, std::int64_t row, std::int64_t width) const {
         return x + row * width * static_cast<std::int64_t>(sizeof(T));
@@ -124,46 +125,78 @@ template <class T> class LastLayer {
         if (!h) make_finite(h_of_dw_, finite_h_, h_is_tested_);
     }
 
-    // Passes the sum for dh of some rows on, if classes are spread over processes.
-    void pass(Shards::Pass how, std::int64_t begin, std::int64_t end) const {
-        const Shards& shards = args_.shards;
-        char* const dh = row_of(args_.dh, begin, args_.width);
-        if (shards.count > 1) shards.pass(shards, how, kTypeOf<T>, dh, (end - begin) * args_.width);
+    static void pass(const Shards& shards, Shards::Pass how, char* sums, std::int64_t count) {
+        if (sums && shards.count > 1) shards.pass(shards, how, kTypeOf<T>, sums, count);
     }
-    // Starts to receive the sums of all parts, so that the process before this one does not wait for this one.
+    // Passes the sum for dh of some rows on, if classes are spread over processes.
+    void pass_dh(Shards::Pass how, std::int64_t begin, std::int64_t end) const {
+        if (args_.dh) pass(args_.shards, how, row_of(args_.dh, begin, args_.width), (end - begin) * args_.width);
+    }
+    // Calls each(rows of dW, first class, number of classes). If rows are spread over processes, it does so for a few
+    // classes at a time: while a process adds to these, the next one adds to those before.
+    template <class Each> void each_dw(const Each& each) const {
+        const std::int64_t step = args_.row_shards.count > 1 ? classes_at_once(w_.rows, args_.width) : w_.rows;
+        for (std::int64_t k = 0; args_.dw && k < w_.rows; k += step)
+            each(row_of(args_.dw, k, args_.width), k, std::min(step, w_.rows - k));
+    }
+    // Starts to receive all sums, so that the process before this one does not wait for this one.
     void expect() {
-        const std::int64_t rows = args_.dh && !args_.shards.is_first() ? h_.rows : 0;
+        const std::int64_t rows = args_.shards.is_first() ? 0 : h_.rows;
         for (std::int64_t begin = 0, end = 0; begin < rows; begin = end) {
             end = end_of_part(begin, rows, args_.rows_at_once);
-            pass(Shards::Pass::expect, begin, end);
+            pass_dh(Shards::Pass::expect, begin, end);
         }
+        const Shards& shards = args_.row_shards;
+        if (shards.is_first()) return;
+        each_dw([&](char* dw, std::int64_t, std::int64_t count) {
+            pass(shards, Shards::Pass::expect, dw, count * args_.width);
+        });
+        pass(shards, Shards::Pass::expect, args_.db, w_.rows);
     }
     // Computes dz W. If classes are spread over processes, each of them adds its products to the sum of those before
     // it, in the order in which one process adds them.
     void add_dh(std::int64_t begin, std::int64_t end, const Matrix2D& dz) {
         if (!args_.dh) return;
         const bool is_first = args_.shards.is_first();
-        if (!is_first) pass(Shards::Pass::from_previous, begin, end);
+        if (!is_first) pass_dh(Shards::Pass::from_previous, begin, end);
         product(dz, w_of_dh_, row_of(args_.dh, begin, args_.width), !is_first, true);
-        pass(Shards::Pass::to_next, begin, end);
+        pass_dh(Shards::Pass::to_next, begin, end);
     }
-    // Waits until the sums have come back.
+    // Computes dz^T h and the sum of dz. If rows are spread over processes, each of them adds its own to the sums of
+    // those before it.
+    void add_dw(std::int64_t begin, std::int64_t end, const Matrix2D& dz) {
+        const Shards& shards = args_.row_shards;
+        const bool is_first = begin == 0 && shards.is_first();
+        const auto add = [&](char* sums, std::int64_t count, auto compute) {
+            if (begin == 0 && !is_first) pass(shards, Shards::Pass::from_previous, sums, count);
+            compute();
+            if (end == h_.rows) pass(shards, Shards::Pass::to_next, sums, count);
+        };
+        each_dw([&](char* dw, std::int64_t k, std::int64_t count) {
+            add(dw, count * args_.width,
+                [&] { product(dz.transposed().part(k, k + count), h_of_dw_.part(begin, end), dw, !is_first, true); });
+        });
+        if (!args_.db) return;
+        if (!ones_) {  // no later part has more rows than the first, so this vector of ones is long enough
+            ones_ = numbers<T>(end - begin);
+            std::fill_n(ones_.get(), end - begin, T{1});
+        }
+        add(args_.db, w_.rows, [&] { product(matrix(ones_.get(), 1, end - begin), dz, args_.db, !is_first, false); });
+    }
+    // Waits until all sums have come back. A process without rows passes them on.
     void finish() {
-        if (args_.dh) pass(Shards::Pass::all_back, 0, 0);
+        const Shards& shards = args_.row_shards;
+        if (shards && h_.rows == 0) add_dw(0, 0, matrix(reinterpret_cast<T*>(args_.z.data), 0, w_.rows));
+        pass(shards, Shards::Pass::all_back, args_.dw ? args_.dw : args_.db, 0);
+        pass_dh(Shards::Pass::all_back, 0, 0);
     }
 
     void add_gradients(std::int64_t begin, std::int64_t end, T* z) {
         const Matrix2D dz = matrix(z, end - begin, w_.rows);
         // While the first process computes dh, the others compute dW.
         if (args_.shards.is_first()) add_dh(begin, end, dz);
-        if (args_.dw) product(dz.transposed(), h_of_dw_.part(begin, end), args_.dw, begin > 0, true);
+        add_dw(begin, end, dz);
         if (!args_.shards.is_first()) add_dh(begin, end, dz);
-        if (!args_.db) return;
-        if (!ones_) {  // no later part has more rows than the first, so this vector of ones is long enough
-            ones_ = numbers<T>(end - begin);
-            std::fill_n(ones_.get(), end - begin, T{1});
-        }
-        product(matrix(ones_.get(), 1, end - begin), dz, args_.db, begin > 0, false);
     }
 };
 

@@ -50,6 +50,8 @@ def gradient_letters(names: Collection[str]) -> str:
 
 _CLASSES = {"w": -2, "bias": -1, "probabilities": -1, "weight": -1, "where": -1}
 """The axis of the classes in each argument."""
+_ROWS = {"h": -2, "target": -1, "probabilities": -2, "where": -2, "beta": -2, "loss": -1, "dh": -2}
+"""The axis of the rows in each argument, in the losses of rows, and in the gradient of h."""
 
 
 def _by_name(found: tuple[Any, ...], to: str) -> Gradients:
@@ -76,7 +78,8 @@ def _linear_vjp(i: LinearCrossEntropy, r: LinearLoss, g: LinearLoss, wanted: Wan
 
 
 def _refuse(i: LinearCrossEntropy, row: int) -> None:
-    options, classes = i.options, i.layer.w.shape[0] if i.spread is None else sum(sizes_of(i.spread))
+    options, here = i.options, i.layer.w.shape[0]
+    classes = here if i.spread is None or i.by_rows else sum(sizes_of(i.spread))
     refuse_class(options.target, row, (i.layer.h.shape[0], classes), (1,), options.ignore_index, options.named)
 
 
@@ -137,6 +140,7 @@ linear_cross_entropy: Operation[LinearCrossEntropy, LinearLoss] = Operation(
     constant={"target", "where", "dh", "dw", "db"},
     together=_together,
     spreads=_CLASSES | {"dw": -2, "db": -1},
+    rows=_ROWS,
     defined_over_processes=True,
 )
 

@@ -18,7 +18,7 @@ import numpy as np
 from softargmax.core.arrays import device_of, dtype_name, is_torch, kind_of, namespace
 from softargmax.core.loss_reduction import total_weight
 from softargmax.core.operation import along, row_sum
-from softargmax.core.processes import SpreadAxes
+from softargmax.core.processes import SpreadAxes, refuse_spread
 from softargmax.core.products import biased, finite
 from softargmax.core.row_chunks import SIZE, cut
 from softargmax.core.scale import Scale
@@ -54,6 +54,8 @@ CLASSES = (1,)
 
 def _axes(i: LinearCrossEntropy) -> tuple[int, ...]:
     """Return the axis of the classes in scores."""
+    if i.by_rows:
+        refuse_spread(i.spread)
     return CLASSES if i.spread is None else SpreadAxes(CLASSES, i.spread)
 
 

@@ -101,13 +101,13 @@ def kl_divergence(
     """Return the divergence between two softmaxes of rows that are spread over the processes of a group."""
 
 def linear_cross_entropy(
-    h: Tensor, w: Tensor, target: Tensor, *, group: Group = None, bias: Tensor | None = None,
+    h: Tensor, w: Tensor, target: Tensor, *, group: Group = None, bias: Tensor | None = None, by: str = "classes",
     reproducible: bool = True, exact: bool = False, reduction: str = "mean", ignore_index: int = -100,
     label_smoothing: float = 0.0, z_loss: float = 0.0, softcap: float | None = None,
     temperature: _PerRow[Tensor] = 1.0, weight: _Numbers[Tensor] | None = None, where: _Mask[Tensor] | None = None,
     dtype: torch.dtype | str | None = None,
 ) -> Tensor:
-    """Return the cross-entropy of a last layer whose classes are spread over the processes of a group."""
+    """Return the cross-entropy of a last layer whose classes or rows are spread over the processes of a group."""
 
 def log_softmax(
     z: Tensor, /, *, group: ProcessGroup | DeviceMesh | None = None, axis: int = -1,

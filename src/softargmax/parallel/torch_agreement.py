@@ -112,7 +112,7 @@ def facts_of(operation: Any, slots: list[Any], axes: Mapping[str, int], function
             shape[axes[name]] = columns
             x = slots[place] = torch.broadcast_to(x, shape)
             shape[axes[name]] = "*"
-        elif name != "h":  # targets, temperatures and streams; h may be large
+        elif name not in ("h", "w"):  # targets, temperatures and streams; h and W may be large
             more = with_checksum(x) + more
         named.append((slot, f"{str(x.dtype).removeprefix('torch.')} ({', '.join(map(str, shape))}){more}"))
     return Facts(columns or 0, named)

@@ -219,7 +219,8 @@ def _owned(results: Iterable[Tensor], arrays: Iterable[Tensor]) -> list[Tensor]:
 def _fake(call: str, arrays: list[Tensor], trained: list[bool]) -> tuple[list[Tensor], list[Tensor]]:
     of, arguments, options = _with_arrays(call, arrays)
     del options["group"]
-    options.pop("reproducible", None)
+    for name in ("reproducible", "by"):  # shapes do not depend on them
+        options.pop(name, None)
     shaping = options if of.shaping is None else {name: options[name] for name in of.shaping if name in options}
     results = _all(of.whole(*arguments, **shaping))
     together = _together(call, results, arrays, trained)

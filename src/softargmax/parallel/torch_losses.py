@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from softargmax.core.check import dtype_of_rows, flag
+from softargmax.core import _native
+from softargmax.core.check import dtype_of_rows, flag, one_of
 from softargmax.core.loss_reduction import reduced, row_weights
 from softargmax.core.processes import SpreadAxes
 from softargmax.core.signature import takes_options_of
-from softargmax.core.targets import IGNORE
+from softargmax.core.targets import IGNORE, in_range
 from softargmax.core.torch_processes import spread_text
 from softargmax.loss import cross_entropy as whole_cross_entropy
 from softargmax.loss import cross_entropy_terms as whole_cross_entropy_terms
 from softargmax.loss import linear_cross_entropy as whole_linear_cross_entropy
 from softargmax.loss import selected_log_softmax as whole_selected_log_softmax
 from softargmax.loss.results import CrossEntropyTerms
+from softargmax.parallel.layout import whole_blocks
 from softargmax.parallel.torch_agreement import Facts
 from softargmax.parallel.torch_functions import Group  # noqa: TC001 `takes_options_of` reads the types
 from softargmax.parallel.torch_graphs import in_graphs
 from softargmax.parallel.torch_spread import Call, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from softargmax.parallel.layout import Layout
 
 
 @in_graphs(whole_cross_entropy)
@@ -154,38 +161,44 @@ def linear_cross_entropy(
     *,
     group: Group = None,
     bias: Tensor | None = None,
+    by: str = "classes",
     reproducible: bool = True,
     **options: Any,
 ) -> Tensor:
-    r"""Return the cross-entropy of a last layer whose classes are spread over the processes of a group.
+    r"""Return the cross-entropy of a last layer whose classes or rows are spread over the processes of a group.
 
     .. math:: z = h W^T + b, \qquad \mathrm{cross\_entropy}(z, y)
 
     Parameters
     ----------
     h : Tensor, in CPU memory
-        Hidden vectors (..., D), equal in all processes.
+        Hidden vectors (..., D), equal in all processes. With by="rows", those of this process.
     w : Tensor
         This process's rows of W: output weights of shape (classes here, D). The parts of all processes follow each
-        other in the order of their ranks, and may have any lengths.
+        other in the order of their ranks, and may have any lengths. With by="rows", all of W.
     target : Tensor
         The class of each row, from 0 to the number of all classes, equal in all processes. Or this process's part of
-        the probabilities.
+        the probabilities. With by="rows", the classes or probabilities of this process's rows.
     group : ProcessGroup or DeviceMesh, optional
         As in `softargmax.parallel.softmax`.
     bias : Tensor, optional
-        This process's part of b.
+        This process's part of b. With by="rows", all of b.
+    by : {"classes", "rows"}
+        What is spread. Parts may have any lengths, and follow each other in the order of the ranks.
     reproducible : bool
         If True, the gradient of h is added up in the order of the processes, and has the bits of one process. If False,
-        it is added up by `all_reduce`, which takes less time with many processes, and agrees to rounding.
+        it is added up by `all_reduce`, which takes less time with many processes, and agrees to rounding. With
+        by="rows", the same holds for the gradients of W and b.
     **options
         The options of `softargmax.linear_cross_entropy`. `weight` and `where` are this process's part, all others are
-        equal in all processes.
+        equal in all processes. With by="rows", `weight` has all classes, and `where` and a temperature of each row are
+        those of this process's rows.
 
     Returns
     -------
     Tensor
-        One number, or one per row if `reduction` is "none", in all processes.
+        One number, or one per row if `reduction` is "none", in all processes. With by="rows", a sum or mean is that of
+        the rows of all processes, and "none" returns the losses of this process's rows.
 
     Raises
     ------
@@ -195,11 +208,16 @@ def linear_cross_entropy(
     Notes
     -----
     The loss and the gradients with respect to h, W and b have the bits of `softargmax.linear_cross_entropy` of all
-    classes. No process holds the scores, and none sends them.
+    classes and rows. No process holds the scores, and none sends them.
 
     Gradient: the one of h is the sum over all classes, in every process. If `reproducible`, the processes add to it one
     after the other, in the order in which one process adds, while they compute dW. Each process sends it twice: N D
     numbers, in the dtype of the sums.
+
+    With by="rows", the gradients of W and b are sums over the rows of all processes, in every process: do not add them
+    up again. If `reproducible`, a process adds its rows to dW after the process before it, which takes time if it
+    computes them in several parts. Each process sends dW and db twice. There are no gradients of temperatures, class
+    weights and probabilities, and no second derivatives: they raise NotImplementedError.
 
     References
     ----------
@@ -214,8 +232,26 @@ def linear_cross_entropy(
     tensor(0.0034)
     >>> dist.destroy_process_group()
     """
-    call = Call(group, "linear_cross_entropy", reproducible=flag(reproducible, "reproducible"))
+    of = _ByRows if one_of(by, "by", ("classes", "rows")) == "rows" else Call
+    call = of(group, "linear_cross_entropy", reproducible=flag(reproducible, "reproducible"), by=by)
     return cast("Tensor", call.run(whole_linear_cross_entropy, h, w, target, bias=bias, **options))
+
+
+class _ByRows(Call):
+    """A call of a layer whose rows are spread over the processes. All of them have all classes."""
+
+    def axes(self, operation: Any, i: Any, _slots: Sequence[Any]) -> dict[str, int]:
+        return {name: axis for name, axis in operation.rows.items() if name != "loss" or i.kept}
+
+    def layout(self, _operation: Any, have: Layout) -> Layout:
+        return whole_blocks(have, _native.DEPTH) if self.in_order else have
+
+    def compared(self, operation: Any, i: Any, out: Any) -> tuple[list[Any], dict[str, int], Layout]:
+        options = i.options
+        if options.target is not None:  # the kernel would refuse a class in this process alone
+            shape = len(i.layer.h), len(i.layer.w)
+            in_range(options.target, shape, 1, options.ignore_index, options.named)
+        return super().compared(operation, i._replace(by_rows=True), out)
 
 
 @in_graphs(whole_selected_log_softmax)

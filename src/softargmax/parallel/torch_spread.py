@@ -16,7 +16,7 @@ from softargmax.parallel.torch_agreement import Facts, agreed, facts_of, process
 from softargmax.parallel.torch_move import moved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from torch import Tensor
     from torch.distributed import ProcessGroup
@@ -73,7 +73,7 @@ class Call:
     def __init__(
         self, group: ProcessGroup | DeviceMesh | None, function: str, *, reproducible: bool = True, **also: Any
     ) -> None:
-        self.group, self.function, self._in_order = process_group(group), function, reproducible
+        self.group, self.function, self.in_order = process_group(group), function, reproducible
         self._compared = False  # the arguments of the operation that is being computed
         self._has_compared = False  # those of any operation
         self._also = [(name, str(x)) for name, x in {"reproducible": reproducible, **also}.items()]
@@ -103,23 +103,31 @@ class Call:
         require_tensor(operation.leaves[0].name, operation.array(i))
         return list(operation.torch.flatten(i))
 
+    def axes(self, operation: Any, i: Any, slots: Sequence[Any]) -> dict[str, int]:  # noqa: ARG002
+        """The arguments and results of which each process has a part, and the negative axis of the parts."""
+        return spread_axes(operation, slots)
+
+    def layout(self, operation: Any, have: Layout) -> Layout:
+        """The layout that the kernel needs."""
+        return whole_blocks(have, operation.block)
+
     def compared(self, operation: Any, i: Any, out: Any) -> tuple[list[Any], dict[str, int], Layout]:
         """Compare the arguments of all processes. Return the slots, the spread axes, and the scores of each process."""
         if out is not None:
             raise TypeError("out: not supported for rows that are spread over processes")
         slots = self.slots(operation, i)
-        axes = spread_axes(operation, slots)
+        axes = self.axes(operation, i, slots)
         return slots, axes, self.sizes(facts_of(operation, slots, axes, self.function))
 
     def serve(self, operation: Any, i: Any, first: bool, out: Any) -> Any:
         """Compute an operation whose arguments are this process's part of the rows."""
         slots, axes, have = self.compared(operation, i, out)
-        want, of = whole_blocks(have, operation.block), operation.torch.slots
+        want, of = self.layout(operation, have), operation.torch.slots
         for place, (name, x) in enumerate(zip(of.names, slots, strict=True)):
-            if name in axes and x is not None:
+            if name in axes and isinstance(x, torch.Tensor):
                 slots[place] = moved(x, axes[name], self.group, have, want)
         place = of.slots.index("axes_spread" if "axes_spread" in of.slots else "spread")
-        slots[place] = spread_text(self.group, want, in_order=self._in_order)
+        slots[place] = spread_text(self.group, want, in_order=self.in_order)
         record = operation.torch.unflatten(*slots)
         with requesting(None):
             found = operation.first(record) if first else operation(record)

@@ -210,7 +210,7 @@ template <class J> struct CallOf {
         return run(kernel);
     }
     template <class Kernel> auto run(Kernel kernel) -> decltype(kernel(job)) {
-        if (job.rows.total == 0) return decltype(kernel(job))();
+        if (job.rows.total == 0 && !takes_part) return decltype(kernel(job))();
         const std::int64_t work =
             passes * job.rows.total * (job.offsets ? 1 : std::max<std::int64_t>(1, job.cols.total)) + segment_work;
         job.threads = work < kParallel ? 1 : threads_now();
@@ -221,6 +221,7 @@ template <class J> struct CallOf {
     }
     std::int64_t segment_work = 0;
     std::int64_t passes = 1;  // passes over the scores; the work of a call is proportional to it
+    bool takes_part = false;  // true if the kernel runs without rows, too, since other processes have some
 };
 
 // ---- fields ---------------------------------------------------------------------------------------------------

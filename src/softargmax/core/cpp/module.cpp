@@ -181,5 +181,6 @@ NB_MODULE(_native, module) {
     }, "address"_a, "bytes"_a, "Advise the system to use huge pages for memory owned by others");
     bind_xla(module);
     module.attr("BLOCK") = kBlock;
+    module.attr("DEPTH") = kDepth;
     module.attr("__version__") = SOFTARGMAX_VERSION;
 }
