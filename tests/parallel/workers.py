@@ -7,6 +7,7 @@ processes live as long as the pool, because each takes seconds to start.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import multiprocessing
 import os
 import tempfile
@@ -83,7 +84,7 @@ def serve(pipe: Connection, rank: int, world: int, store: str, timeout: float) -
     """Run the functions that arrive, until None arrives."""
     import torch
     import torch.distributed as dist
-    from torch.distributed import distributed_c10d
+    from torch.distributed import device_mesh, distributed_c10d
 
     torch.set_num_threads(1)
     connecting, wait = dt.timedelta(seconds=120), dt.timedelta(seconds=timeout)
@@ -93,6 +94,9 @@ def serve(pipe: Connection, rank: int, world: int, store: str, timeout: float) -
     for group in (dist.group.WORLD, *groups.values()):
         if isinstance(group, dist.ProcessGroup):  # a process outside of a group has a number in its place
             distributed_c10d._set_pg_timeout(wait, group)
+    # A mesh has process groups of its own, and each of these a thread that polls until the process ends. So the tests
+    # share the meshes of one shape.
+    device_mesh.init_device_mesh = functools.cache(device_mesh.init_device_mesh)
     while (job := pipe.recv()) is not None:
         size, function, arguments = job
         try:
