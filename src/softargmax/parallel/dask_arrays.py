@@ -51,6 +51,8 @@ JOINED = 16
 """Number of parts whose bytes are joined by one task. Dask's option `split_every` replaces it."""
 _LISTS = ("where", "weights", *ROWWISE, *OF_CLASSES)
 """Arguments that may be lists."""
+Divisor = da.Array | float | None
+"""The total weight of all rows, by which the gradients of a mean are divided."""
 
 
 def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
@@ -68,14 +70,16 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
     return _of_rows(function, given, bound.signature)
 
 
-def _of_rows(function: Callable[..., Any], given: Mapping[str, Any], signature: inspect.Signature) -> Any:
-    """Call a function whose losses are not reduced. If `given` has a divisor, gradients are divided by it."""
+def _of_rows(
+    function: Callable[..., Any], given: Mapping[str, Any], signature: inspect.Signature, divisor: Divisor = None
+) -> Any:
+    """Call a function whose losses are not reduced."""
     by_position = tuple(key for key, x in signature.parameters.items() if x.kind is not x.KEYWORD_ONLY)
-    always = by_position[0], "z_q", "w", parts.DIVISOR
+    always = by_position[0], "z_q", "w"
     arrays = {key: lazy(key, x) for key, x in given.items() if key in always or _is_array(key, x)}
     plain = {key: x for key, x in given.items() if key not in arrays}
     with dask.config.set({"array.rechunk.method": "tasks"}):  # by default, a cluster would write all chunks to disks
-        return _of_arrays(function, by_position, arrays, plain)
+        return _of_arrays(function, by_position, arrays, plain, divisor)
 
 
 def _is_array(name: str, x: Any) -> bool:
@@ -85,7 +89,11 @@ def _is_array(name: str, x: Any) -> bool:
 
 
 def _of_arrays(
-    function: Callable[..., Any], by_position: tuple[str, ...], arrays: dict[str, da.Array], plain: dict[str, Any]
+    function: Callable[..., Any],
+    by_position: tuple[str, ...],
+    arrays: dict[str, da.Array],
+    plain: dict[str, Any],
+    divisor: Divisor = None,
 ) -> Any:
     name, z = function.__name__, arrays[by_position[0]]
     if name == "kl_divergence":
@@ -108,7 +116,7 @@ def _of_arrays(
     placed = {key: chunks.placed(key, x) for key, x in arrays.items()}
     along = tuple(chunks.along(labels) for _, labels in placed.values())
     of_parts = parts.Call(function, plain, by_position, tuple(placed), along, requested_name())
-    found = _result(of_parts, chunks, placed)
+    found = _result(of_parts, chunks, placed, divisor)
     if name == WITH_GRADIENT:
         return found._replace(gradient=found.gradient.rechunk(cuts))
     if name == WITH_LAYER_GRADIENTS:
@@ -163,16 +171,23 @@ def _spreads(name: str, given: Mapping[str, Any]) -> bool:
     return requested_name() != "reference" and (name in (*LIKE_Z, *PER_ROW, WITH_GRADIENT) or plain_draws)
 
 
-def _result(call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Array, Labels]]) -> Any:
+def _result(
+    call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Array, Labels]], divisor: Divisor
+) -> Any:
     """The result of a call with arrays that are cut to fit the scores."""
     if call.implementation is not None:
         check_serves(call.implementation, "numpy")
     draws = call.options.get("num_samples")
     examples = [chunks.example(key, *one, draws if isinstance(draws, int) else 1) for key, one in arrays.items()]
     sizes, pairs, name = chunks.sizes, [x for one in arrays.values() for x in one], call.function.__name__
+    dividing = divisor, () if isinstance(divisor, da.Array) else None
     if len(sizes) == 1:
-        of_whole_rows, of_results = _OF_WHOLE_ROWS.get(name, (parts.result, _results))
-        return of_results(functools.partial(of_whole_rows, call), call, chunks, parts.result(call, *examples), *pairs)
+        found = parts.result(call, *examples)
+        if name == WITH_GRADIENT:
+            return _results(functools.partial(parts.with_gradient, call), call, chunks, found, *pairs, *dividing)
+        if name == WITH_LAYER_GRADIENTS:
+            return _with_layer_gradients(call, chunks, found, divisor, *pairs)
+        return _results(functools.partial(parts.result, call), call, chunks, found, *pairs)
     exchanges, found = parts.exchanges_of(call, sum(sizes), examples)
     place = Places((sizes,), (0,)), chunks.axes
     joined: list[Any] = []
@@ -187,7 +202,7 @@ def _result(call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Arra
         return _results(functools.partial(parts.result_of_part, call), call, chunks, found, *pairs, states, chunks.rows)
     if name == WITH_GRADIENT:
         of_rows, of_part = (functools.partial(f, call) for f in (parts.loss_of_rows, parts.gradient_of_part))
-        gradient = _results(of_part, call, chunks, found.gradient, *pairs, *place, *joined)
+        gradient = _results(of_part, call, chunks, found.gradient, *pairs, *place, *dividing, *joined)
         return LossAndGradient(_results(of_rows, call, chunks, found.loss, *joined), gradient)
     return _results(functools.partial(parts.result_of_rows, call), call, chunks, found, *joined)
 
@@ -218,12 +233,13 @@ def _results(task: Callable[..., Any], call: parts.Call, chunks: Chunks, found: 
     return type(found)(*several)
 
 
-def _with_layer_gradients(task: Callable[..., Any], call: parts.Call, chunks: Chunks, found: Any, *pairs: Any) -> Any:
+def _with_layer_gradients(call: parts.Call, chunks: Chunks, found: Any, divisor: Divisor, *pairs: Any) -> Any:
     """The losses of a layer, dh in chunks of rows, and the sums of the other gradients of all chunks of rows.
 
     The gradients of a chunk are divided and added up before they are rounded to half precision.
     """
     name, rows, given = call.function.__name__, chunks.rows, dict(zip(call.names, pairs[::2], strict=True))
+    task = functools.partial(parts.of_layer, call)
     results = _blockwise(task, f"{name}-results", chunks, rows, object, *pairs, names=call.names)
 
     def of_rows(place: int) -> Any:
@@ -239,18 +255,11 @@ def _with_layer_gradients(task: Callable[..., Any], call: parts.Call, chunks: Ch
         return _tree(each, rows, parts.added, np.float64, every=2)  # because each sum is as large as the layer
 
     def divided(x: Any, of: Any) -> Any:
-        return (x / given[parts.DIVISOR] if parts.DIVISOR in given else x).astype(of)
+        return (x if divisor is None else x / divisor).astype(of)
 
     dh, dw = divided(of_rows(1), found.dh.dtype), divided(added(2, given["w"]), found.dw.dtype)
     db = None if found.dbias is None else divided(added(3, given["bias"]), found.dbias.dtype)
     return LinearLossAndGradient(of_rows(0), dh, dw, db)
-
-
-_OF_WHOLE_ROWS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    WITH_GRADIENT: (parts.with_gradient, _results),
-    WITH_LAYER_GRADIENTS: (parts.of_layer, _with_layer_gradients),
-}
-"""What a task computes for whole rows, and how its results become arrays, if that is special."""
 
 
 def _labels_of_result(chunks: Chunks, found: Any, call: parts.Call) -> tuple[Labels, dict[int, int]]:
@@ -279,13 +288,13 @@ def _reduced(function: Callable[..., Any], given: Mapping[str, Any], signature: 
     def of_losses(losses: da.Array, weight: Any) -> Any:
         return _number(functools.partial(parts.reduced, dtype, mean), dtype, sums(weight, losses))
 
-    of_rows = {**given, "reduction": "none", "dtype": np.float64}
+    divisor: Divisor = None
     if function.__name__ in (WITH_GRADIENT, WITH_LAYER_GRADIENTS) and mean:
         if target is None:  # probabilities
-            of_rows[parts.DIVISOR] = _number_of_rows(given) or math.inf
+            divisor = _number_of_rows(given) or math.inf
         else:
-            of_rows[parts.DIVISOR] = _number(parts.total_weight, np.float64, sums(weight, None))
-    rows = _of_rows(function, of_rows, signature)
+            divisor = _number(parts.total_weight, np.float64, sums(weight, None))
+    rows = _of_rows(function, {**given, "reduction": "none", "dtype": np.float64}, signature, divisor)
     if isinstance(rows, CrossEntropyTerms):
         return CrossEntropyTerms(*map(of_losses, rows, (weight, None, None, weight)))
     if isinstance(rows, LossAndGradient | LinearLossAndGradient):

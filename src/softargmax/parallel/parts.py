@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
-DIVISOR = "divisor"
-"""The name of the total weight of all rows, by which the gradient of a mean is divided. No function takes it."""
-
-
 class Call(NamedTuple):
     """A call of a public function, without its arrays."""
 
@@ -50,14 +46,9 @@ class Call(NamedTuple):
     implementation: str | None
     """The implementation that was requested by name."""
 
-    def given(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """All arguments by name."""
-        return {**self.options, **dict(zip(self.names, arrays, strict=True))}
-
     def __call__(self, *arrays: Any) -> Any:
         """Call the function."""
-        given = self.given(arrays)
-        given.pop(DIVISOR, None)
+        given = {**self.options, **dict(zip(self.names, arrays, strict=True))}
         by_position = [given.pop(name) for name in self.by_position]
         return self.function(*by_position, **given)
 
@@ -78,18 +69,16 @@ def result(call: Call, *arrays: Any) -> Any:
         return call(*map(block, arrays))
 
 
-def with_gradient(call: Call, *arrays: Any) -> Any:
-    """The losses of whole rows, and their gradient."""
-    arrays = tuple(map(block, arrays))
-    if DIVISOR not in call.names:
-        return result(call, *arrays)
+def with_gradient(call: Call, *arguments: Any) -> Any:
+    """The losses of whole rows, and their gradient. The arguments are the arrays, and the divisor of the gradient."""
+    *arrays, divisor = map(block, arguments)
 
     def serve(operation: Any, i: Any, _first: bool, _out: Any) -> Any:
         options = i.of.options
         if call.implementation == "reference" and options.target is not None:  # kernels look at classes themselves
             in_range(options.target, i.of.z.shape, i.of.axes[0], options.ignore_index, options.named)
         with requesting(call.implementation):
-            return operation(_divided(i, call.given(arrays)))
+            return operation(i._replace(g=_factors(i.of, divisor)))
 
     with spreading(serve):
         return call(*arrays)
@@ -164,9 +153,9 @@ def loss_of_rows(call: Call, *joined: Sent) -> Any:
 
 
 def gradient_of_part(call: Call, *arguments: Any) -> Any:
-    """A part of the gradient. The arguments are its arrays, its place, and what all parts have sent."""
-    arrays, (((rank,), _, _), *joined) = arguments[: len(call.names)], arguments[len(call.names) :]
-    return _of_part(call, _known(joined, rank), tuple(map(block, arrays))).gradient
+    """A part of the gradient. The arguments are its arrays, its place, the divisor, and what all parts have sent."""
+    arrays, (((rank,), _, _), divisor, *joined) = arguments[: len(call.names)], arguments[len(call.names) :]
+    return _of_part(call, _known(joined, rank), tuple(map(block, arrays)), divisor).gradient
 
 
 def states(call: Call, *joined: Sent) -> native.State:
@@ -294,14 +283,12 @@ def _known(joined: Sequence[Sent], rank: int | None = None) -> _Part:
     return _Part((*sizes, 0), len(sizes), found) if rank is None else _Part(sizes, rank, found)
 
 
-def _divided(i: Any, given: Mapping[str, Any]) -> Any:
-    """The arguments of an operation that computes a gradient, with the divisor if there is one."""
-    if DIVISOR not in given:
-        return i
-    return i._replace(g=np.full(row_shape(i.of.z.shape, i.of.axes), 1.0 / given[DIVISOR]))
+def _factors(of: Any, divisor: Any) -> Any:
+    """The factor of each row's gradient: 1 / divisor, or 1 if there is no divisor, because the losses have no mean."""
+    return np.full(row_shape(of.z.shape, of.axes), 1.0 if divisor is None else 1.0 / divisor)
 
 
-def _of_part(call: Call, part: _Part, arrays: Sequence[Any]) -> Any:
+def _of_part(call: Call, part: _Part, arrays: Sequence[Any], divisor: Any = None) -> Any:
     with standing_in(part) as spread:
 
         def of_part(i: Any) -> Any:
@@ -309,7 +296,7 @@ def _of_part(call: Call, part: _Part, arrays: Sequence[Any]) -> Any:
 
         def serve(operation: Any, i: Any, first: bool, _out: Any) -> Any:
             if operation is cross_entropy_and_gradient:
-                record = _divided(i, call.given(arrays))._replace(of=of_part(i.of))
+                record = i._replace(of=of_part(i.of), g=_factors(i.of, divisor))
             else:
                 record = of_part(i)
             with requesting(None):
