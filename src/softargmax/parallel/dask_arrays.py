@@ -201,9 +201,13 @@ def _result(
         states = _blockwise(of_rows, f"{name}-states", chunks, chunks.rows, object, *joined)
         return _results(functools.partial(parts.result_of_part, call), call, chunks, found, *pairs, states, chunks.rows)
     if name == WITH_GRADIENT:
-        of_rows, of_part = (functools.partial(f, call) for f in (parts.loss_of_rows, parts.gradient_of_part))
-        gradient = _results(of_part, call, chunks, found.gradient, *pairs, *place, *dividing, *joined)
-        return LossAndGradient(_results(of_rows, call, chunks, found.loss, *joined), gradient)
+        of_rows, of_part = (functools.partial(f, call) for f in (parts.losses_of_rows, parts.gradient_of_part))
+        rows = _blockwise(of_rows, f"{name}-of-rows", chunks, chunks.rows, object, *joined), chunks.rows
+        weighed = "weight" in arrays and arrays["target"][0].dtype.kind != "f"
+        states = 2 * parts.exchange_of_states(weighed=weighed)
+        others = joined[:states] + joined[states + 2 :]
+        gradient = _results(of_part, call, chunks, found.gradient, *pairs, *place, *dividing, *rows, *others)
+        return LossAndGradient(_results(operator.attrgetter("loss"), call, chunks, found.loss, *rows), gradient)
     return _results(functools.partial(parts.result_of_rows, call), call, chunks, found, *joined)
 
 

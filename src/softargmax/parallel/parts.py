@@ -7,9 +7,8 @@ bytes of neighbours, until those of all parts are together. A second call is giv
 gathers bytes again, and so on.
 
 A last call for one more part, which has no scores, merges the bytes of all parts. It computes results with numbers per
-row (`result_of_rows`), or the states of the rows (`states`), from which each part of a softmax is computed
-(`result_of_part`). A part of a gradient is computed by a call for the part, which is given the bytes of all parts
-(`gradient_of_part`).
+row (`result_of_rows`), or the states of the rows (`states`, `losses_of_rows`), from which each part of a softmax or of
+a gradient is computed (`result_of_part`, `gradient_of_part`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from softargmax.core.dispatch import requesting
 from softargmax.core.loss_reduction import row_weights
 from softargmax.core.processes import SpreadAxes, spreading, standing_in
 from softargmax.core.targets import in_range
-from softargmax.loss.operations import cross_entropy_and_gradient
+from softargmax.loss.operations import cross_entropy, cross_entropy_and_gradient, cross_entropy_vjp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -147,15 +146,52 @@ def result_of_rows(call: Call, *joined: Sent) -> Any:
     return _of_part(call, _known(joined), tuple(map(block, joined[0].of_rows)))
 
 
-def loss_of_rows(call: Call, *joined: Sent) -> Any:
+class Losses(NamedTuple):
+    """The losses of rows, the states from which their gradient is computed, and the sizes of the parts."""
+
+    loss: Any
+    states: Any
+    sizes: tuple[int, ...]
+
+
+def losses_of_rows(call: Call, *joined: Sent) -> Losses:
     """The losses of a call that also computes their gradient, from what all parts have sent in each exchange."""
-    return result_of_rows(call, *joined).loss
+    with standing_in(_known(joined)) as spread, requesting(None):
+        found = cross_entropy(_losses_record(call, spread, joined[0].of_rows))
+    return Losses(found.loss, found.states, joined[0].sizes)
 
 
 def gradient_of_part(call: Call, *arguments: Any) -> Any:
-    """A part of the gradient. The arguments are its arrays, its place, the divisor, and what all parts have sent."""
-    arrays, (((rank,), _, _), divisor, *joined) = arguments[: len(call.names)], arguments[len(call.names) :]
-    return _of_part(call, _known(joined, rank), tuple(map(block, arrays)), divisor).gradient
+    """A part of the gradient.
+
+    The arguments are its arrays, its place, the divisor, the result of `losses_of_rows`, and what all parts have sent
+    in the exchanges other than `exchange_of_states`.
+    """
+    arrays, (((rank,), _, _), divisor, rows, *joined) = arguments[: len(call.names)], arguments[len(call.names) :]
+    _, states, sizes = block(rows)
+    with standing_in(_Part(sizes, rank, [all_parts.found for all_parts in joined])) as spread, requesting(None):
+        of = _losses_record(call, spread, arrays)
+        return cross_entropy_vjp.first(cross_entropy_vjp.arguments(of, block(states), _factors(of, divisor), 0.0))
+
+
+def exchange_of_states(*, weighed: bool) -> int:
+    """The number of the exchange of states, if a loss has class weights. Kernels exchange those of the targets first,
+    and sums over the classes last.
+    """
+    return int(weighed)
+
+
+def _losses_record(call: Call, spread: str, arrays: Sequence[Any]) -> Any:
+    """The arguments of the operation `cross_entropy`, for a call that computes losses and their gradient."""
+    found = []
+
+    def keep(_operation: Any, i: Any, _first: bool, _out: Any) -> Any:
+        found.append(i.of._replace(axes=SpreadAxes(i.of.axes, spread)))
+        return i.of.z, i.of.z  # nobody reads the results
+
+    with spreading(keep):
+        call(*map(block, arrays))
+    return found[0]
 
 
 def states(call: Call, *joined: Sent) -> native.State:
@@ -288,7 +324,7 @@ def _factors(of: Any, divisor: Any) -> Any:
     return np.full(row_shape(of.z.shape, of.axes), 1.0 if divisor is None else 1.0 / divisor)
 
 
-def _of_part(call: Call, part: _Part, arrays: Sequence[Any], divisor: Any = None) -> Any:
+def _of_part(call: Call, part: _Part, arrays: Sequence[Any]) -> Any:
     with standing_in(part) as spread:
 
         def of_part(i: Any) -> Any:
@@ -296,7 +332,7 @@ def _of_part(call: Call, part: _Part, arrays: Sequence[Any], divisor: Any = None
 
         def serve(operation: Any, i: Any, first: bool, _out: Any) -> Any:
             if operation is cross_entropy_and_gradient:
-                record = i._replace(of=of_part(i.of), g=_factors(i.of, divisor))
+                record = i._replace(of=of_part(i.of))
             else:
                 record = of_part(i)
             with requesting(None):
