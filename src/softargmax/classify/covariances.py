@@ -16,7 +16,7 @@ from softargmax.classify.class_means import Means, scaled, variances
 from softargmax.classify.rows import BLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from softargmax.classify.base import Array
     from softargmax.classify.rows import Block, Sums, Training
@@ -131,21 +131,10 @@ def whitening(factors: list[Array], rows: float, tol: float) -> Array:
     return np.asarray((vt[kept] / spread).T / s[kept])
 
 
-def axes(means: Means, estimates: list[Array], towards: float | None) -> Iterator[tuple[Array, Array]]:
-    """Yield the eigenvalues and eigenvectors (columns) of the covariance of each class's scaled rows.
-
-    `estimates` has covariances or, unless `towards` is None, factors, and the covariances are shrunk towards the
-    identity. A class without rows has the identity.
-    """
-    size = means.means.shape[1]
-    for found, n in zip(estimates, means.counts, strict=True):
-        if not n:
-            yield np.ones(size), np.eye(size)
-        elif towards is None:
-            values, vectors = np.linalg.eigh(found)
-            yield values, vectors
-        else:
-            _, s, vt = np.linalg.svd(found, full_matrices=len(found) < size)  # D directions, even from fewer rows
-            lengths = np.zeros(size)
-            lengths[: len(s)] = np.square(s) / n
-            yield (1 - towards) * lengths + towards / means.scale / means.scale, vt.T
+def axes_of_factor(r: Array, rows: float) -> tuple[Array, Array]:
+    """Return the eigenvalues and eigenvectors (columns) of the covariance R^T R / rows."""
+    size = r.shape[1]
+    _, s, vt = np.linalg.svd(r, full_matrices=len(r) < size)  # D directions, even from fewer rows
+    lengths = np.zeros(size)
+    lengths[: len(s)] = np.square(s) / rows
+    return lengths, vt.T

@@ -10,7 +10,7 @@ from sklearn.utils.metaestimators import available_if
 
 from softargmax.classify.base import Array, ScoreClassifier, affine, label, log_priors
 from softargmax.classify.class_means import Means, scaled
-from softargmax.classify.covariances import Moments, axes, ledoit_wolf, whitening
+from softargmax.classify.covariances import Moments, axes_of_factor, ledoit_wolf, whitening
 from softargmax.classify.distances import square_sums
 from softargmax.core.check import between
 from softargmax.core.signature import public
@@ -309,14 +309,20 @@ class QuadraticDiscriminant(_Discriminant):
                 f"y: expected two rows or more of each class, got one of class {label(self.classes_[single[0]])}"
             )
         all_directions, spreads = [], []
-        towards = None if self.shrinkage is not None else float(self.reg_param)
-        for k, (lengths, directions) in enumerate(axes(means, estimates, towards)):
+        size, towards = means.means.shape[1], float(self.reg_param)
+        for k, (estimate, n) in enumerate(zip(estimates, counts, strict=True)):
+            lengths, directions = np.ones(size), np.eye(size)  # of a class without rows, which has no estimate
+            if n:
+                lengths, directions = (
+                    axes_of_factor(estimate, n) if self.shrinkage is None else np.linalg.eigh(estimate)
+                )
+                lengths = (1 - towards) * lengths + towards / scale / scale
             enough = lengths > tol / scale / scale
-            if counts[k] and not enough.all():
+            if n and not enough.all():
                 instead = "" if self.shrinkage is None else "shrinkage=None and "
                 raise np.linalg.LinAlgError(
                     f"X: expected a covariance of rank {len(enough)} in class {label(self.classes_[k])}, got rank "
-                    f"{enough.sum()} from {counts[k]:.0f} rows; use {instead}a reg_param above {tol:g}"
+                    f"{enough.sum()} from {n:.0f} rows; use {instead}a reg_param above {tol:g}"
                 )
             spreads.append(np.sqrt(lengths))
             all_directions.append(directions)
