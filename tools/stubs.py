@@ -91,9 +91,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from softargmax import {{types}}
-from softargmax.parallel.dask_frames import array_of_frame as array_of_frame
-from softargmax.parallel.torch_functions import Group
-from softargmax.parallel.torch_layers import VocabularyParallel as VocabularyParallel
+{{imports}}
 
 __all__ = [
 {{names}}
@@ -301,16 +299,28 @@ def nn_stub() -> str:
 
 
 def parallel_stub(names: dict[str, str]) -> str:
-    """Return the text of `parallel/__init__.pyi`. Its functions take tensors, and the options of functions of rooms."""
+    """Return the text of `parallel/__init__.pyi`.
+
+    Functions of tensors take the options of functions of rooms. All other names are imported from their files.
+    """
     room = importlib.import_module("softargmax.parallel")
     public = {name: getattr(room, name) for name in room.__all__}
     results = {name: shown(name, names) for name, value in classes_of(public).items() if hasattr(value, "_fields")}
-    imported = {name for name in public if f"import {name} as {name}\n" in PARALLEL}
-    functions = {name: value for name, value in public.items() if name not in imported}
+    functions = {
+        name: value for name, value in public.items()
+        if room.HOME[name].startswith("torch_") and not isinstance(value, type)
+    }
+    imports = ["torch_functions import Group"]
+    imports += [f"{room.HOME[name]} import {name} as {name}" for name in public.keys() - functions]
     blocks = [declared(name, value, TORCH, results, summary(value)) for name, value in functions.items()]
     text = "".join("\n" + "\n".join(block) + "\n" for block in blocks)
     types = sorted(set(re.findall(r"\b_[A-Z]\w+", text)) | {x for x in results.values() if f" {x}[" in text})
-    return PARALLEL.format(types=", ".join(types), names="\n".join(f'    "{name}",' for name in public)) + text
+    head = PARALLEL.format(
+        types=", ".join(types),
+        imports="\n".join(f"from softargmax.parallel.{one}" for one in sorted(imports)),
+        names="\n".join(f'    "{name}",' for name in public),
+    )
+    return head + text
 
 
 def main() -> int:

@@ -17,56 +17,44 @@ tensor([9.0880e-04, 2.4704e-03, 9.9662e-01])
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from softargmax.core.extras import require
 
-if TYPE_CHECKING:
-    from softargmax.parallel.dask_frames import array_of_frame
-    from softargmax.parallel.torch_attention import attention, attention_split_kv
-    from softargmax.parallel.torch_draws import categorical, categorical_with_logprob
-    from softargmax.parallel.torch_functions import entropy, kl_divergence, log_softmax, logsumexp, softmax
-    from softargmax.parallel.torch_layers import VocabularyParallel
-    from softargmax.parallel.torch_losses import (
-        cross_entropy,
-        cross_entropy_terms,
-        linear_cross_entropy,
-        selected_log_softmax,
-    )
+HOME = {
+    "VocabularyParallel": "torch_layers",
+    "array_of_frame": "dask_frames",
+    "attention": "torch_attention",
+    "attention_split_kv": "torch_attention",
+    "categorical": "torch_draws",
+    "categorical_with_logprob": "torch_draws",
+    "cross_entropy": "torch_losses",
+    "cross_entropy_terms": "torch_losses",
+    "entropy": "torch_functions",
+    "kl_divergence": "torch_functions",
+    "linear_cross_entropy": "torch_losses",
+    "log_softmax": "torch_functions",
+    "logsumexp": "torch_functions",
+    "selected_log_softmax": "torch_losses",
+    "softmax": "torch_functions",
+}
+"""The file of each name, which begins with the extra that it needs. tools/stubs.py writes __init__.pyi from this dict.
 
-__all__ = [
-    "VocabularyParallel",
-    "array_of_frame",
-    "attention",
-    "attention_split_kv",
-    "categorical",
-    "categorical_with_logprob",
-    "cross_entropy",
-    "cross_entropy_terms",
-    "entropy",
-    "kl_divergence",
-    "linear_cross_entropy",
-    "log_softmax",
-    "logsumexp",
-    "selected_log_softmax",
-    "softmax",
-]
+A file is imported at the first use of a name. Calls with Dask arrays load this package, and they need no torch. The
+file torch_layers imports torch's DTensors, which takes as long as all others (0.6 s).
+"""
 
-_FILES = ("torch_attention", "torch_draws", "torch_functions", "torch_losses", "torch_layers")
-"""The last one imports torch's DTensors, which takes as long as all others (0.6 s)."""
+__all__ = [*HOME]  # noqa: PLE0604 the names are strings
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name at its first use. Calls with Dask arrays load this package, and they need no torch."""
-    if name in __all__:
-        extra, files = ("dask", ("dask_frames",)) if name == "array_of_frame" else ("torch", _FILES)
-        require(f"softargmax.parallel.{name} needs", extra, **{extra: extra})
-        for file in files:
-            found = getattr(importlib.import_module(f"softargmax.parallel.{file}"), name, None)
-            if found is not None and found.__module__.endswith(file):
-                globals()[name] = found
-                return found
-    raise AttributeError(f"module 'softargmax.parallel' has no attribute {name!r}")
+    file = HOME.get(name)
+    if file is None:
+        raise AttributeError(f"module 'softargmax.parallel' has no attribute {name!r}")
+    extra = file.partition("_")[0]
+    require(f"softargmax.parallel.{name} needs", extra, **{extra: extra})
+    found = globals()[name] = getattr(importlib.import_module(f"softargmax.parallel.{file}"), name)
+    return found
 
 
 def __dir__() -> list[str]:
