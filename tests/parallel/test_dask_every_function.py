@@ -25,7 +25,7 @@ from tests.parallel.dask_cases import (
 )
 
 import softargmax
-from softargmax.parallel.dask_arrays import NAMES
+from softargmax.parallel.dask_tasks import NAMES
 
 _H, _W = RNG.standard_normal((ROWS, 3, 8)).astype(np.float32), RNG.standard_normal((70, 8)).astype(np.float32)
 _CLASSES = RNG.integers(0, 70, (ROWS, 3))

@@ -15,7 +15,7 @@ from dask.core import get_dependencies
 from tests.parallel.dask_cases import graph_of, same
 
 import softargmax
-from softargmax.parallel.dask_arrays import LIKE_Z, NAMES, OF_LAYERS, PER_ROW, WITH_GRADIENT
+from softargmax.parallel.dask_tasks import LIKE_Z, NAMES, OF_LAYERS, PER_ROW, WITH_GRADIENT
 
 SPREAD = (*LIKE_Z, *PER_ROW, WITH_GRADIENT, "categorical")
 """Functions whose tasks have parts of rows."""
