@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,3 +23,15 @@ def cluster() -> Iterator[Any]:
 
     with two_workers() as client:
         yield client
+
+
+@pytest.fixture
+def keys_with_one_meaning() -> Iterator[None]:
+    """Fail if the scheduler of a cluster was sent two different tasks of one name."""
+    seen: list[str] = []
+    handler, log = logging.Handler(), logging.getLogger("distributed.scheduler")
+    handler.emit = lambda record: seen.append(record.getMessage())  # type: ignore[method-assign]
+    log.addHandler(handler)
+    yield
+    log.removeHandler(handler)
+    assert [message for message in seen if "run_spec" in message] == []

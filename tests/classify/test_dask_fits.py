@@ -67,6 +67,7 @@ def test_rows_in_float32_and_two_classes() -> None:
     same(model, SoftmaxRegression(tol=1e-5).fit(x, y))
 
 
+@pytest.mark.usefixtures("keys_with_one_meaning")
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_workers_in_other_processes(name: str, cluster: Any) -> None:
     expected = fitted(name, X, NAMES, WEIGHT)
@@ -120,6 +121,32 @@ def test_rows_in_files_are_read_in_every_pass() -> None:
     read.clear()
     same(fitted("regression", x.persist(), y, weight), expected)
     assert read.count(0) == 1
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_pass_reads_each_chunk_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if chunks cut blocks, so that two tasks need a chunk."""
+    read: list[int] = []
+    in_passes: list[list[int]] = []
+    fold = dask_rows.DaskBlocks.fold
+
+    def of_chunk(block_info: Any = None) -> Any:
+        start, stop = block_info[None]["array-location"][0]
+        read.append(start)
+        return X[start:stop]
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        read.clear()
+        found = fold(*arguments, **options)
+        in_passes.append(sorted(read))
+        return found
+
+    monkeypatch.setattr(dask_rows.DaskBlocks, "fold", counted)
+    x = da.map_blocks(of_chunk, chunks=((330, 310, 360), (FEATURES,)), meta=np.empty((0, 0)))
+    with dask.config.set(scheduler="synchronous"):
+        same(fitted(name, x, *arrays((250, 7))[1:]), fitted(name, X, NAMES, WEIGHT))
+    assert [0, 330, 640] in in_passes
+    assert all(one in ([], [0, 330, 640]) for one in in_passes)
 
 
 def coefficients(_: int) -> Any:

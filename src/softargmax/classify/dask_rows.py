@@ -17,9 +17,10 @@ import dask.array as da
 import numpy as np
 from dask._expr import LLGExpr
 from dask._task_spec import TaskRef
-from dask.base import compute, get_scheduler, optimize, persist
+from dask.base import compute, get_scheduler, persist
 from dask.core import flatten, get_dependencies
 from dask.delayed import delayed
+from dask.highlevelgraph import HighLevelGraph
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import _check_feature_names, check_non_negative
 
@@ -29,7 +30,7 @@ from softargmax.core.check import located
 from softargmax.parallel import array_of_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from softargmax.classify.rows import Block, Sums
 
@@ -158,13 +159,10 @@ class DaskBlocks:
         """Find the tasks that compute the parts of the arrays. The second time, keep the parts in memory."""
         self._sums += 1
         arrays = [array for array in self._arrays if array is not None]
-        if self._sums == 2 and all(map(_is_in_memory, arrays)):
-            arrays = persist(*arrays)
-        elif self._sums == 1:
-            arrays = optimize(*arrays)
-        else:
-            return
-        self._graph = {key: task for array in arrays for key, task in dict(array.__dask_graph__()).items()}
+        if self._sums == 1:
+            self._graph = _optimized(arrays)
+        elif self._sums == 2 and all(map(_is_in_memory, arrays)):
+            self._graph = dict(_joint(persist(*arrays)))
 
     def _pieces(self, most: int) -> Iterator[tuple[Any, ...]]:
         """Yield the arguments of each task, with references to the arrays' parts."""
@@ -219,6 +217,20 @@ def _rechunked(array: Any, sizes: tuple[int, ...]) -> Any:
 def _references(array: Any, number: int) -> list[Any]:
     """Return references to an array's chunks, or None for each if there is no array."""
     return [None] * number if array is None else [TaskRef(key) for key in flatten(array.__dask_keys__())]
+
+
+def _joint(arrays: Sequence[Any]) -> Any:
+    """Return the graph of several arrays."""
+    return HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
+
+
+def _optimized(arrays: Sequence[Any]) -> dict[Any, Any]:
+    """Return the tasks that compute some arrays, optimized as `persist` does it: all together.
+
+    Dask's `optimize` optimizes each array alone. Where arrays share tasks, it computes some of them twice, and a task
+    may differ from that of the same name in `persist`, which a scheduler refuses with a warning.
+    """
+    return dict(arrays[0].__dask_optimize__(_joint(arrays), [array.__dask_keys__() for array in arrays]))
 
 
 def _is_in_memory(array: Any) -> bool:
