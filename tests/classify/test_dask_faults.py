@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
 import pytest
 from tests.classify.dask_fits import arrays
-from tests.classify.fits import NAMES, WEIGHT, X, fitted, same
+from tests.classify.fits import ESTIMATORS, NAMES, WEIGHT, X, fitted, same
 from tests.parallel.dask_cases import kill_a_busy_worker, lose_a_worker, slowly, two_workers
 
 from softargmax.classify import dask_rows
@@ -25,23 +26,30 @@ def cluster() -> Iterator[Any]:
         yield client
 
 
-@pytest.mark.parametrize("name", ["newton", "l1", "gaussian", "bernoulli", "linear", "auto quadratic", "temperature"])
-def test_a_worker_killed_in_a_pass(name: str, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_worker_killed_in_a_pass(
+    name: str, cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """It is killed in the second pass, while tasks run and others have finished."""
     fold, passes, killed = dask_rows.DaskBlocks.fold, [0], list[Future[None]]()
+    mark = tmp_path / "killed"
 
-    def kill(self: Any, *arguments: Any, **options: Any) -> Any:
+    def kill() -> None:
+        kill_a_busy_worker(cluster)
+        mark.touch()
+
+    def fold_and_kill(self: Any, *arguments: Any, **options: Any) -> Any:
         passes[0] += 1
         if passes[0] == 2:
-            killed.append(thread.submit(kill_a_busy_worker, cluster))
+            killed.append(thread.submit(kill))
         return fold(self, *arguments, **options)
 
     expected = fitted(name, X, NAMES, WEIGHT)
     cluster.wait_for_workers(2)
-    monkeypatch.setattr(dask_rows.DaskBlocks, "fold", kill)
+    monkeypatch.setattr(dask_rows.DaskBlocks, "fold", fold_and_kill)
     with cluster.as_current(), ThreadPoolExecutor(1) as thread:
-        x = da.from_array(X, chunks=(50, 7)).map_blocks(slowly)  # read in every pass
-        y, weight = (array.rechunk(50).map_blocks(slowly) for array in arrays((50, 7))[1:])
+        x = da.from_array(X, chunks=(50, 7)).map_blocks(slowly, mark)  # read in every pass
+        y, weight = (array.rechunk(50).map_blocks(slowly, mark) for array in arrays((50, 7))[1:])
         found = fitted(name, x, y, weight)
     killed[0].result()
     same(found, expected)
