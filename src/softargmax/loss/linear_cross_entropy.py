@@ -193,6 +193,9 @@ def linear_cross_entropy_and_gradient(
     Gradient: with dz the gradient of `cross_entropy`, the gradients are :math:`dh = dz\,W`, :math:`dW = dz^T h` and
     :math:`db = \sum dz`.
 
+    On Dask arrays, dW and db are sums of those of the chunks of rows, in float64. So their last bits depend on how the
+    rows are cut. They agree with a call in memory to rounding.
+
     References
     ----------
     Wijmans et al. (2025), Cut your losses in large-vocabulary language models. arXiv:2411.09009.
