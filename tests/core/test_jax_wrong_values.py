@@ -17,6 +17,8 @@ from softargmax.loss.operations import cross_entropy
 jax = pytest.importorskip("jax")
 from jax import numpy as jnp  # noqa: E402 after the check for jax
 
+from softargmax.core.jax_operation import JaxOperation  # noqa: E402 it imports jax
+
 RIGHT = np.where((CLASSES < 0) | (CLASSES > 5), 0, CLASSES)
 GOOD, BAD = [0, 2], [1, 3]
 LOSSES = ["cross_entropy", "selected_log_softmax", "linear_cross_entropy", "entmax_loss", "sparsemax_loss"]
@@ -123,6 +125,19 @@ def test_draws(draws: int | None) -> None:
             none = {"index": -1, "logprob": np.nan, "support_size": 0}[name]
             assert_array_equal(found[jnp.array(BAD)], np.full_like(found[jnp.array(BAD)], none))
         assert_array_equal(s.categorical(jnp.asarray(z), seed=1)[jnp.array(GOOD)], s.categorical(Z, seed=1)[GOOD])
+
+
+def test_draws_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def again(*_: Any) -> None:
+        raise AssertionError("the kernel ran again")
+
+    monkeypatch.setattr(JaxOperation, "_run_anyway", again)
+    z = jnp.asarray(Z).at[1].set(-np.inf)
+    for f in (partial(s.categorical_with_logprob, seed=1), partial(s.categorical, seed=1)):
+        for call in (f, jax.jit(f)):
+            found = call(z)
+            index = found.index if isinstance(found, tuple) else found
+            assert (index < 0).tolist() == [False, True, False, False]
 
 
 @pytest.mark.usefixtures("_only_kernels")

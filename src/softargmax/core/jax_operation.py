@@ -66,7 +66,7 @@ class JaxOperation:
             kernel = operation.kernel("cpu")
             self._at_once = operation.launcher(kernel, NUMPY, refuse=_refuse)
             self._into_given = operation.launcher(kernel, GIVEN, refuse=_refuse)
-            self._anyway = operation.launcher(kernel, NUMPY, refuse=lambda _i, _why: None)
+            self._anyway = operation.launcher(kernel, NUMPY, refuse=lambda *_: None)
         self._compiled: dict[Any, Any] = {}
         self._vmap = jax_vmap.rule_of(self)
         self._call, self._tangent = self._make_call(), self._make_tangent()
@@ -229,7 +229,10 @@ class JaxOperation:
             self._at_once(i, True, results[0])
         except (_RefusedError, ValueError) as error:
             views = [x for x, known in zip(self.flatten(i), static, strict=True) if known is ...]
-            self._write_refused(error, self._record([*map(array_at, views)], static), first, [array_at(results[0])])
+            arrays = [array_at(results[0])]
+            if isinstance(error, _RefusedError):
+                error = _RefusedError(arrays)
+            self._write_refused(error, self._record([*map(array_at, views)], static), first, arrays)
 
     def _write(self, first: bool, direct: bool, i: Any, results: list[Any]) -> None:
         try:
@@ -247,16 +250,20 @@ class JaxOperation:
 
     def _refused(self, error: Exception, i: Any, first: bool) -> list[Any]:
         """Return the results for a call whose kernel raised `error`: NaN or -1 in place of an error, always."""
-        mend = self.operation.mend if isinstance(error, _RefusedError) else None
-        found = None if mend is None else mend(i, partial(self._run_anyway, first))
-        if found is not None:
-            return list(found)[: 1 if first else None]
+        mend = self.operation.mend
+        if isinstance(error, _RefusedError) and mend is not None:
+            found = mend(i, self._of_fields(error.written), partial(self._run_anyway, first))
+            if found is not None:
+                return list(found)[: 1 if first else None]
         likes = self._all(self._shapes(i, first), first)
         with check.values_unread():
             return _shaped_like(self._all(self.operation.define(i, first), first), likes, np)
 
     def _run_anyway(self, first: bool, i: Any) -> Any:
-        return self.results(dict(zip(self.fields, self._all(self._anyway(i, first), first), strict=False)))
+        return self._of_fields(self._all(self._anyway(i, first), first))
+
+    def _of_fields(self, found: Sequence[Any]) -> Any:
+        return self.results(dict(zip(self.fields, found, strict=False)))
 
     def _widenings(self, static: Static, dtypes: Sequence[Any]) -> list[tuple[int, Callable[[Any], Any]]]:
         """Return the arrays that kernels take in another dtype, and the functions that convert them."""
@@ -356,11 +363,15 @@ def _joined(words: Any) -> Any:
 
 
 class _RefusedError(Exception):
-    """A kernel refused a value."""
+    """A kernel refused a value. `written` has the results, as far as the kernel has written them."""
+
+    def __init__(self, written: Sequence[Any]) -> None:
+        super().__init__("a kernel refused a value")
+        self.written = written
 
 
-def _refuse(_i: Any, _why: Any) -> None:
-    raise _RefusedError
+def _refuse(_i: Any, _why: Any, written: Sequence[Any]) -> None:
+    raise _RefusedError(written)
 
 
 def _slots(arrays: Sequence[Any], static: Static) -> list[Any]:

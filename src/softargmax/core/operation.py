@@ -117,7 +117,7 @@ class Operation(Generic[A, R]):
         differentiable: bool = True,
         always_by_rule: bool = False,
         refuse: Callable[[A, Any], None] | None = None,
-        mend: Callable[[A, Callable[[A], R]], R | None] | None = None,
+        mend: Callable[[A, R, Callable[[A], R]], R | None] | None = None,
         together: Callable[[A, Wanted], Together | None] | None = None,
         spreads: Mapping[str, int] | None = None,
         rows: Mapping[str, int] | None = None,
@@ -134,9 +134,10 @@ class Operation(Generic[A, R]):
           differentiating the definition would lose digits.
         - `refuse`: a function of the record and the kernel's return value, called if this value is not None. It may
           raise an error.
-        - `mend`: a function of a record that the kernel refused, and of a function that runs the kernel anyway. It
-          returns the results, with NaN or -1 in the wrong rows only. JAX uses it, because its programs raise no errors.
-          Without it, or if it returns None, the definition computes the whole call.
+        - `mend`: a function of a record that the kernel refused, of the results as far as the kernel has written them,
+          and of a function that runs the kernel with another record. It returns the results, with NaN or -1 in the
+          wrong rows only. JAX uses it, because its programs raise no errors. Without it, or if it returns None, the
+          definition computes the whole call.
         - `together`: a function of a record and names of arguments that returns how to compute the first result, which
           must be one number, and its gradients in one pass, or None if that is impossible. JAX and eager calls of torch
           use it: the backward pass then only multiplies the gradients by the incoming one.
@@ -307,14 +308,14 @@ class Operation(Generic[A, R]):
         memory: Memory,
         guard: str = "",
         *,
-        refuse: Callable[[Any, Any], None] | None = None,
+        refuse: Callable[[Any, Any, Any], None] | None = None,
         **more: Any,
     ) -> Callable[..., Any]:
         """The function (arguments, first, out) -> results that allocates memory and calls the kernel.
 
         The function is generated, so that a call runs no Python loops. `guard` is a line of code that may return before
         the kernel runs. It can use the names of the arguments and of `more`. `refuse` is called in place of the
-        operation's own `refuse`.
+        operation's own `refuse`, with the results as a third argument.
         """
         leaves = {leaf.name: leaf for leaf in self.leaves}
         lines = [f"{self.tree.target}= _i", *[guard] * bool(guard)]
@@ -327,12 +328,13 @@ class Operation(Generic[A, R]):
         spare = {field: spec.spare for field, spec in zip(self.fields, self.results, strict=True)}
         copies, run = passed(kernel, leaves, spare, memory)
         results = self.fields[0] if len(self.fields) == 1 else f"({', '.join(self.fields)})"
-        refuse = refuse or self.refuse
-        run_lines = [run] if refuse is None else [f"_found = {run}", "if _found is not None: _refuse(_i, _found)"]
+        refused = "_refuse(_i, _found)" if refuse is None else f"_refuse(_i, _found, ({', '.join(self.fields)},))"
+        by = refuse or self.refuse
+        run_lines = [run] if by is None else [f"_found = {run}", f"if _found is not None: {refused}"]
         lines += [*copies, *run_lines, f"return {self.fields[0]} if _first else {results}"]
         names = {f"_{name}": one for name, one in memory._asdict().items()}
         shapes = {f"_shape{number}": spec.shape for number, spec in enumerate(self.results)}
-        names |= {"_kernel": kernel, "_refuse": refuse, "_row_dtype": _row_dtype}
+        names |= {"_kernel": kernel, "_refuse": by, "_row_dtype": _row_dtype}
         return generated("_i, _first=False, _out=None", lines, **names, **shapes, **more)
 
 

@@ -83,7 +83,7 @@ def _refuse(i: LinearCrossEntropy, row: int) -> None:
     refuse_class(options.target, row, (i.layer.h.shape[0], classes), (1,), options.ignore_index, options.named)
 
 
-def _mend(i: LinearCrossEntropy, run: Callable[[LinearCrossEntropy], Any]) -> Any:
+def _mend(i: LinearCrossEntropy, _written: Any, run: Callable[[LinearCrossEntropy], Any]) -> Any:
     """Let the kernel compute the rows whose classes exist. The loss and dh of the other rows are NaN, and dW and db."""
     options = i.options
     found = with_right_classes(
@@ -103,8 +103,8 @@ def _mend(i: LinearCrossEntropy, run: Callable[[LinearCrossEntropy], Any]) -> An
     return results
 
 
-def _mend_of(i: LinearVjp, run: Callable[[LinearVjp], Any]) -> Any:
-    return _mend(i.of, lambda of: run(i._replace(of=of)))
+def _mend_of(i: LinearVjp, written: Any, run: Callable[[LinearVjp], Any]) -> Any:
+    return _mend(i.of, written, lambda of: run(i._replace(of=of)))
 
 
 def _together(i: LinearCrossEntropy, wanted: Wanted) -> Together | None:

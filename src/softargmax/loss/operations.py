@@ -40,7 +40,7 @@ def refuse(i: CrossEntropy, row: int) -> None:
     refuse_class(options.target, row, whole_shape(i.z.shape, i.axes), i.axes, options.ignore_index, options.named)
 
 
-def _mend(i: CrossEntropy, run: Callable[[CrossEntropy], Any]) -> Any:
+def _mend(i: CrossEntropy, _written: Any, run: Callable[[CrossEntropy], Any]) -> Any:
     """Let the kernel compute the rows whose classes exist. The loss and the gradient of the other rows are NaN."""
     options, (axis,) = i.options, i.axes
     found = with_right_classes(
@@ -61,8 +61,8 @@ def _mend(i: CrossEntropy, run: Callable[[CrossEntropy], Any]) -> Any:
     return results
 
 
-def _mend_of(i: Any, run: Callable[[Any], Any]) -> Any:
-    return _mend(i.of, lambda of: run(i._replace(of=of)))
+def _mend_of(i: Any, written: Any, run: Callable[[Any], Any]) -> Any:
+    return _mend(i.of, written, lambda of: run(i._replace(of=of)))
 
 
 def _cross_entropy_vjp(i: CrossEntropy, r: Loss, g: Loss, wanted: Wanted) -> Gradients:

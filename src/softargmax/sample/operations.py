@@ -8,7 +8,7 @@ The noise g of a row depends only on the seed and the stream of the row. The def
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.arrays import device_of, kept_shape, namespace
@@ -17,9 +17,6 @@ from softargmax.core.record import ROWWISE, Array, Axes, DType, Result, Seed, li
 from softargmax.sample import reference
 from softargmax.sample.arguments import Distribution
 from softargmax.sample.undrawable_rows import refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class FilterMask(NamedTuple):
@@ -101,12 +98,11 @@ def _refuse_draws(i: Categorical, problem: tuple[int, int]) -> None:
     refuse(problem, i.z.shape[:-1], i.draws)
 
 
-def _mend(i: Categorical, run: Callable[[Categorical], Any]) -> Any:
-    """Let the kernel draw from the other rows. It writes an index of -1 in rows that cannot be drawn from."""
-    found = run(i)
-    if getattr(found, "logprob", None) is not None:
-        found.logprob[found.index < 0] = math.nan
-    return found
+def _mend(_i: Categorical, written: Any, _run: Any) -> Any:
+    """Take what the kernel has written: the draws from the other rows, and -1 in rows that cannot be drawn from."""
+    if getattr(written, "logprob", None) is not None:
+        written.logprob[written.index < 0] = math.nan
+    return written
 
 
 def _per_draw(i: Categorical) -> tuple[int, ...]:

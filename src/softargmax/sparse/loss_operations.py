@@ -76,7 +76,7 @@ def _refuse(i: OfClasses, row: int) -> None:
     refuse_class(i.target, row, i.z.shape, i.axes, i.ignore_index)
 
 
-def _mend(i: OfClasses, run: Callable[[OfClasses], Any]) -> Any:
+def _mend(i: OfClasses, _written: Any, run: Callable[[OfClasses], Any]) -> Any:
     """Let the kernel compute the rows whose classes exist. The loss or the gradient of the other rows is NaN."""
     classes = i.z.shape[i.axes[0]]
     found = with_right_classes(i.target, classes, i.ignore_index, lambda target: run(i._replace(target=target)))
@@ -200,7 +200,7 @@ entmax_loss_vjp: Operation[LossVjp, ToScores] = Operation(
     jvp=_loss_vjp_jvp,
     constant={"roots"},
     refuse=lambda i, row: _refuse(i.of, row),
-    mend=lambda i, run: _mend(i.of, lambda of: run(i._replace(of=of))),
+    mend=lambda i, written, run: _mend(i.of, written, lambda of: run(i._replace(of=of))),
 )
 
 
