@@ -25,6 +25,7 @@ from tests.parallel.dask_cases import (
 )
 
 import softargmax
+from softargmax.parallel import parts
 from softargmax.parallel.dask_tasks import NAMES
 
 _H, _W = RNG.standard_normal((ROWS, 3, 8)).astype(np.float32), RNG.standard_normal((70, 8)).astype(np.float32)
@@ -106,6 +107,20 @@ def test_every_function_in_processes_and_on_a_cluster(name: str, cluster: Any, p
     for scheduler in ({"scheduler": cluster}, {"scheduler": "processes", "pool": processes}):
         for one, other in both(name, "both"):
             same(one.compute(**scheduler), other)
+
+
+@pytest.mark.parametrize("chunks", CHUNKS)
+@pytest.mark.parametrize("name", ["softmax", "cross_entropy_and_gradient", "linear_cross_entropy"])
+def test_all_chunks_in_processes_and_on_a_cluster(name: str, chunks: str, cluster: Any, processes: Any) -> None:
+    for scheduler in ({"scheduler": cluster}, {"scheduler": "processes", "pool": processes}):
+        for one, other in both(name, chunks):
+            same(one.compute(**scheduler), other)
+
+
+def test_read_only_chunks_are_not_copied() -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    x.flags.writeable = False
+    assert parts.block([[x]]) is x
 
 
 def _misaligned(x: Any) -> Any:
