@@ -35,6 +35,7 @@ from softargmax.core.operation import Operation
 from softargmax.core.processes import exchanges
 from softargmax.core.record import Gradients, Result, Tangents, Wanted, gradient
 from softargmax.core.row_chunks import piece
+from softargmax.core.vmap_rows import Batched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,9 +54,9 @@ A gradient has the shape of its argument, or (0,) if the argument is not an arra
 CONSTANT = frozenset(("mask", "lengths", "seeds"))
 
 
-def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
+def _batch(i: Any, dims: Any, size: int) -> Batched:
     """The vmap rule: move the mapped axis of every array to the front, and align the other axes."""
-    return _in_front(i, dims, size, 1 + i[0].ndim - (dims[0] is not None)), 0
+    return Batched(_in_front(i, dims, size, 1 + i[0].ndim - (dims[0] is not None)))
 
 
 def _in_front(i: Any, dims: Any, size: int, rank: int) -> Any:

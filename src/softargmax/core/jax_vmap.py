@@ -31,14 +31,13 @@ def along_rows(of: Any, flat: list[Any], dims: list[Any], size: int) -> tuple[An
 
 def by_batch(of: Any, flat: list[Any], dims: list[Any], size: int) -> tuple[Any, Any]:
     """Apply the operation's own rule, `batch`. If there is none for these arrays, run the calls one after the other."""
-    found = of.operation.batch(of.unflatten(*flat), of.unflatten(*dims), size)
-    if found is None:
+    batched = of.operation.batch(of.unflatten(*flat), of.unflatten(*dims), size)
+    if batched is None:
         return by_calls(of, flat, dims, size)
-    i, axis = found
-    if axis is None:
-        return along_rows(of, of.flatten(i), dims, size)
-    results = of.bind(of.flatten(i))
-    return (axis(results), 0) if callable(axis) else (results, axis)
+    if batched.axis is None:
+        return along_rows(of, of.flatten(batched.i), dims, size)
+    results = of.bind(of.flatten(batched.i))
+    return results if batched.split is None else batched.split(results), batched.axis
 
 
 def by_calls(of: Any, flat: list[Any], dims: list[Any], size: int) -> tuple[Any, Any]:

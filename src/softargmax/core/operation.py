@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from softargmax.core.jax_operation import JaxOperation
     from softargmax.core.scale import Scale
     from softargmax.core.torch_operation import TorchOperation
+    from softargmax.core.vmap_rows import Batched
 
 _row_dtype = functools.cache(row_dtype)  # the dtypes of NumPy and torch, which generated code passes, are hashable
 
@@ -113,7 +114,7 @@ class Operation(Generic[A, R]):
         jvp: Callable[[A, R, Tangents], R] | None = None,
         saved: Wanted | Callable[[A], Wanted] | None = None,
         constant: Wanted = frozenset(),
-        batch: Callable[..., Any] | None = None,
+        batch: Callable[[A, Any, int], Batched | None] | None = None,
         differentiable: bool = True,
         always_by_rule: bool = False,
         refuse: Callable[[A, Any], None] | None = None,
@@ -129,7 +130,9 @@ class Operation(Generic[A, R]):
         - `saved`: the names of the arguments and results that the rules read, as a set, or as a function that returns
           the set for a record. None means all arguments and no results.
         - `constant`: the names of arguments and results without a derivative.
-        - `batch`: the operation's own vmap rule, or None for the general rules of torch_vmap.py.
+        - `batch`: the operation's own vmap rule, or None for the general rules of torch_vmap.py. It is a function of a
+          record, of a record with the batch axis of each argument, and of the number of calls. If it returns None, it
+          does not apply to these arrays.
         - `always_by_rule`: True to use the rules even for results that the definition has computed, because
           differentiating the definition would lose digits.
         - `refuse`: a function of the record and the kernel's return value, called if this value is not None. It may

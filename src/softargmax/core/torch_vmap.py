@@ -18,27 +18,17 @@ def along_rows(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
 
 
 def by_batch(of: Any, info: Any, dims: Any, *flat: Any) -> Any:
-    """Apply the operation's own rule, `batch`.
-
-    The rule receives the record of the arguments, and a record that contains the batch axis of each argument. It
-    returns a new record, and an integer, a function or None. An integer means that the batch is now an axis like any
-    other. The new record is then run, and the integer is the batch axis of the results. A function takes a list of the
-    results, and returns them with the batch as their first axis. None means that the arrays of the new record still
-    have their batch axes. `along_rows` then maps the new record. If the rule returns None alone, because it does not
-    apply to these arrays, the definition is mapped.
-    """
-    batch: Any = of.operation.batch
+    """Apply the operation's own rule, `batch`. If there is none for these tensors, map the definition."""
     places = [dim if isinstance(x, Tensor) else None for x, dim in zip(flat, dims, strict=True)]
-    applied = batch(of.unflatten(*flat), of.unflatten(*places), info.batch_size)
-    if applied is None:
+    batched = of.operation.batch(of.unflatten(*flat), of.unflatten(*places), info.batch_size)
+    if batched is None:
         return by_definition(of, info, dims, *flat)
-    i, axis = applied
-    if axis is None:
-        return along_rows(of, info, dims, *of.flatten(i))
-    found = of.run(i)
-    if callable(axis):
-        found, axis = axis(found) if of.many else axis([found])[0], 0
-    return found, _places(of, found, axis)
+    if batched.axis is None:
+        return along_rows(of, info, dims, *of.flatten(batched.i))
+    found = of.run(batched.i)
+    if batched.split is not None:
+        found = batched.split(found) if of.many else batched.split([found])[0]
+    return found, _places(of, found, batched.axis)
 
 
 def by_definition(of: Any, _info: Any, dims: Any, *flat: Any) -> Any:

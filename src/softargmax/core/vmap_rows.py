@@ -1,14 +1,26 @@
-"""What the vmap rules of torch and JAX share: the mapped axis becomes the first axis of all arrays of an operation."""
+"""What the vmap rules of torch and JAX share: calls that are mapped become one call."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from softargmax.core.arrays import mapped
 from softargmax.core.record import AXES, LEADING, SEED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+
+class Batched(NamedTuple):
+    """All mapped calls as one call. An operation's own rule, `Operation.batch`, returns it."""
+
+    i: Any
+    """The arguments of the call."""
+    axis: int | None = 0
+    """The batch axis of the results. None if the arrays of `i` still have their batch axes: then the general rule maps
+    them."""
+    split: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+    """A function of the results that makes the batch their first axis, if it is not an axis of them yet."""
 
 
 def batch_first(

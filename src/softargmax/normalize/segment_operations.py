@@ -14,6 +14,7 @@ from softargmax.core.arrays import device_of, jax_of, mapped, namespace
 from softargmax.core.operation import Operation, finite_or_zero, only, slope
 from softargmax.core.record import Array, Beta, DType, Gradients, Integers, Result, Tangents, Wanted, like
 from softargmax.core.scale import Scale
+from softargmax.core.vmap_rows import Batched
 from softargmax.normalize import reference
 from softargmax.normalize.operations import LogProbabilities, Probabilities, SmoothMaximum
 
@@ -52,7 +53,7 @@ def _per_segment(i: Any) -> tuple[int, ...]:
 _LSE = Result("z", "dtype", _per_segment, wide=True)
 
 
-def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
+def _batch(i: Any, dims: Any, size: int) -> Batched:
     """Implement vmap: move the batch axis of z to the end. Segments run along the first axis only."""
     if dims.offsets is not None:
         raise NotImplementedError(
@@ -63,7 +64,7 @@ def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
         return x if isinstance(x, float) else mapped(x, dim, size, -1)
 
     beta = Scale(*(moved(x, dim) for x, dim in zip(i.beta, dims.beta, strict=True)))
-    return i._replace(z=moved(i.z, dims.z), beta=beta), -1
+    return Batched(i._replace(z=moved(i.z, dims.z), beta=beta), axis=-1)
 
 
 def _tangent(i: Any, rows: Segments, inside: Any, t: Tangents) -> Any:

@@ -14,6 +14,7 @@ from softargmax.core import _native
 from softargmax.core.arrays import device_of, kept_shape, namespace
 from softargmax.core.operation import Operation
 from softargmax.core.record import ROWWISE, Array, Axes, DType, Result, Seed, like, per_row
+from softargmax.core.vmap_rows import Batched
 from softargmax.sample import reference
 from softargmax.sample.arguments import Distribution
 from softargmax.sample.undrawable_rows import refuse
@@ -109,15 +110,16 @@ def _per_draw(i: Categorical) -> tuple[int, ...]:
     return (*i.z.shape[:-1], i.draws)
 
 
-def _with_own_streams(i: Any, dims: Any, _size: int) -> tuple[Any, None]:
+def _with_own_streams(i: Any, dims: Any, _size: int) -> Batched:
     """The vmap rule: give every mapped call the streams that it would have without vmap."""
     if i.stream is not None:
-        return i, None
+        return Batched(i, axis=None)
     xp, sizes = namespace(i.z), list(i.z.shape)
     if dims.z is not None:
         del sizes[dims.z]
     rows = kept_shape(sizes, i.axes)
-    return i._replace(stream=xp.reshape(xp.arange(math.prod(rows), device=device_of(i.z)), rows)), None
+    streams = xp.reshape(xp.arange(math.prod(rows), device=device_of(i.z)), rows)
+    return Batched(i._replace(stream=streams), axis=None)
 
 
 _INDEX = Result("z", "int64", _per_draw)

@@ -15,10 +15,11 @@ from softargmax.core import _native
 from softargmax.core.arrays import mapped, namespace
 from softargmax.core.operation import Operation, row_sum
 from softargmax.core.record import Dense, Gradients, Integers, Packed, Result, Wanted, gradient
+from softargmax.core.vmap_rows import Batched
 from softargmax.structure import reference_chain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 
 class Chain(NamedTuple):
@@ -124,23 +125,23 @@ class _Calls:
         return chain._replace(emissions=emissions, transitions=transitions, lengths=lengths)
 
 
-def _batch(i: Chain, dims: Chain, size: int) -> tuple[Chain, Callable[..., Any]] | None:
+def _batch(i: Chain, dims: Chain, size: int) -> Batched | None:
     calls = _Calls(i, dims, size)
     chain = calls.chain_of_all(shared=True)
-    return None if chain is None else (chain, calls.split)
+    return None if chain is None else Batched(chain, split=calls.split)
 
 
-def _batch_paths(i: Paths, dims: Paths, size: int) -> tuple[Paths, Callable[..., Any]] | None:
+def _batch_paths(i: Paths, dims: Paths, size: int) -> Batched | None:
     found = _batch(i.of, dims.of, size)
-    return None if found is None else (i._replace(of=found[0]), found[1])
+    return None if found is None else found._replace(i=i._replace(of=found.i))
 
 
-def _batch_marginals(i: Marginals, dims: Marginals, size: int) -> tuple[Marginals, Callable[..., Any]] | None:
+def _batch_marginals(i: Marginals, dims: Marginals, size: int) -> Batched | None:
     calls = _Calls(i.of, dims.of, size)
     chain = calls.chain_of_all(shared=False)  # the gradient of shared transitions would be a sum over all calls
     if chain is None:
         return None
-    return Marginals(chain, *map(calls.joined, i[1:], dims[1:])), calls.split
+    return Batched(Marginals(chain, *map(calls.joined, i[1:], dims[1:])), split=calls.split)
 
 
 partition: Operation[Chain, Partition] = Operation(

@@ -15,6 +15,7 @@ from softargmax.core.arrays import frozen, mapped, namespace
 from softargmax.core.operation import Operation, finite_or_zero, is_number, row_sum, slope
 from softargmax.core.record import Beta, Dense, Gradients, Packed, Result, Tangents, Wanted, gradient
 from softargmax.core.scale import Scale
+from softargmax.core.vmap_rows import Batched
 from softargmax.structure import reference
 
 
@@ -54,7 +55,7 @@ class Sums(NamedTuple):
     to_b: Any
 
 
-def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
+def _batch(i: Any, dims: Any, size: int) -> Batched:
     """The vmap rule: the mapped axis is one more axis of the batch."""
 
     def moved(x: Any, dim: Any) -> Any:
@@ -67,7 +68,7 @@ def _batch(i: Any, dims: Any, size: int) -> tuple[Any, int]:
             return x
         return mapped(x, dim, size)
 
-    return type(i)(*map(moved, i, dims)), 0
+    return Batched(type(i)(*map(moved, i, dims)))
 
 
 # --- the product: dc = sum_k p (da + db) ------------------------------------------------------------------------------
