@@ -49,6 +49,20 @@ def test_the_gradient_function_equals_jax_grad() -> None:
     assert np.asarray(ours) == pytest.approx(np.asarray(theirs), rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_gradients_of_confident_rows(reduction: str, implementation: str) -> None:
+    """They are about -2 exp(-40). A difference p - 1 would be 0 in float32."""
+    z = np.array([[40.0, 0.0, 0.0], [0.0, 1.0, 2.0]])
+    y = np.array([0, 1])
+    wanted = s.cross_entropy_and_gradient(z, y, reduction=reduction).gradient
+    assert -1e-16 < wanted[0, 0] < 0
+    with s.using(implementation):
+        gradient = jax.grad(lambda z: s.cross_entropy(z, jnp.asarray(y), reduction=reduction))
+        for f in (gradient, jax.jit(gradient)):
+            np.testing.assert_allclose(f(jnp.asarray(z, "float32")), wanted, rtol=8 * np.finfo("f4").eps)
+
+
 def test_a_class_out_of_range_makes_its_row_nan() -> None:
     rows = jax.jit(lambda y: s.cross_entropy(jnp.asarray(Z), y, reduction="none"))(jnp.asarray([0, 4, -1]))
     assert np.isnan(np.asarray(rows)).tolist() == [False, True, True]

@@ -76,6 +76,10 @@ class JaxOperation:
         found = self.bind(self.flatten(i), first)
         return found[0] if first or len(self.fields) == 1 else tuple(found)
 
+    def run_definition(self, i: Any, first: bool = False) -> Any:
+        """Return all results, or the first one, by the definition of a loss that has gradients in the same pass."""
+        return jax_rules.defined_loss(self, i, first)
+
     def bind(self, flat: Sequence[Any], first: bool = False) -> list[Any]:
         """Call the operation with the slots of a record."""
         places = self.arrays_of(flat)

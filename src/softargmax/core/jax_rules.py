@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from jax import numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
+
+from softargmax.core.dispatch import requested, requesting
+from softargmax.core.jax_rows import has_typed_axes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,9 +55,37 @@ def transposed(of: Any, i: Any, r: Any, t: Tangents) -> Any:
     return of.results(dict(zip(of.varying, tangents, strict=True)))
 
 
+def defined_loss(of: Any, i: Any, first: bool = False) -> Any:
+    """The definition of a loss. If it is differentiated, one pass of definitions computes the loss and its gradients.
+
+    The derivative of the definition itself would lose digits in confident rows, and take twice as long to compile.
+    """
+    flat = of.flatten(i)
+    places = of.arrays_of(flat)
+
+    def define(*x: Any) -> Any:
+        with requesting("reference"):
+            return of.operation.define(of.unflatten(*replaced(flat, places, x)), first)
+
+    def with_tangents(primals: Any, tangents: Any) -> Any:
+        slots, changes = replaced(flat, places, primals), dict(zip(places, tangents, strict=True))
+        given = {name: changes[place] for name, place in of.places.items()
+                 if place in changes and not isinstance(changes[place], SymbolicZero)}  # fmt: skip
+        with requesting("reference"):
+            at_once = first and not any(map(has_typed_axes, primals))
+            if at_once and of.operation.together(of.unflatten(*slots), frozenset(given)) is not None:
+                loss, gradients = loss_and_gradients(of, slots, tuple(given))
+                return loss, inner_product(gradients, tuple(given.values()), loss.dtype)
+        return jvp_of(define, primals, tangents)
+
+    defined = jax.custom_jvp(define)
+    defined.defjvp(with_tangents, symbolic_zeros=True)
+    return defined(*(jnp.asarray(flat[place]) for place in places))
+
+
 def loss_and_gradients(of: Any, flat: list[Any], names: tuple[str, ...]) -> tuple[Any, tuple[Any, ...]]:
     """The loss, and its gradients from the same pass. If they are differentiated, both are computed apart."""
-    likes = [flat[of.places[name]] for name in names]
+    likes, by = [flat[of.places[name]] for name in names], requested()
 
     def record(x: tuple[Any, ...]) -> Any:
         return of.unflatten(*replaced(flat, [of.places[name] for name in names], x))
@@ -64,14 +96,16 @@ def loss_and_gradients(of: Any, flat: list[Any], names: tuple[str, ...]) -> tupl
     @jax.custom_jvp
     def together(*x: Any) -> Any:
         call = of.operation.together(record(x), frozenset(names))
-        found = call.operation(call.arguments)
+        with requesting(by):
+            found = call.operation(call.arguments)
         return found[0], chosen({name: getattr(found, field) for name, field in call.gradients.items()})
 
     def apart(*x: Any) -> Any:
         i = record(x)
-        r = of.operation(i)
-        g = of.results({of.fields[0]: jnp.ones_like(r[0])})
-        return r[0], chosen(of.vjp(i, r, g, frozenset(names)))
+        with requesting(by):
+            r = of.operation(i)
+            g = of.results({of.fields[0]: jnp.ones_like(r[0])})
+            return r[0], chosen(of.vjp(i, r, g, frozenset(names)))
 
     @together.defjvp
     def _(x: Any, t: Any) -> Any:
@@ -171,7 +205,7 @@ def replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -
 
 def jvp_of(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
     """Return f(*primals) and its tangents. Some of the given tangents may be symbolic zeros."""
-    moving = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero)]
+    moving = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero | SymbolicZero)]
 
     def of_moving(*x: Any) -> Any:
         return f(*replaced(primals, moving, x))

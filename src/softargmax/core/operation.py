@@ -231,7 +231,7 @@ class Operation(Generic[A, R]):
         if name is not None:
             dispatch.check_serves(name, kind)
         if kind == "array-api" or (kind in ("numpy", "jax") and (name == "reference" or "cpu" not in self.kernels)):
-            return self.define
+            return self.jax.run_definition if kind == "jax" and self.together is not None else self.define
         if kind == "jax":
             return self.jax.run
         launchers = self._launchers[requested()]
