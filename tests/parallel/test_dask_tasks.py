@@ -95,6 +95,16 @@ def test_bytes_of_a_graph_grow_linearly(name: str) -> None:
     assert sizes[2] - sizes[1] < 2.1 * (sizes[1] - sizes[0])
 
 
+def test_parts_of_a_gradient_are_given_merged_states() -> None:
+    """Not those of all parts, which each task would merge again. Class weights are sums, and come from all parts."""
+    z = da.zeros((2, 4096 * 5), chunks=(2, 4096), dtype=np.float32)
+    for options, sent in ({}, 0), ({"weight": np.ones(4096 * 5)}, 1), ({"label_smoothing": 0.1}, 1):
+        found = softargmax.cross_entropy_and_gradient(z, np.zeros(2, int), reduction="none", **options).gradient
+        needs = found.dask.dependencies[found.name]
+        assert sum("-of-rows-" in name for name in needs) == 1
+        assert sum("-joined-" in name for name in needs) == sent
+
+
 def test_a_tree_that_grows_too_fast_is_noticed() -> None:
     assert grows_linearly([10, 20, 40])
     assert not grows_linearly([10 * 10, 20 * 20, 40 * 40])
