@@ -48,8 +48,8 @@ def test_a_worker_killed_in_a_pass(
     cluster.wait_for_workers(2)
     monkeypatch.setattr(dask_rows.DaskBlocks, "fold", fold_and_kill)
     with cluster.as_current(), ThreadPoolExecutor(1) as thread:
-        x = da.from_array(X, chunks=(50, 7)).map_blocks(slowly, mark)  # read in every pass
-        y, weight = (array.rechunk(50).map_blocks(slowly, mark) for array in arrays((50, 7))[1:])
+        x = da.from_array(X, chunks=(50, 7)).map_blocks(slowly, until=mark)  # read in every pass
+        y, weight = (array.rechunk(50).map_blocks(slowly, until=mark) for array in arrays((50, 7))[1:])
         found = fitted(name, x, y, weight)
     killed[0].result()
     same(found, expected)
