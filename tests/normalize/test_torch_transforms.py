@@ -15,7 +15,12 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap  # noqa: E402 ne
 
 import softargmax  # noqa: E402
 from softargmax.core.scale import Scale  # noqa: E402
-from softargmax.normalize import entropy_operations, prefix_operations, segment_operations  # noqa: E402
+from softargmax.normalize import (  # noqa: E402
+    entropy_operations,
+    prefix_operations,
+    segment_operations,
+    vjp_operations,
+)
 from softargmax.normalize import operations as o  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in cases.IGNORED]
@@ -226,10 +231,13 @@ CHECKS = {
     "softmax, beta": (o.softmax, o.Scores(Z, None, ROWS, (1,), F64)),
     "softmax, half": (o.softmax, o.Scores(Z.half(), None, NUMBER, (0, 1), F32)),
     "log_softmax": (o.log_softmax, o.Scores(Z, None, ROWS, (1,), F64)),
-    "softmax_vjp": (o.softmax_vjp, o.SoftmaxVjp(P, LSE, G, NUMBER, (1,), F64)),
-    "log_softmax_vjp": (o.log_softmax_vjp, o.LogSoftmaxVjp(P.log(), LSE, G, NUMBER, (1,), F32)),
+    "softmax_vjp": (vjp_operations.softmax_vjp, vjp_operations.SoftmaxVjp(P, LSE, G, NUMBER, (1,), F64)),
+    "log_softmax_vjp": (
+        vjp_operations.log_softmax_vjp,
+        vjp_operations.LogSoftmaxVjp(P.log(), LSE, G, NUMBER, (1,), F32),
+    ),
     "logsumexp": (o.logsumexp, o.LogSumExp(Z, WEIGHTS, cases.MASK, ROWS, (1,), F64)),
-    "logsumexp_vjp": (o.logsumexp_vjp, o.LogSumExpVjp(P, ROWS.hi, (1,), F64)),
+    "logsumexp_vjp": (vjp_operations.logsumexp_vjp, vjp_operations.LogSumExpVjp(P, ROWS.hi, (1,), F64)),
     "entropy": (o.entropy, o.Scores(Z, cases.MASK, ROWS, (1,), F64)),
     "renyi_entropy": (
         entropy_operations.renyi_entropy,

@@ -23,6 +23,7 @@ from softargmax.normalize import (
     triton_kernels,
     triton_segments,
     triton_sums,
+    vjp_operations,
 )
 from softargmax.sample import operations as sampling
 from softargmax.sample import triton_filters
@@ -66,8 +67,8 @@ def _normalize(z: torch.Tensor) -> Iterator[Any]:
         yield lambda i=i: triton_kernels.log_softmax(i, (out, None))
         reduced = operations.LogSumExp(z, None, i.where, i.beta, (1,), torch.float32)
         yield lambda reduced=reduced: triton_kernels.logsumexp(reduced, (lse,))
-    yield lambda: triton_kernels.softmax_vjp(operations.SoftmaxVjp(out, lse, z, UNIT, (1,), z.dtype), (out,))
-    yield lambda: triton_kernels.log_softmax_vjp(operations.LogSoftmaxVjp(out, lse, z, UNIT, (1,), z.dtype), (out,))
+    yield lambda: triton_kernels.softmax_vjp(vjp_operations.SoftmaxVjp(out, lse, z, UNIT, (1,), z.dtype), (out,))
+    yield lambda: triton_kernels.log_softmax_vjp(vjp_operations.LogSoftmaxVjp(out, lse, z, UNIT, (1,), z.dtype), (out,))
 
 
 def _sums(z: torch.Tensor) -> Iterator[Any]:

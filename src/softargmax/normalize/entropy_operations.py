@@ -23,15 +23,8 @@ from softargmax.core.record import (
 )
 from softargmax.core.scale import UNIT
 from softargmax.normalize import reference
-from softargmax.normalize.operations import (
-    EntropyOf,
-    Scores,
-    SoftmaxVjp,
-    log_softmax,
-    softmax,
-    softmax_vjp,
-    sum_to_scores,
-)
+from softargmax.normalize.operations import EntropyOf, Scores, log_softmax, softmax, sum_to_scores
+from softargmax.normalize.vjp_operations import SoftmaxVjp, softmax_vjp
 
 # --- D = <p, log p - log q>. dD = <p (log p - log q - D), dx_p> + <q - p, dx_q> with x_p = beta z_p, x_q = beta z_q ---
 

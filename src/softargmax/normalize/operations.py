@@ -17,6 +17,17 @@ from softargmax.core.processes import SpreadAxes
 from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Tangents, Wanted, like, per_row
 from softargmax.core.scale import UNIT
 from softargmax.normalize import reference
+from softargmax.normalize.vjp_operations import (
+    LogSoftmaxVjp,
+    LogSumExpVjp,
+    SoftmaxVjp,
+    ToScores,
+    log_softmax_vjp,
+    logsumexp_vjp,
+    probability,
+    softmax_vjp,
+    takes_part,
+)
 
 # --- softmax: p = exp(x - lse), x = beta z. dp = p (dx - <p, dx>), dlse = <p, dx>, dx = beta dz + z dbeta -------------
 
@@ -36,23 +47,6 @@ class Probabilities(NamedTuple):
 
     p: Any
     lse: Any
-
-
-class SoftmaxVjp(NamedTuple):
-    """Arguments of `softmax_vjp`: gz = beta p (g - <p, g>). `dtype` is the dtype of gz."""
-
-    p: Array
-    lse: Array
-    g: Array
-    beta: Beta
-    axes: Axes
-    dtype: DType
-
-
-class ToScores(NamedTuple):
-    """The gradient with respect to the scores."""
-
-    gz: Any
 
 
 def _saved(i: Any) -> Wanted:
@@ -110,42 +104,6 @@ softmax: Operation[Scores, Probabilities] = Operation(
 )
 
 
-def _softmax_vjp_vjp(i: SoftmaxVjp, _r: ToScores, g: ToScores, _wanted: Wanted) -> Gradients:
-    """Differentiate gz = beta p (g - <p, g>).
-
-    d gz = beta (p (dg - <p, dg>) + dp (g - <p, g>) - p <dp, g>). The map from g to gz has a symmetric matrix, so the
-    gradient with respect to g is this map applied to the incoming gradient.
-    """
-    inside = (i.p != 0) & (i.lse != math.inf)
-    p, g_, h = only(inside, i.p), only(inside, i.g), only(inside, g.gz)
-    gp = h * (g_ - sum_along(p * g_, i.axes)) - g_ * sum_along(p * h, i.axes)
-    gg = softmax_vjp.first(i._replace(g=g.gz, dtype=i.g.dtype))
-    return {"p": gp * slope(i.beta), "g": gg}
-
-
-def _softmax_vjp_jvp(i: SoftmaxVjp, _r: ToScores, t: Tangents) -> ToScores:
-    xp = namespace(i.g)
-    u = softmax_vjp.first(i._replace(g=t.get("g", xp.zeros_like(i.g))))
-    if "p" not in t:
-        return ToScores(u)
-    inside = (i.p != 0) & (i.lse != math.inf)
-    p, g, dp = only(inside, i.p), only(inside, i.g), only(inside, t["p"])
-    du = dp * (g - sum_along(p * g, i.axes)) - p * sum_along(dp * g, i.axes)
-    return ToScores(u + xp.astype(du * slope(i.beta), i.dtype))
-
-
-softmax_vjp: Operation[SoftmaxVjp, ToScores] = Operation(
-    "softmax_vjp",
-    SoftmaxVjp,
-    ToScores(like("p", "dtype")),
-    definition=reference.softmax_vjp,
-    kernels={"cpu": _native.softmax_vjp, "cuda": "softargmax.normalize.triton_kernels:softmax_vjp"},
-    vjp=_softmax_vjp_vjp,
-    jvp=_softmax_vjp_jvp,
-    constant={"lse", "beta"},  # beta is a number, and lse only marks rows with lse = inf
-)
-
-
 # --- log_softmax: log p = x - lse. dlog p = dx - <p, dx> ------------------------------------------------------------
 
 
@@ -159,27 +117,6 @@ class LogProbabilities(NamedTuple):
     lse: Any
 
 
-class LogSoftmaxVjp(NamedTuple):
-    """Arguments of `log_softmax_vjp`: gz = beta (g - p <1, g>). `dtype` is the dtype of gz."""
-
-    log_p: Array
-    lse: Array
-    g: Array
-    beta: Beta
-    axes: Axes
-    dtype: DType
-
-
-def _inside(log_p: Any, lse: Any) -> Any:
-    """True for the scores that take part in a derivative."""
-    return (log_p != -math.inf) & (lse != math.inf)
-
-
-def _probability(inside: Any, log_p: Any) -> Any:
-    """Compute p from log p. Where `inside` is False, p is 0."""
-    return only(inside, namespace(log_p).exp(only(inside, log_p)))
-
-
 def _log_softmax_vjp(i: Scores, r: LogProbabilities, g: LogProbabilities, wanted: Wanted) -> Gradients:
     if is_number(i.beta):
         return {"z": log_softmax_vjp.first(LogSoftmaxVjp(r.log_p, r.lse, g.log_p, i.beta, i.axes, i.z.dtype))}
@@ -187,17 +124,17 @@ def _log_softmax_vjp(i: Scores, r: LogProbabilities, g: LogProbabilities, wanted
     gx = log_softmax_vjp.first(LogSoftmaxVjp(r.log_p, r.lse, g.log_p, UNIT, i.axes, dtype))
     gradients = {"z": gx * along(slope(i.beta), i.axes)}
     if "beta" in wanted:
-        inside = _inside(r.log_p, r.lse)
-        mean = row_sum(_probability(inside, r.log_p) * only(inside, i.z), i.axes)
+        inside = takes_part(r.log_p, r.lse)
+        mean = row_sum(probability(inside, r.log_p) * only(inside, i.z), i.axes)
         of_beta = row_sum(only(inside, g.log_p) * only(inside, i.z - along(mean, i.axes)), i.axes)
         gradients["beta"] = finite_or_zero(i.beta.hi, of_beta)
     return gradients
 
 
 def _log_softmax_jvp(i: Scores, r: LogProbabilities, t: Tangents) -> LogProbabilities:
-    inside = _inside(r.log_p, r.lse)
+    inside = takes_part(r.log_p, r.lse)
     dx = _tangent(i, inside, t)
-    return LogProbabilities(only(inside, dx - sum_along(_probability(inside, r.log_p) * dx, i.axes)), None)
+    return LogProbabilities(only(inside, dx - sum_along(probability(inside, r.log_p) * dx, i.axes)), None)
 
 
 log_softmax: Operation[Scores, LogProbabilities] = Operation(
@@ -210,39 +147,6 @@ log_softmax: Operation[Scores, LogProbabilities] = Operation(
     jvp=_log_softmax_jvp,
     saved=_saved,
     constant={"where", "lse"},
-)
-
-
-def _log_softmax_vjp_vjp(i: LogSoftmaxVjp, _r: ToScores, g: ToScores, _wanted: Wanted) -> Gradients:
-    """Return the gradients with respect to log p and g, from d gz = beta (dg - p <1, dg> - p dlog p <1, g>)."""
-    inside = _inside(i.log_p, i.lse)
-    h = only(inside, g.gz) * slope(i.beta)
-    ph = _probability(inside, i.log_p) * h
-    return {
-        "log_p": -ph * sum_along(only(inside, i.g), i.axes),
-        "g": only(inside, h - sum_along(ph, i.axes)),
-    }
-
-
-def _log_softmax_vjp_jvp(i: LogSoftmaxVjp, _r: ToScores, t: Tangents) -> ToScores:
-    xp = namespace(i.g)
-    u = log_softmax_vjp.first(i._replace(g=t.get("g", xp.zeros_like(i.g))))
-    if "log_p" not in t:
-        return ToScores(u)
-    inside = _inside(i.log_p, i.lse)
-    du = _probability(inside, i.log_p) * only(inside, t["log_p"]) * sum_along(only(inside, i.g), i.axes)
-    return ToScores(u - xp.astype(du * slope(i.beta), i.dtype))
-
-
-log_softmax_vjp: Operation[LogSoftmaxVjp, ToScores] = Operation(
-    "log_softmax_vjp",
-    LogSoftmaxVjp,
-    ToScores(like("log_p", "dtype")),
-    definition=reference.log_softmax_vjp,
-    kernels={"cpu": _native.log_softmax_vjp, "cuda": "softargmax.normalize.triton_kernels:log_softmax_vjp"},
-    vjp=_log_softmax_vjp_vjp,
-    jvp=_log_softmax_vjp_jvp,
-    constant={"lse", "beta"},  # beta is a number, and lse only marks rows with lse = inf
 )
 
 
@@ -266,15 +170,6 @@ class SmoothMaximum(NamedTuple):
     """The smooth maximum lse / beta of each row."""
 
     lse: Any
-
-
-class LogSumExpVjp(NamedTuple):
-    """Arguments of `logsumexp_vjp`: gz = p g, and 0 where p = 0. g has one number per row. `dtype` is that of gz."""
-
-    p: Array
-    g: Array
-    axes: Axes
-    dtype: DType
 
 
 def _logsumexp_slopes(i: LogSumExp, lse: Any, wanted: Wanted) -> tuple[Any, Any, Any]:
@@ -325,28 +220,6 @@ logsumexp: Operation[LogSumExp, SmoothMaximum] = Operation(
     jvp=_logsumexp_jvp,
     saved={"z", "weights", "where", "beta", "lse"},
     constant={"where"},
-)
-
-
-def _logsumexp_vjp_vjp(i: LogSumExpVjp, _r: ToScores, g: ToScores, _wanted: Wanted) -> Gradients:
-    inside = i.p != 0
-    return {"p": only(inside, g.gz * i.g), "g": row_sum(only(inside, i.p * g.gz), i.axes)}
-
-
-def _logsumexp_vjp_jvp(i: LogSumExpVjp, _r: ToScores, t: Tangents) -> ToScores:
-    inside = i.p != 0
-    u = only(inside, t["p"] * i.g) if "p" in t else namespace(i.p).zeros_like(i.p)
-    return ToScores(u + only(inside, i.p * t["g"]) if "g" in t else u)
-
-
-logsumexp_vjp: Operation[LogSumExpVjp, ToScores] = Operation(
-    "logsumexp_vjp",
-    LogSumExpVjp,
-    ToScores(like("p", "dtype")),
-    definition=reference.logsumexp_vjp,
-    kernels={"cpu": _native.logsumexp_vjp},
-    vjp=_logsumexp_vjp_vjp,
-    jvp=_logsumexp_vjp_jvp,
 )
 
 

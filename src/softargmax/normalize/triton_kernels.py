@@ -69,7 +69,7 @@ from softargmax.core.triton_state import (
     top_of,
     without_limits,
 )
-from softargmax.normalize import operations
+from softargmax.normalize import operations, vjp_operations
 from softargmax.normalize.triton_derivatives import LOG_SOFTMAX, SOFTMAX, gradient, parts_vjp, slopes
 
 if TYPE_CHECKING:
@@ -438,12 +438,12 @@ def long_rows_vjp(
 
 def softmax_vjp(i: Any, r: Any) -> None:
     """Compute beta p (g - <p, g>). beta is a number."""
-    _vjp(operations.softmax_vjp, SOFTMAX, i, i.p, *r)
+    _vjp(vjp_operations.softmax_vjp, SOFTMAX, i, i.p, *r)
 
 
 def log_softmax_vjp(i: Any, r: Any) -> None:
     """Compute beta (g - p <1, g>). beta is a number."""
-    _vjp(operations.log_softmax_vjp, LOG_SOFTMAX, i, i.log_p, *r)
+    _vjp(vjp_operations.log_softmax_vjp, LOG_SOFTMAX, i, i.log_p, *r)
 
 
 def _vjp(operation: Any, what: tl.constexpr, i: Any, y: Tensor, out: Tensor) -> None:
