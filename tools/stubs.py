@@ -307,7 +307,8 @@ def parallel_stub(names: dict[str, str]) -> str:
     public = {name: getattr(room, name) for name in room.__all__}
     results = {name: shown(name, names) for name, value in classes_of(public).items() if hasattr(value, "_fields")}
     functions = {
-        name: value for name, value in public.items()
+        name: value
+        for name, value in public.items()
         if room.HOME[name].startswith("torch_") and not isinstance(value, type)
     }
     imports = ["torch_functions import Group"]

@@ -27,9 +27,7 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_a_worker_killed_in_a_pass(
-    name: str, cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_worker_killed_in_a_pass(name: str, cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It is killed in the second pass, while tasks run and others have finished."""
     fold, passes, killed = dask_rows.DaskBlocks.fold, [0], list[Future[None]]()
     mark = tmp_path / "killed"

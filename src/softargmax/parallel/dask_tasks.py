@@ -52,9 +52,7 @@ def is_like_z(name: str) -> bool:
     return name in (*LIKE_Z, *LIKE_Z_OF_WHOLE_ROWS)
 
 
-def result_of(
-    call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Array, Labels]], divisor: Divisor
-) -> Any:
+def result_of(call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Array, Labels]], divisor: Divisor) -> Any:
     """The result of a call with arrays that are cut to fit the scores."""
     if call.implementation is not None:
         check_serves(call.implementation, "numpy")
@@ -181,6 +179,7 @@ def _cut(x: da.Array, chunks: Any) -> Any:
 
 
 def number(task: Callable[..., Any], dtype: Any, sums: Any) -> Any:
+    """The number that a task computes from the result of `sums_of`."""
     return da.blockwise(task, (), sums, (0,), dtype=dtype, meta=np.empty((), dtype), concatenate=True)
 
 

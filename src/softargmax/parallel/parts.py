@@ -331,10 +331,7 @@ def _of_part(call: Call, part: _Part, arrays: Sequence[Any]) -> Any:
             return i._replace(axes=SpreadAxes(i.axes, spread))
 
         def serve(operation: Any, i: Any, first: bool, _out: Any) -> Any:
-            if operation is cross_entropy_and_gradient:
-                record = i._replace(of=of_part(i.of))
-            else:
-                record = of_part(i)
+            record = i._replace(of=of_part(i.of)) if operation is cross_entropy_and_gradient else of_part(i)
             with requesting(None):
                 found = operation.first(record) if first else operation(record)
             return found if first else found[0] if len(found) == 1 else tuple(found)
