@@ -63,6 +63,32 @@ def test_gradients_of_confident_rows(reduction: str, implementation: str) -> Non
             np.testing.assert_allclose(f(jnp.asarray(z, "float32")), wanted, rtol=8 * np.finfo("f4").eps)
 
 
+MIXED: dict[str, Any] = {
+    "layer": lambda h, w, how: s.linear_cross_entropy(h, w, jnp.asarray([1, 0, 3]), reduction=how),
+    "probabilities": lambda z, p, how: s.cross_entropy(z, p, reduction=how),
+    "weight": lambda z, p, how: s.cross_entropy(z, jnp.asarray([1, 0, 3]), weight=p[0], reduction=how),
+}
+
+
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+@pytest.mark.parametrize("name", MIXED)
+def test_second_derivatives_in_two_arguments(name: str, implementation: str) -> None:
+    """The inner derivative is one in the first argument, the outer one in the second.
+
+    Derivatives of a sum come from the pass that computes it. Those of the losses of rows follow other rules.
+    """
+    one, other = (jnp.asarray(x) for x in ((H, W) if name == "layer" else (Z, np.abs(Z[::-1]))))
+
+    def gradient(how: str) -> Any:
+        inner = jax.grad(lambda one, other: MIXED[name](one, other, how).sum())
+        return jax.grad(lambda other: (inner(one, other) ** 2).sum())
+
+    with s.using(implementation):
+        wanted = gradient("none")(other)
+        for f in (gradient("sum"), jax.jit(gradient("sum"))):
+            np.testing.assert_allclose(f(other), wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_a_class_out_of_range_makes_its_row_nan() -> None:
     rows = jax.jit(lambda y: s.cross_entropy(jnp.asarray(Z), y, reduction="none"))(jnp.asarray([0, 4, -1]))
     assert np.isnan(np.asarray(rows)).tolist() == [False, True, True]

@@ -86,9 +86,10 @@ def defined_loss(of: Any, i: Any, first: bool = False) -> Any:
 def loss_and_gradients(of: Any, flat: list[Any], names: tuple[str, ...]) -> tuple[Any, tuple[Any, ...]]:
     """The loss, and its gradients from the same pass. If they are differentiated, both are computed apart."""
     likes, by = [flat[of.places[name]] for name in names], requested()
+    places = of.arrays_of(flat)  # also of constants: an outer derivative may be one in them
 
     def record(x: tuple[Any, ...]) -> Any:
-        return of.unflatten(*replaced(flat, [of.places[name] for name in names], x))
+        return of.unflatten(*replaced(flat, places, x))
 
     def chosen(found: Any) -> tuple[Any, ...]:
         return tuple(fitted(found[name], like.shape, like.dtype) for name, like in zip(names, likes, strict=True))
@@ -107,11 +108,8 @@ def loss_and_gradients(of: Any, flat: list[Any], names: tuple[str, ...]) -> tupl
             g = of.results({of.fields[0]: jnp.ones_like(r[0])})
             return r[0], chosen(of.vjp(i, r, g, frozenset(names)))
 
-    @together.defjvp
-    def _(x: Any, t: Any) -> Any:
-        return jax.jvp(apart, x, t)
-
-    found: tuple[Any, tuple[Any, ...]] = together(*likes)
+    together.defjvp(partial(jvp_of, apart), symbolic_zeros=True)
+    found: tuple[Any, tuple[Any, ...]] = together(*(jnp.asarray(flat[place]) for place in places))
     return found
 
 
