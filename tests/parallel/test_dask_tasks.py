@@ -105,6 +105,17 @@ def test_parts_of_a_gradient_are_given_merged_states() -> None:
         assert sum("-joined-" in name for name in needs) == sent
 
 
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "cross_entropy_and_gradient"])
+def test_states_of_a_row_are_merged_by_one_task(name: str) -> None:
+    """Dask does not fuse this task with those of the parts, also if nobody asks for the loss."""
+    found = call(name, da.zeros((2, 4096 * 5), chunks=(1, 4096), dtype=np.float32))
+    for arrays in (found, (found.gradient,)) if isinstance(found, tuple) else (found,):
+        graph = graph_of(arrays)
+        tasks = [key for key in graph if any(of in str(key) for of in ("-states-", "-of-rows-"))]
+        parts = [sum(key in get_dependencies(graph, other) for other in graph) for key in tasks]
+        assert sum(count >= 5 for count in parts) == 2, parts
+
+
 def test_a_tree_that_grows_too_fast_is_noticed() -> None:
     assert grows_linearly([10, 20, 40])
     assert not grows_linearly([10 * 10, 20 * 20, 40 * 40])

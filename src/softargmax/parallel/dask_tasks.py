@@ -74,26 +74,47 @@ def result_of(call: parts.Call, chunks: Chunks, arrays: Mapping[str, tuple[da.Ar
         of_part = functools.partial(parts.sent, call, sum(sizes))
         sent = _blockwise(of_part, f"{name}-of-parts", chunks, chunks.labels, object, *pairs, *place, *joined,
                           names=call.names)  # fmt: skip
-        joined += _tree(sent, chunks.axes, parts.join, object, name=f"{name}-joined"), chunks.rows
+        # The axis of a row is kept, with one chunk. So Dask does not fuse a task that merges the states of rows with
+        # those of the parts, each of which would merge all states again.
+        joined += _tree(sent, chunks.axes, parts.join, object, name=f"{name}-joined", kept=True), chunks.labels
     if is_like_z(name):
         of_rows = functools.partial(parts.states, call)
         states = _blockwise(of_rows, f"{name}-states", chunks, chunks.rows, object, *joined)
         return _results(functools.partial(parts.result_of_part, call), call, chunks, found, *pairs, states, chunks.rows)
     if name == WITH_GRADIENT:
-        of_rows, of_part = (functools.partial(f, call) for f in (parts.losses_of_rows, parts.gradient_of_part))
-        rows = _blockwise(of_rows, f"{name}-of-rows", chunks, chunks.rows, object, *joined), chunks.rows
+        losses, gradients = (
+            functools.partial(parts.losses_of_rows, call),
+            functools.partial(parts.gradient_of_part, call),
+        )
+        of_all = _blockwise(losses, f"{name}-of-rows", chunks, chunks.rows, object, *joined)
+        rows = of_all, chunks.rows
         weighed = "weight" in arrays and arrays["target"][0].dtype.kind != "f"
-        states = 2 * parts.exchange_of_states(weighed=weighed)
-        others = joined[:states] + joined[states + 2 :]
-        gradient = _results(of_part, call, chunks, found.gradient, *pairs, *place, *dividing, *rows, *others)
+        place_of_states = 2 * parts.exchange_of_states(weighed=weighed)
+        others = joined[:place_of_states] + joined[place_of_states + 2 :]
+        gradient = _results(gradients, call, chunks, found.gradient, *pairs, *place, *dividing, *rows, *others)
         return LossAndGradient(_results(operator.attrgetter("loss"), call, chunks, found.loss, *rows), gradient)
     return _results(functools.partial(parts.result_of_rows, call), call, chunks, found, *joined)
 
 
-def _tree(each: da.Array, axes: Labels, join: Callable[..., Any], dtype: Any, *, every: int = 0, name: str = "") -> Any:
-    """Join the chunks of an array along some axes by a tree of tasks, `every` of them at a time."""
-    every, meta = every or dask.config.get("split_every", JOINED), np.empty((0,) * (each.ndim - len(axes)), dtype)
-    options = {"axis": axes, "dtype": dtype, "meta": meta, "name": name or None, "split_every": every}
+def _tree(
+    each: da.Array,
+    axes: Labels,
+    join: Callable[..., Any],
+    dtype: Any,
+    *,
+    every: int = 0,
+    name: str = "",
+    kept: bool = False,
+) -> Any:
+    """Join the chunks of an array along some axes by a tree of tasks, `every` of them at a time.
+
+    The result has one chunk along these axes if they are `kept`, and otherwise not these axes.
+    """
+    every, meta = (
+        every or dask.config.get("split_every", JOINED),
+        np.empty((0,) * (each.ndim - len(axes) * (not kept)), dtype),
+    )
+    options = {"axis": axes, "dtype": dtype, "meta": meta, "name": name or None, "split_every": every, "keepdims": kept}
     return da.reduction(each, _same, join, concatenate=False, **options)
 
 

@@ -126,7 +126,7 @@ def sent(call: Call, length: int, *arguments: Any) -> Sent:
     sizes = () if before else (size,)
     of_rows = tuple(map(_without_scores, blocks, call.along)) if rank == 0 and not before else ()
     # Until the first exchange, a kernel looks at the place of the part only. So those before it stand in as one.
-    part = _known(before, rank) if before else _Part((first, size, length - first - size), 1, ())
+    part = _known([*map(block, before)], rank) if before else _Part((first, size, length - first - size), 1, ())
     try:
         _of_part(call, part, blocks)
         mine = b""  # there are no rows
@@ -143,6 +143,7 @@ def join(parts: Sequence[Sent], **_: Any) -> Sent:
 
 def result_of_rows(call: Call, *joined: Sent) -> Any:
     """A result with numbers per row, from what all parts have sent in each exchange."""
+    joined = tuple(map(block, joined))
     return _of_part(call, _known(joined), tuple(map(block, joined[0].of_rows)))
 
 
@@ -156,6 +157,7 @@ class Losses(NamedTuple):
 
 def losses_of_rows(call: Call, *joined: Sent) -> Losses:
     """The losses of a call that also computes their gradient, from what all parts have sent in each exchange."""
+    joined = tuple(map(block, joined))
     with standing_in(_known(joined)) as spread, requesting(None):
         found = cross_entropy(_losses_record(call, spread, joined[0].of_rows))
     return Losses(found.loss, found.states, joined[0].sizes)
@@ -196,7 +198,7 @@ def _losses_record(call: Call, spread: str, arrays: Sequence[Any]) -> Any:
 
 def states(call: Call, *joined: Sent) -> native.State:
     """The states of the rows, of a call that computes a softmax, from what all parts have sent."""
-    found = []
+    found, joined = [], tuple(map(block, joined))
     with standing_in(_known(joined)) as spread:
 
         def fold(_operation: Any, i: Any, _first: bool, _out: Any) -> Any:
