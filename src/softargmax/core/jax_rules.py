@@ -56,9 +56,10 @@ def transposed(of: Any, i: Any, r: Any, t: Tangents) -> Any:
 
 
 def defined_loss(of: Any, i: Any, first: bool = False) -> Any:
-    """The definition of a loss. If it is differentiated, one pass of definitions computes the loss and its gradients.
+    """The definition of a loss. Where `Operation.together` applies, one pass computes it and its gradients.
 
-    The derivative of the definition itself would lose digits in confident rows, and take twice as long to compile.
+    That is so for a loss that is one number, with gradients in the scores or in a layer. The derivative of the
+    definition itself, which serves all other calls, loses digits in confident rows.
     """
     flat = of.flatten(i)
     places = of.arrays_of(flat)
