@@ -96,6 +96,11 @@ def _segments(dtype: torch.dtype) -> Iterator[Any]:
             yield lambda i=i, out=out, lse=lse: triton_segments.segment_softmax(i, (out, lse))
             yield lambda i=i, out=out: triton_segments.segment_log_softmax(i, (out, None))
             yield lambda i=i, lse=lse: triton_segments.segment_logsumexp(i, (lse,))
+            vjp = segment_operations.SegmentVjp(z, lse, out, i.offsets, i.beta, dtype)
+            yield lambda vjp=vjp, out=out: triton_segments.segment_softmax_vjp(vjp, (out,))
+            yield lambda vjp=vjp, out=out: triton_segments.segment_log_softmax_vjp(vjp, (out,))
+        of_lse = segment_operations.SegmentLogSumExpVjp(z, lse, plain.offsets)
+        yield lambda i=of_lse, out=out: triton_segments.segment_logsumexp_vjp(i, (out,))
 
 
 def _losses(z: torch.Tensor) -> Iterator[Any]:

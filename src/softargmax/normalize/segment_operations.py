@@ -10,13 +10,13 @@ import math
 from typing import Any, NamedTuple
 
 from softargmax.core import _native
-from softargmax.core.arrays import device_of, jax_of, mapped, namespace
+from softargmax.core.arrays import device_of, jax_of, mapped, namespace, row_dtype
 from softargmax.core.operation import Operation, finite_or_zero, only, slope
 from softargmax.core.record import Array, Beta, DType, Gradients, Integers, Result, Tangents, Wanted, like
-from softargmax.core.scale import Scale
+from softargmax.core.scale import UNIT, Scale
 from softargmax.core.vmap_rows import Batched
 from softargmax.normalize import reference
-from softargmax.normalize.operations import LogProbabilities, Probabilities, SmoothMaximum
+from softargmax.normalize.operations import LogProbabilities, Probabilities, SmoothMaximum, ToScores
 
 
 class Segments(NamedTuple):
@@ -26,11 +26,11 @@ class Segments(NamedTuple):
     row: Any
 
     @staticmethod
-    def of(i: Any) -> Segments:
-        """Return the segments of the scores in the arguments `i` of an operation."""
-        xp = namespace(i.z)
-        positions = xp.arange(i.z.shape[0], device=device_of(i.z), dtype=i.offsets.dtype)
-        return Segments(i.offsets, xp.searchsorted(i.offsets, positions, side="right") - 1)
+    def of(z: Any, offsets: Any) -> Segments:
+        """Return the segments of the scores z."""
+        xp = namespace(z)
+        positions = xp.arange(z.shape[0], device=device_of(z), dtype=offsets.dtype)
+        return Segments(offsets, xp.searchsorted(offsets, positions, side="right") - 1)
 
     def sum(self, x: Any) -> Any:
         """Return the sum of each segment: (N, ...) to (S, ...)."""
@@ -54,7 +54,7 @@ _LSE = Result("z", "dtype", _per_segment, wide=True)
 
 
 def _batch(i: Any, dims: Any, size: int) -> Batched:
-    """Implement vmap: move the batch axis of z to the end. Segments run along the first axis only."""
+    """Implement vmap: move the batch axis of all arrays to the end. Segments run along the first axis only."""
     if dims.offsets is not None:
         raise NotImplementedError(
             "offsets: expected an array that vmap does not map, got a mapped one; pass all segments in one call"
@@ -63,8 +63,11 @@ def _batch(i: Any, dims: Any, size: int) -> Batched:
     def moved(x: Any, dim: int | None) -> Any:
         return x if isinstance(x, float) else mapped(x, dim, size, -1)
 
-    beta = Scale(*(moved(x, dim) for x, dim in zip(i.beta, dims.beta, strict=True)))
-    return Batched(i._replace(z=moved(i.z, dims.z), beta=beta), axis=-1)
+    arrays = [name for name in i._fields if name in ("z", "y", "lse", "g")]
+    found = {name: moved(getattr(i, name), getattr(dims, name)) for name in arrays}
+    if "beta" in i._fields:
+        found["beta"] = Scale(*(moved(x, dim) for x, dim in zip(i.beta, dims.beta, strict=True)))
+    return Batched(i._replace(**found), axis=-1)
 
 
 def _tangent(i: Any, rows: Segments, inside: Any, t: Tangents) -> Any:
@@ -92,25 +95,57 @@ class SegmentScores(NamedTuple):
     dtype: DType
 
 
-def _softmax_inside(rows: Segments, r: Probabilities) -> Any:
+class SegmentVjp(NamedTuple):
+    """Arguments of gz = beta p (g - <p, g>), where y = p, or of gz = beta (g - p <1, g>), where y = log p.
+
+    `dtype` is the dtype of gz.
+    """
+
+    y: Array
+    lse: Array
+    g: Array
+    offsets: Integers
+    beta: Beta
+    dtype: DType
+
+
+def _softmax_inside(rows: Segments, p: Any, lse: Any) -> Any:
     """True for the scores that take part in a derivative."""
-    return (r.p != 0) & (rows.broadcast(r.lse) != math.inf)
+    return (p != 0) & (rows.broadcast(lse) != math.inf)
+
+
+def _defined_softmax_vjp(i: SegmentVjp) -> Any:
+    rows = Segments.of(i.y, i.offsets)
+    inside = _softmax_inside(rows, i.y, i.lse)
+    p, g = only(inside, i.y), only(inside, i.g)
+    gx = p * (g - rows.broadcast(rows.sum(p * g)))
+    return namespace(gx).astype(gx * rows.broadcast(slope(i.beta)), i.dtype)
+
+
+segment_softmax_vjp: Operation[SegmentVjp, ToScores] = Operation(
+    "segment_softmax_vjp",
+    SegmentVjp,
+    ToScores(like("y", "dtype")),
+    definition=_defined_softmax_vjp,
+    kernels={"cuda": "softargmax.normalize.triton_segments:segment_softmax_vjp"},
+    constant={"lse", "offsets"},
+    batch=_batch,
+)
 
 
 def _softmax_vjp(i: SegmentScores, r: Probabilities, g: Probabilities, wanted: Wanted) -> Gradients:
-    rows = Segments.of(i)
-    inside = _softmax_inside(rows, r)
-    p, g_ = only(inside, r.p), only(inside, g.p)
-    gx = p * (g_ - rows.broadcast(rows.sum(p * g_)))
-    return {
-        "z": gx * rows.broadcast(slope(i.beta)),
-        "beta": _to_beta(i, rows, p, inside, gx) if "beta" in wanted else None,
-    }
+    of = SegmentVjp(r.p, r.lse, g.p, i.offsets, i.beta, i.z.dtype)
+    if "beta" not in wanted:
+        return {"z": segment_softmax_vjp.first(of)}
+    rows = Segments.of(i.z, i.offsets)
+    inside = _softmax_inside(rows, r.p, r.lse)
+    gx = segment_softmax_vjp.first(of._replace(beta=UNIT, dtype=row_dtype(i.z.dtype)))
+    return {"z": gx * rows.broadcast(slope(i.beta)), "beta": _to_beta(i, rows, only(inside, r.p), inside, gx)}
 
 
 def _softmax_jvp(i: SegmentScores, r: Probabilities, t: Tangents) -> Probabilities:
-    rows = Segments.of(i)
-    inside = _softmax_inside(rows, r)
+    rows = Segments.of(i.z, i.offsets)
+    inside = _softmax_inside(rows, r.p, r.lse)
     p, dx = only(inside, r.p), _tangent(i, rows, inside, t)
     return Probabilities(p * (dx - rows.broadcast(rows.sum(p * dx))), None)
 
@@ -132,26 +167,44 @@ segment_softmax: Operation[SegmentScores, Probabilities] = Operation(
 # --- log_softmax: dlog p = dx - <p, dx> -------------------------------------------------------------------------------
 
 
-def _log_inside(rows: Segments, r: LogProbabilities) -> tuple[Any, Any]:
+def _log_inside(rows: Segments, log_p: Any, lse: Any) -> tuple[Any, Any]:
     """Return the mask of the scores that take part in a derivative, and p (0 outside the mask)."""
-    inside = (r.log_p != -math.inf) & (rows.broadcast(r.lse) != math.inf)
-    return inside, only(inside, namespace(r.log_p).exp(only(inside, r.log_p)))
+    inside = (log_p != -math.inf) & (rows.broadcast(lse) != math.inf)
+    return inside, only(inside, namespace(log_p).exp(only(inside, log_p)))
+
+
+def _defined_log_softmax_vjp(i: SegmentVjp) -> Any:
+    rows = Segments.of(i.y, i.offsets)
+    inside, p = _log_inside(rows, i.y, i.lse)
+    g = only(inside, i.g)
+    gx = g - p * rows.broadcast(rows.sum(g))
+    return namespace(gx).astype(gx * rows.broadcast(slope(i.beta)), i.dtype)
+
+
+segment_log_softmax_vjp: Operation[SegmentVjp, ToScores] = Operation(
+    "segment_log_softmax_vjp",
+    SegmentVjp,
+    ToScores(like("y", "dtype")),
+    definition=_defined_log_softmax_vjp,
+    kernels={"cuda": "softargmax.normalize.triton_segments:segment_log_softmax_vjp"},
+    constant={"lse", "offsets"},
+    batch=_batch,
+)
 
 
 def _log_softmax_vjp(i: SegmentScores, r: LogProbabilities, g: LogProbabilities, wanted: Wanted) -> Gradients:
-    rows = Segments.of(i)
-    inside, p = _log_inside(rows, r)
-    g_ = only(inside, g.log_p)
-    gx = g_ - p * rows.broadcast(rows.sum(g_))
-    return {
-        "z": gx * rows.broadcast(slope(i.beta)),
-        "beta": _to_beta(i, rows, p, inside, g_) if "beta" in wanted else None,
-    }
+    of = SegmentVjp(r.log_p, r.lse, g.log_p, i.offsets, i.beta, i.z.dtype)
+    gradients = {"z": segment_log_softmax_vjp.first(of)}
+    if "beta" in wanted:
+        rows = Segments.of(i.z, i.offsets)
+        inside, p = _log_inside(rows, r.log_p, r.lse)
+        gradients["beta"] = _to_beta(i, rows, p, inside, only(inside, g.log_p))
+    return gradients
 
 
 def _log_softmax_jvp(i: SegmentScores, r: LogProbabilities, t: Tangents) -> LogProbabilities:
-    rows = Segments.of(i)
-    inside, p = _log_inside(rows, r)
+    rows = Segments.of(i.z, i.offsets)
+    inside, p = _log_inside(rows, r.log_p, r.lse)
     dx = _tangent(i, rows, inside, t)
     return LogProbabilities(only(inside, dx - rows.broadcast(rows.sum(p * dx))), None)
 
@@ -176,27 +229,53 @@ segment_log_softmax: Operation[SegmentScores, LogProbabilities] = Operation(
 # --- logsumexp: L = log sum exp(x) / beta. dL = <p, dz> + <p, z - L> dbeta / beta -------------------------------------
 
 
-def _slopes(i: SegmentScores, lse: Any, wanted: Wanted) -> tuple[Segments, Any, Any]:
-    """Return the segments, dL/dz, and dL/dbeta if requested. Both derivatives can be differentiated again."""
-    xp, rows = namespace(i.z), Segments.of(i)
-    p = segment_softmax(SegmentScores(i.z, i.offsets, i.beta, i.z.dtype)).p
+class SegmentLogSumExpVjp(NamedTuple):
+    """Arguments of gz = p g, and 0 where p = 0. g has one number per segment. gz has the dtype of p."""
+
+    y: Array
+    g: Array
+    offsets: Integers
+
+
+def _defined_logsumexp_vjp(i: SegmentLogSumExpVjp) -> Any:
+    g = Segments.of(i.y, i.offsets).broadcast(i.g)
+    return namespace(i.y).astype(only(i.y != 0, i.y * g), i.y.dtype)
+
+
+segment_logsumexp_vjp: Operation[SegmentLogSumExpVjp, ToScores] = Operation(
+    "segment_logsumexp_vjp",
+    SegmentLogSumExpVjp,
+    ToScores(like("y")),
+    definition=_defined_logsumexp_vjp,
+    kernels={"cuda": "softargmax.normalize.triton_segments:segment_logsumexp_vjp"},
+    constant={"offsets"},
+    batch=_batch,
+)
+
+
+def _slopes(i: SegmentScores, lse: Any, wanted: Wanted) -> tuple[Any, Any]:
+    """Return dL/dz, and dL/dbeta if requested. Both derivatives can be differentiated again."""
+    xp, p = namespace(i.z), segment_softmax.first(SegmentScores(i.z, i.offsets, i.beta, i.z.dtype))
     if "beta" not in wanted:
-        return rows, p, None
+        return p, None
+    rows = Segments.of(i.z, i.offsets)
     constant = xp.isinf(lse) | xp.isinf(i.beta.hi)
     inside = (p != 0) & ~rows.broadcast(constant)
     distance = only(inside, i.z - rows.broadcast(xp.where(constant, 0.0, lse)))
     of_beta = rows.sum(p * distance) / xp.where(xp.isinf(i.beta.hi), 1.0, i.beta.hi)
-    return rows, p, finite_or_zero(of_beta, of_beta)
+    return p, finite_or_zero(of_beta, of_beta)
 
 
 def _logsumexp_vjp(i: SegmentScores, r: SmoothMaximum, g: SmoothMaximum, wanted: Wanted) -> Gradients:
-    rows, p, of_beta = _slopes(i, r.lse, wanted)
-    return {"z": only(p != 0, p * rows.broadcast(g.lse)), "beta": None if of_beta is None else of_beta * g.lse}
+    p, of_beta = _slopes(i, r.lse, wanted)
+    of = SegmentLogSumExpVjp(p, g.lse, i.offsets)
+    return {"z": segment_logsumexp_vjp.first(of), "beta": None if of_beta is None else of_beta * g.lse}
 
 
 def _logsumexp_jvp(i: SegmentScores, r: SmoothMaximum, t: Tangents) -> SmoothMaximum:
-    rows, p, of_beta = _slopes(i, r.lse, t.keys())
-    tangent = rows.sum(only(p != 0, p * t["z"])) if "z" in t else namespace(r.lse).zeros_like(r.lse)
+    p, of_beta = _slopes(i, r.lse, t.keys())
+    xp = namespace(r.lse)
+    tangent = Segments.of(i.z, i.offsets).sum(only(p != 0, p * t["z"])) if "z" in t else xp.zeros_like(r.lse)
     return SmoothMaximum(tangent + of_beta * t["beta"] if "beta" in t else tangent)
 
 

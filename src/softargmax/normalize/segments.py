@@ -218,7 +218,7 @@ def _masked(rows: SegmentScores, where: Any) -> Any:
     if isinstance(hi, float):
         return xp.where(where, rows.z, math.inf if hi < 0.0 else -math.inf)
     below = xp.where(hi < 0.0, xp.full_like(hi, math.inf), -math.inf)
-    return xp.where(where, rows.z, xp.astype(operations.Segments.of(rows).broadcast(below), rows.z.dtype))
+    return xp.where(where, rows.z, xp.astype(operations.Segments.of(rows.z, rows.offsets).broadcast(below), rows.z.dtype))
 
 
 def _unsorted(x: Any, order: Any) -> Any:

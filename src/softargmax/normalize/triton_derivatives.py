@@ -1,4 +1,4 @@
-"""Vector-Jacobian products of softmax and log_softmax in Triton: formulas for a block, and loops over parts."""
+"""Vector-Jacobian products of softmax, log_softmax and logsumexp in Triton: formulas for a block, loops over parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from softargmax.core.triton_math import INF, exp_block
 from softargmax.core.triton_rows import store_block
 from softargmax.core.triton_state import row_sum
 
-SOFTMAX, LOG_SOFTMAX = (tl.constexpr(k) for k in range(2))
+SOFTMAX, LOG_SOFTMAX, LOGSUMEXP = (tl.constexpr(k) for k in range(3))
 
 
 @triton.jit
@@ -19,7 +19,9 @@ def slopes(y, g, lse, WHAT: tl.constexpr, KIND: tl.constexpr):
         inside = (y != -INF) & (lse != INF)[:, None]
         p = tl.where(inside, exp_block(tl.where(inside, y, 0.0)), 0.0)
     else:
-        inside = (y != 0.0) & (lse != INF)[:, None]
+        inside = y != 0.0
+        if WHAT == SOFTMAX:
+            inside = inside & (lse != INF)[:, None]
         p = tl.where(inside, y, 0.0)
     g = tl.where(inside, g, 0.0)
     summands = g.to(KIND)
@@ -30,14 +32,16 @@ def slopes(y, g, lse, WHAT: tl.constexpr, KIND: tl.constexpr):
 
 @triton.jit
 def gradient(inside, p, g, total, beta, WHAT: tl.constexpr):
-    """beta p (g - <p, g>), or beta (g - p <1, g>). `total` is the sum of the row, in float64."""
+    """beta p (g - <p, g>), or beta (g - p <1, g>), or p g. `total` is the sum of the row, in float64."""
     a = total.to(tl.float32)
     b = (total - a.to(tl.float64)).to(tl.float32)
     if WHAT == SOFTMAX:
-        slope = p * ((g - a[:, None]) - b[:, None])
+        slope = p * ((g - a[:, None]) - b[:, None]) * beta
+    elif WHAT == LOG_SOFTMAX:
+        slope = tl.fma(-p, b[:, None], tl.fma(-p, a[:, None], g)) * beta
     else:
-        slope = tl.fma(-p, b[:, None], tl.fma(-p, a[:, None], g))
-    return tl.where(inside, slope * beta, 0.0)
+        slope = p * g
+    return tl.where(inside, slope, 0.0)
 
 
 @triton.jit

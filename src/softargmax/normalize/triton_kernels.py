@@ -70,13 +70,10 @@ from softargmax.core.triton_state import (
     without_limits,
 )
 from softargmax.normalize import operations, vjp_operations
-from softargmax.normalize.triton_derivatives import LOG_SOFTMAX, SOFTMAX, gradient, parts_vjp, slopes
+from softargmax.normalize.triton_derivatives import LOG_SOFTMAX, LOGSUMEXP, SOFTMAX, gradient, parts_vjp, slopes
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-LOGSUMEXP = tl.constexpr(2)
-
 
 # --- softmax, log_softmax, logsumexp ----------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
-"""CUDA kernels of segments: softmax, log_softmax and logsumexp of rows of different lengths, in Triton.
+"""CUDA kernels of segments: softmax, log_softmax, logsumexp and gradients of rows of different lengths, in Triton.
 
 A program has one segment of one column. It merges the states of pieces of 256 scores one by one, and
-then writes results from the last piece to the first.
+then writes results from the last piece to the first. A gradient adds up the sums of pieces in order.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import triton
 import triton.language as tl
 
+from softargmax.core.scale import UNIT
 from softargmax.core.triton_launch import (
     RUNTIME,
     STAGES,
@@ -21,14 +22,16 @@ from softargmax.core.triton_launch import (
     served,
 )
 from softargmax.core.triton_math import INF
-from softargmax.core.triton_rows import fold_any, load_beta, load_scores, store_block
-from softargmax.core.triton_state import log_of, lse_of, merge, ratio_of_any, scale_of, smooth_maximum
+from softargmax.core.triton_rows import fold_any, load_beta, load_block, load_scores, store_block
+from softargmax.core.triton_state import log_of, lse_of, merge, ratio_of_any, row_sum, scale_of, smooth_maximum
 from softargmax.normalize import segment_operations
-from softargmax.normalize.triton_derivatives import LOG_SOFTMAX, SOFTMAX
-from softargmax.normalize.triton_kernels import LOGSUMEXP, write_parts
+from softargmax.normalize.triton_derivatives import LOG_SOFTMAX, LOGSUMEXP, SOFTMAX, gradient, slopes
+from softargmax.normalize.triton_kernels import write_parts
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from softargmax.core.scale import Scale
 
 PIECE = 256
 """Scores per piece of a segment. It depends on nothing else, because it fixes the order of sums."""
@@ -85,6 +88,56 @@ def segment_rows(
         tl.store(lse + row, lse_of(m, r, h, l, BETA > 0).to(lse.dtype.element_ty))
 
 
+@triton.jit
+def load_piece(
+    y, y_at, y_o, g, g_at, g_o, at, n, of_lse, WHAT: tl.constexpr, KIND: tl.constexpr, SCORES: tl.constexpr
+):
+    """Return the support, p, g and the terms of the sum for a piece of a segment, its numbers, and which exist."""
+    k = at + tl.arange(0, SCORES).to(tl.int64)[None, :]
+    inside = k < n
+    nothing = -INF if WHAT == LOG_SOFTMAX else 0.0
+    of_y = load_block(y, y_at[:, None] + k * y_o, inside, nothing, 1, False).to(tl.float32)
+    of_g = load_block(g, g_at[:, None] + k * g_o, inside, 0.0, 1, False).to(tl.float32)
+    support, p, of_g, summands = slopes(of_y, of_g, of_lse, WHAT, KIND)
+    return support, p, of_g, summands, k, inside
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def segment_slopes(
+    y, lse, g, bounds, valid, hi, lo, out,
+    count, inner, scores, beta_hi, beta_lo, y_o, y_i, g_o, g_i, out_o, out_i,
+    WHAT: tl.constexpr, BETA: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constexpr, SCORES: tl.constexpr,
+):  # fmt: skip
+    """The gradient of one segment of one column. For logsumexp, y is p, and g has one number per segment."""
+    segment = tl.program_id(0).to(tl.int64) // inner
+    column = tl.program_id(0).to(tl.int64) % inner + tl.zeros([1], tl.int64)
+    first, last = bounds_of(bounds, segment, tl.load(valid) != 0, count, scores)
+    n, row = last - first, segment * inner + column
+    sign, h, _l = load_beta(hi, lo, row, column >= 0, beta_hi, beta_lo, BETA)
+    beta = sign * tl.where(h == INF, 0.0, h)
+    y_at, out_at = first * y_o + column * y_i, first * out_o + column * out_i
+    g_at = (segment if WHAT == LOGSUMEXP else first) * g_o + column * g_i
+    step = 0 if WHAT == LOGSUMEXP else g_o
+    KIND: tl.constexpr = tl.float32 if FAST else tl.float64
+    of_lse, total = h, tl.zeros([1], tl.float64)
+    if WHAT != LOGSUMEXP:
+        of_lse = tl.load(lse + row).to(tl.float32)
+        for at in range(0, n, SCORES):
+            _support, _p, _g, summands, _k, _inside = load_piece(
+                y, y_at, y_o, g, g_at, step, at, n, of_lse, WHAT, KIND, SCORES
+            )
+            total += row_sum(summands, VECTOR, KIND).to(tl.float64)
+    for at in range(0, n, SCORES):
+        support, p, of_g, _summands, k, inside = load_piece(
+            y, y_at, y_o, g, g_at, step, at, n, of_lse, WHAT, KIND, SCORES
+        )
+        found = gradient(support, p, of_g, total, beta[:, None], WHAT)
+        store_block(out, out_at[:, None] + k * out_o, found, inside, False)
+
+
+# --- the kernels of the operations ------------------------------------------------------------------------------------
+
+
 def segment_softmax(i: Any, r: Any) -> None:
     """Compute p, and lse if there is memory for it."""
     _run(segment_operations.segment_softmax, SOFTMAX, i, r, *r)
@@ -100,21 +153,55 @@ def segment_logsumexp(i: Any, r: Any) -> None:
     _run(segment_operations.segment_logsumexp, LOGSUMEXP, i, r, *r)
 
 
+def segment_softmax_vjp(i: Any, r: Any) -> None:
+    """Compute beta p (g - <p, g>)."""
+    _vjp(segment_operations.segment_softmax_vjp, SOFTMAX, i, r, i.lse, i.beta)
+
+
+def segment_log_softmax_vjp(i: Any, r: Any) -> None:
+    """Compute beta (g - p <1, g>)."""
+    _vjp(segment_operations.segment_log_softmax_vjp, LOG_SOFTMAX, i, r, i.lse, i.beta)
+
+
+def segment_logsumexp_vjp(i: Any, r: Any) -> None:
+    """Compute p g."""
+    _vjp(segment_operations.segment_logsumexp_vjp, LOGSUMEXP, i, r, None, UNIT)
+
+
+def _served(z: Tensor, offsets: Tensor, out: Tensor, beta: Scale, *others: Tensor | None) -> bool:
+    """True if the kernels serve a call whose results are as long as z. Results have two strides."""
+    laid = out.ndim <= 2 or out.is_contiguous()
+    return laid and len(offsets) > 1 and served(z, out, *others, beta=beta)
+
+
+def _shared(z: Tensor, offsets: Tensor, beta: Scale, **columns: Tensor) -> dict[str, Any]:
+    """The arguments that both kernels have: the bounds, beta, and the arrays `columns`, as matrices with strides."""
+    offsets, scores, segments = offsets.contiguous(), len(z), len(offsets) - 1
+    per_row, named = beta_of(beta)
+    valid = (offsets[1:] >= offsets[:-1]).all() & (offsets[0] == 0) & (offsets[-1] == scores)
+    named |= {"bounds": offsets, "valid": valid, "count": segments, "inner": z.numel() // scores, "scores": scores}
+    for name, x in columns.items():
+        memory = x.view(len(x), -1) if name == "out" else x.reshape(len(x), -1)
+        named |= {name: memory, f"{name}_o": memory.stride(0), f"{name}_i": memory.stride(1)}
+    named |= {name: x.expand(segments, *z.shape[1:]).reshape(-1) for name, x in per_row.items()}
+    return {"hi": z, "lo": z, "FAST": z.dtype.itemsize == 2, "VECTOR": 16 // z.dtype.itemsize} | named
+
+
 def _run(operation: Any, what: tl.constexpr, i: Any, r: Any, out: Tensor, lse: Tensor | None = None) -> None:
-    z, offsets = i.z, i.offsets.contiguous()
-    laid = all(x.ndim <= 2 or x.is_contiguous() for x in (z, out))
-    if not (laid and len(offsets) > 1 and served(z, out, lse, beta=i.beta)):
+    z = i.z
+    if not _served(z, i.offsets, out, i.beta, lse):
         define(operation, i, r)
         return
-    segments, scores = len(offsets) - 1, len(z)
-    inner = z.numel() // scores
-    flat, memory = z.reshape(scores, inner), out.view(-1, inner)
-    per_row, beta = beta_of(i.beta)
-    scales = {name: x.expand(segments, *z.shape[1:]).reshape(-1) for name, x in per_row.items()}
-    valid = (offsets[1:] >= offsets[:-1]).all() & (offsets[0] == 0) & (offsets[-1] == scores)
-    named: dict[str, Any] = {"hi": flat, "lo": flat, "lse": flat if lse is None else lse} | scales | beta
-    named |= {"z": flat, "bounds": offsets, "valid": valid, "out": memory, "count": segments, "inner": inner}
-    named |= {"scores": scores, "z_o": flat.stride(0), "z_i": flat.stride(1), "out_o": memory.stride(0)}
-    named |= {"out_i": memory.stride(1), "WHAT": what.value, "LSE": lse is not None, "STAGES": STAGES}
-    named |= {"FAST": z.dtype.itemsize == out.dtype.itemsize == 2, "VECTOR": 16 // z.dtype.itemsize}
-    launch(segment_rows, Block((segments * inner,), 2, {"SCORES": PIECE}), **named)
+    named = _shared(z, i.offsets, i.beta, z=z, out=out) | {"lse": z if lse is None else lse, "LSE": lse is not None}
+    named |= {"WHAT": what.value, "STAGES": STAGES, "FAST": z.dtype.itemsize == out.dtype.itemsize == 2}
+    launch(segment_rows, Block((named["count"] * named["inner"],), 2, {"SCORES": PIECE}), **named)
+
+
+def _vjp(operation: Any, what: tl.constexpr, i: Any, r: Any, lse: Tensor | None, beta: Scale) -> None:
+    (out,) = r
+    if not _served(i.y, i.offsets, out, beta, i.g, lse):
+        define(operation, i, r)
+        return
+    named = _shared(i.y, i.offsets, beta, y=i.y, g=i.g, out=out) | {"WHAT": what.value}
+    named |= {"lse": i.y if lse is None else lse.reshape(-1), "FAST": out.dtype.itemsize == 2}
+    launch(segment_slopes, Block((named["count"] * named["inner"],), 2, {"SCORES": PIECE}), **named)
