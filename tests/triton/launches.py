@@ -19,8 +19,10 @@ from softargmax.loss.arguments import CrossEntropy, Layer, LinearCrossEntropy, L
 from softargmax.normalize import (
     entropy_operations,
     operations,
+    prefix_operations,
     segment_operations,
     triton_kernels,
+    triton_prefixes,
     triton_segments,
     triton_sums,
     vjp_operations,
@@ -36,8 +38,8 @@ from softargmax.sparse import triton_loss as sparse_loss_kernels
 
 SHAPES = ((4096, 100), (4096, 1000), (4096, 4096), (4096, 16384), (64, 131072), (512, 100000))
 MODULES = (
-    triton_launch, triton_sums, triton_segments, triton_linear, sparse_kernels, sparse_loss_kernels, sample_kernels,
-    triton_filters, attend_kernels,
+    triton_launch, triton_sums, triton_segments, triton_prefixes, triton_linear, sparse_kernels, sparse_loss_kernels,
+    sample_kernels, triton_filters, attend_kernels,
 )  # fmt: skip
 """The modules that launch kernels."""
 
@@ -48,7 +50,7 @@ def launches() -> list[Launch]:
         for shape in SHAPES:
             for dtype in (torch.float32, torch.bfloat16):
                 z = torch.empty(shape, dtype=dtype, device="meta")
-                for call in (*_normalize(z), *_sums(z), *_losses(z), *_sparse(z), *_draws(z)):
+                for call in (*_normalize(z), *_sums(z), *_prefixes(z), *_losses(z), *_sparse(z), *_draws(z)):
                     call()
         for dtype in (torch.float32, torch.bfloat16):
             for call in (*_segments(dtype), *_last_layers(dtype), *_attention(dtype)):
@@ -84,6 +86,18 @@ def _sums(z: torch.Tensor) -> Iterator[Any]:
         yield lambda kl=kl: triton_sums.kl_divergence(kl, (one,))
         slopes = entropy_operations.KlDivergenceVjp(kl, one, True, True)
         yield lambda slopes=slopes: triton_sums.kl_divergence_vjp(slopes, (out, torch.empty_like(z)))
+
+
+def _prefixes(z: torch.Tensor) -> Iterator[Any]:
+    out, mask = torch.empty_like(z), torch.empty_like(z, dtype=torch.bool)
+    per_row = Scale(z.new_empty((len(z), 1), dtype=torch.float64), z.new_empty((len(z), 1), dtype=torch.float64))
+    plain = prefix_operations.LogCumSumExp(z, None, UNIT, (1,), z.dtype)
+    for of in (plain, plain._replace(where=mask, beta=per_row)):
+        yield lambda of=of: triton_prefixes.logcumsumexp(of, (out,))
+        yield lambda of=of: triton_prefixes.prefix_surprisals(of, (out,))
+        for backwards in (False, True):
+            slopes = prefix_operations.PrefixSlopes(of, z, backwards)
+            yield lambda slopes=slopes: triton_prefixes.prefix_slopes(slopes, (out,))
 
 
 def _segments(dtype: torch.dtype) -> Iterator[Any]:

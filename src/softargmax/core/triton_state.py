@@ -248,10 +248,16 @@ def fold(x, hi, lo, SCALED: tl.constexpr, FAST: tl.constexpr, VECTOR: tl.constex
 
 @triton.jit
 def gaps(x, m, hi, lo, SCALED: tl.constexpr):
-    """|beta| (m - x) of a block in float64: 0 for maxima, and infinite outside the support."""
-    gap = m.to(tl.float64)[:, None] - x.to(tl.float64)
+    """|beta| (m - x) of a block, from the maximum of each row."""
+    return gaps_to(x, m[:, None], hi[:, None], lo[:, None], SCALED)
+
+
+@triton.jit
+def gaps_to(x, m, hi, lo, SCALED: tl.constexpr):
+    """|beta| (m - x) in float64: 0 for maxima, and infinite outside the support. m may differ from score to score."""
+    gap = m.to(tl.float64) - x.to(tl.float64)
     if SCALED:
-        beta = (hi.to(tl.float64) + lo.to(tl.float64))[:, None]
+        beta = hi.to(tl.float64) + lo.to(tl.float64)
         gap = tl.where((gap == 0.0) | (gap == INF), gap, gap * beta)  # also at beta = inf and at beta = 0
     return tl.where(x == -INF, INF, tl.where(x == INF, 0.0, gap))
 
@@ -271,6 +277,62 @@ def shares(m_parts, r_parts, m, r, hi, lo, SCALED: tl.constexpr):
     """The probability of each part of a row, and the gap between its maximum and that of the row."""
     gap = gaps(m_parts, m, hi, lo, SCALED)
     return exp64(-gap) * (1.0 + r_parts) / tl.where(r == -1.0, 1.0, 1.0 + r)[:, None], gap
+
+
+# --- prefixes of rows -------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def state_of_score(x):
+    """The state (m, r) of each score alone. A NaN is in r only."""
+    r = tl.where(x == x, tl.where(x == -INF, -1.0, 0.0), float("nan"))
+    return tl.where(x == x, x, -INF), r.to(tl.float64)
+
+
+@triton.jit
+def merge_two(m_1, r_1, m_2, r_2, hi, lo, SCALED: tl.constexpr):
+    """Merge states one by one: those of blocks (m_1, r_1) with those of blocks (m_2, r_2)."""
+    m = tl.maximum(m_1, m_2)
+    weight = exp64(-gaps_to(tl.minimum(m_1, m_2), m, hi, lo, SCALED))
+    r_top, r_low = tl.where(m_1 == m, r_1, r_2), tl.where(m_1 == m, r_2, r_1)
+    return m, tl.fma(1.0 + r_low, weight, r_top)
+
+
+@triton.jit
+def followed(a_1, b_1, a_2, b_2, hi, lo, MAPS: tl.constexpr, SCALED: tl.constexpr):
+    """Join neighbours, which are states, or the maps u -> a u + b. The map a_1 u + b_1 comes first."""
+    if MAPS:
+        a, b = a_1 * a_2, tl.fma(a_2, b_1, b_2)
+    else:
+        a, b = merge_two(a_1, b_1, a_2, b_2, hi, lo, SCALED)
+    return a, b
+
+
+@triton.jit
+def prefixes(
+    a, b, a_0, b_0, hi, lo, MAPS: tl.constexpr, BACKWARDS: tl.constexpr, SCALED: tl.constexpr
+):  # a and b are blocks (rows, n), and hi, lo, a_0 and b_0 are blocks (rows, 1)
+    """Return what `followed` makes of all numbers before each number of a row, beginning with (a_0, b_0), and of all.
+
+    BACKWARDS runs from the end of the row to its beginning. The tree is fixed: neighbours are joined, then pairs, and so
+    on. So what comes before a number does not depend on the numbers after it. n is a power of two.
+    """
+    if a.shape[1] == 1:
+        before_a, before_b = a_0, b_0
+        all_a, all_b = followed(a_0, b_0, a, b, hi, lo, MAPS, SCALED)
+    else:
+        a_1, a_2 = tl.split(tl.reshape(a, [a.shape[0], a.shape[1] // 2, 2]))
+        b_1, b_2 = tl.split(tl.reshape(b, [b.shape[0], b.shape[1] // 2, 2]))
+        if BACKWARDS:
+            a_1, a_2, b_1, b_2 = a_2, a_1, b_2, b_1
+        a_12, b_12 = followed(a_1, b_1, a_2, b_2, hi, lo, MAPS, SCALED)
+        left_a, left_b, all_a, all_b = prefixes(a_12, b_12, a_0, b_0, hi, lo, MAPS, BACKWARDS, SCALED)
+        right_a, right_b = followed(left_a, left_b, a_1, b_1, hi, lo, MAPS, SCALED)
+        if BACKWARDS:
+            left_a, right_a, left_b, right_b = right_a, left_a, right_b, left_b
+        before_a = tl.reshape(tl.join(left_a, right_a), [a.shape[0], a.shape[1]])
+        before_b = tl.reshape(tl.join(left_b, right_b), [b.shape[0], b.shape[1]])
+    return before_a, before_b, all_a, all_b
 
 
 # --- results of a state -----------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from softargmax.core.arrays import back, last, namespace, working_dtype
 from softargmax.core.operation import Operation, row_sum
 from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Tangents, Wanted, like
 from softargmax.normalize import reference
+from softargmax.normalize.operations import ToScores
 
 
 class LogCumSumExp(NamedTuple):
@@ -48,7 +49,7 @@ prefix_surprisals: Operation[LogCumSumExp, Surprisals] = Operation(
     LogCumSumExp,
     Surprisals(like("z", "dtype")),
     definition=reference.prefix_surprisals,
-    kernels={"cpu": _native.prefix_surprisals},
+    kernels={"cpu": _native.prefix_surprisals, "cuda": "softargmax.normalize.triton_prefixes:prefix_surprisals"},
     constant={"where"},
 )
 
@@ -103,27 +104,61 @@ def _concat(*parts: Any) -> Any:
     return getattr(xp, "cat", xp.concat)(parts, axis=-1)
 
 
+def _forwards(s: _Steps, t: Any) -> Any:
+    """Return u_i = (1 - w_i) u_{i-1} + w_i t_i along the last axis."""
+    xp = namespace(s.w)
+    return _scan(s.rest, s.w * xp.where(s.w == 0.0, 0.0, xp.astype(t, s.w.dtype)))
+
+
+def _backwards(s: _Steps, g: Any) -> Any:
+    """Return w_i c_i with c_i = g_i + (1 - w_{i+1}) c_{i+1} along the last axis."""
+    xp = namespace(s.w)
+    rest = _concat(s.rest[..., :1], xp.flip(s.rest[..., 1:], axis=-1))
+    c = xp.flip(_scan(rest, xp.flip(g, axis=-1)), axis=-1)
+    return xp.where(s.w == 0.0, 0.0, s.w * c)
+
+
+class PrefixSlopes(NamedTuple):
+    """Arguments of `_backwards` if `backwards`, with the gradients g, and of `_forwards` otherwise, with tangents g."""
+
+    of: LogCumSumExp
+    g: Array
+    backwards: bool
+
+
+def _defined_slopes(i: PrefixSlopes) -> Any:
+    (axis,) = i.of.axes
+    found = (_backwards if i.backwards else _forwards)(_steps(i.of), last(i.g, axis))
+    return namespace(found).astype(back(found, axis), i.of.dtype)
+
+
+prefix_slopes: Operation[PrefixSlopes, ToScores] = Operation(
+    "prefix_slopes",
+    PrefixSlopes,
+    ToScores(like("z", "dtype")),
+    definition=_defined_slopes,
+    kernels={"cuda": "softargmax.normalize.triton_prefixes:prefix_slopes"},
+    constant={"where"},
+)
+
+
 def _vjp(i: LogCumSumExp, r: Prefixes, g: Prefixes, wanted: Wanted) -> Gradients:
+    if "beta" not in wanted:
+        return {"z": prefix_slopes.first(PrefixSlopes(i._replace(dtype=i.z.dtype), g.lse, True))}
     (axis,) = i.axes
     xp, y, s = namespace(i.z), last(r.lse, axis), _steps(i)
     g_lse = last(g.lse, axis)
-    backwards = _concat(s.rest[..., :1], xp.flip(s.rest[..., 1:], axis=-1))
-    c = xp.flip(_scan(backwards, xp.flip(g_lse, axis=-1)), axis=-1)
-    gradients = {"z": back(xp.where(s.w == 0.0, 0.0, s.w * c), axis)}
-    if "beta" in wanted:
-        of_beta = _slope(i, s, y) * xp.where(xp.isinf(y), 0.0, g_lse)
-        gradients["beta"] = row_sum(back(of_beta, axis), i.axes)
-    return gradients
+    of_beta = _slope(i, s, y) * xp.where(xp.isinf(y), 0.0, g_lse)
+    return {"z": back(_backwards(s, g_lse), axis), "beta": row_sum(back(of_beta, axis), i.axes)}
 
 
 def _jvp(i: LogCumSumExp, r: Prefixes, t: Tangents) -> Prefixes:
+    if "beta" not in t:
+        return Prefixes(prefix_slopes.first(PrefixSlopes(i, t["z"], False)))
     (axis,) = i.axes
     xp, y, s = namespace(i.z), last(r.lse, axis), _steps(i)
-    u = xp.zeros_like(s.w)
-    if "z" in t:
-        u = _scan(s.rest, s.w * xp.where(s.w == 0.0, 0.0, xp.astype(last(t["z"], axis), s.w.dtype)))
-    u = u + _slope(i, s, y) * last(t["beta"], axis) if "beta" in t else u
-    return Prefixes(xp.astype(back(u, axis), i.dtype))
+    u = _forwards(s, last(t["z"], axis)) if "z" in t else xp.zeros_like(s.w)
+    return Prefixes(xp.astype(back(u + _slope(i, s, y) * last(t["beta"], axis), axis), i.dtype))
 
 
 logcumsumexp: Operation[LogCumSumExp, Prefixes] = Operation(
@@ -131,7 +166,7 @@ logcumsumexp: Operation[LogCumSumExp, Prefixes] = Operation(
     LogCumSumExp,
     Prefixes(like("z", "dtype")),
     definition=reference.logcumsumexp,
-    kernels={"cpu": _native.logcumsumexp},
+    kernels={"cpu": _native.logcumsumexp, "cuda": "softargmax.normalize.triton_prefixes:logcumsumexp"},
     vjp=_vjp,
     jvp=_jvp,
     saved={"z", "where", "beta", "lse"},
