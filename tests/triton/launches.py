@@ -86,6 +86,8 @@ def _sums(z: torch.Tensor) -> Iterator[Any]:
         yield lambda kl=kl: triton_sums.kl_divergence(kl, (one,))
         slopes = entropy_operations.KlDivergenceVjp(kl, one, True, True)
         yield lambda slopes=slopes: triton_sums.kl_divergence_vjp(slopes, (out, torch.empty_like(z)))
+        renyi = entropy_operations.RenyiEntropy(z, of.where, of.beta, of.beta.hi, (1,), torch.float32)
+        yield lambda renyi=renyi: triton_sums.renyi_entropy(renyi, (one,))
 
 
 def _prefixes(z: torch.Tensor) -> Iterator[Any]:

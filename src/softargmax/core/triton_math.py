@@ -87,7 +87,7 @@ _LN2_SMALL = tl.constexpr(float.fromhex("0x1.2fefa2p-17"))
 
 @triton.jit
 def exp_term64(x):
-    """e^x = power (1 + t) in float64, for x from -700 to 0. Return t and power."""
+    """e^x = power (1 + t) in float64, for x from -700 to 700. Return t and power."""
     k = tl.fma(x, f64(_L2E64), f64(_ROUND64)) - f64(_ROUND64)
     r = tl.fma(k, f64(-_LN2_LO64), tl.fma(k, f64(-_LN2_HI64), x))
     t = f64(_E[10])
@@ -98,7 +98,7 @@ def exp_term64(x):
 
 @triton.jit
 def exp64(x):
-    """e^x for x <= 0, in float64. 0 below -700."""
+    """e^x for x <= 700, in float64. 0 below -700."""
     t, power = exp_term64(tl.where(x < -700.0, 0.0, x))
     return tl.where(x < -700.0, 0.0, tl.fma(t, power, power))
 

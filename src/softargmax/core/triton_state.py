@@ -266,10 +266,14 @@ def gaps_to(x, m, hi, lo, SCALED: tl.constexpr):
 def merge(m_parts, r_parts, hi, lo, SCALED: tl.constexpr):
     """Merge the states (rows, n) of the parts of each row into one state (m, r). n is a power of two."""
     m = top_of(m_parts)
-    tied = m_parts == m[:, None]
-    weight = exp64(-gaps(m_parts, m, hi, lo, SCALED))
-    rest = row_sum(tl.where(tied, r_parts, (1.0 + r_parts) * weight), 1, tl.float64)
-    return m, (tl.sum(tied.to(tl.int32), axis=1) - 1).to(tl.float64) + rest
+    return m, merge_ratios(m_parts == m[:, None], gaps(m_parts, m, hi, lo, SCALED), r_parts)
+
+
+@triton.jit
+def merge_ratios(tied, gap, r_parts):
+    """r of each row, from those of its parts (rows, n). `gap` is the gap of a part's maximum, and `tied` has no gap."""
+    rest = row_sum(tl.where(tied, r_parts, (1.0 + r_parts) * exp64(-gap)), 1, tl.float64)
+    return (tl.sum(tied.to(tl.int32), axis=1) - 1).to(tl.float64) + rest
 
 
 @triton.jit
@@ -309,13 +313,12 @@ def followed(a_1, b_1, a_2, b_2, hi, lo, MAPS: tl.constexpr, SCALED: tl.constexp
 
 
 @triton.jit
-def prefixes(
-    a, b, a_0, b_0, hi, lo, MAPS: tl.constexpr, BACKWARDS: tl.constexpr, SCALED: tl.constexpr
-):  # a and b are blocks (rows, n), and hi, lo, a_0 and b_0 are blocks (rows, 1)
+def prefixes(a, b, a_0, b_0, hi, lo, MAPS: tl.constexpr, BACKWARDS: tl.constexpr, SCALED: tl.constexpr):
     """Return what `followed` makes of all numbers before each number of a row, beginning with (a_0, b_0), and of all.
 
-    BACKWARDS runs from the end of the row to its beginning. The tree is fixed: neighbours are joined, then pairs, and so
-    on. So what comes before a number does not depend on the numbers after it. n is a power of two.
+    a and b are blocks (rows, n), and hi, lo, a_0 and b_0 are blocks (rows, 1).
+    BACKWARDS runs from the end of the row to its beginning. The tree is fixed: neighbours are joined, then pairs, and
+    so on. So what comes before a number does not depend on the numbers after it. n is a power of two.
     """
     if a.shape[1] == 1:
         before_a, before_b = a_0, b_0

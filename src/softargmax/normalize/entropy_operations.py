@@ -207,7 +207,7 @@ renyi_entropy: Operation[RenyiEntropy, EntropyOf] = Operation(
     RenyiEntropy,
     EntropyOf(per_row("z", "dtype")),
     definition=reference.renyi_entropy,
-    kernels={"cpu": _native.renyi_entropy},
+    kernels={"cpu": _native.renyi_entropy, "cuda": "softargmax.normalize.triton_sums:renyi_entropy"},
     vjp=_renyi_vjp,
     saved={"z", "where", "beta", "order", "entropy"},
     constant={"where"},

@@ -1,17 +1,18 @@
-"""CUDA kernels of sums under a softmax, and of their gradients: entropy, expectation and divergence, in Triton.
+"""CUDA kernels of sums under a softmax, and of their gradients: entropies, expectation and divergence, in Triton.
 
     mean <p, v>        entropy log l + <p, d>        divergence <p, delta>        d = |beta| (m - x)
 
 with delta = log p - log q. Each block has a state, and the sum under its own softmax. If the parts of a row have the
 probabilities P and the sums S, the sum of the row is <P, S + d> or <P, S>, and its divergence is <P, S> plus that of
-the P. So a long row is read once. No term of an entropy or a divergence is negative.
+the P. So a long row is read once. No term of an entropy or a divergence is negative. triton_formulas.py has the
+formulas, and how Renyi entropies of parts are joined.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
+import torch
 import triton
 import triton.language as tl
 
@@ -28,7 +29,7 @@ from softargmax.core.triton_launch import (
     served,
     wider,
 )
-from softargmax.core.triton_math import INF, REACH, f32, log1p64
+from softargmax.core.triton_math import INF, REACH
 from softargmax.core.triton_rows import (
     flat,
     is_last,
@@ -48,7 +49,6 @@ from softargmax.core.triton_state import (
     gaps,
     inverse_of,
     largest_of,
-    log_of,
     lse_of,
     merge,
     ratio,
@@ -60,72 +60,27 @@ from softargmax.core.triton_state import (
     without_limits,
 )
 from softargmax.normalize import entropy_operations, operations
+from softargmax.normalize.triton_formulas import (
+    DIVERGENCE,
+    ENTROPY,
+    MEAN,
+    POSITION,
+    RENYI,
+    divergence,
+    excess,
+    finished,
+    is_near,
+    log_ratio,
+    mean_of,
+    renyi_of_block,
+    renyi_of_parts,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-ENTROPY, MEAN, POSITION, DIVERGENCE = (tl.constexpr(k) for k in range(4))
 HALF_PART = PART // 2
 """The longest row in registers, and the scores per part of a longer row. More would need too many registers."""
-_SERIES = tl.constexpr(tuple(2.0 * (-1.0) ** j / math.factorial(j + 2) for j in range(14)))
-_LOWEST = tl.constexpr(745.0)
-"""e^-745 is the smallest float64. A score with p > 0 in float64 and q = 0 makes a divergence infinite."""
-
-
-# --- sums -------------------------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def mean_of(p, v, VECTOR: tl.constexpr):
-    """The sum of p v over each row. Where p = 0, v is ignored."""
-    return row_sum(tl.where(p == 0.0, 0.0, p * v), VECTOR, tl.float64)
-
-
-@triton.jit
-def is_near(delta):
-    """True where `excess` is accurate. Elsewhere q - p + p delta is accurate, because its terms hardly cancel."""
-    return (delta > -2.0) & (delta < 1.0)
-
-
-@triton.jit
-def excess(delta):
-    """delta - 1 + e^-delta where `is_near`, with the relative error of float32."""
-    x = delta.to(tl.float32)
-    series = f32(_SERIES[13])
-    for j in tl.static_range(12, -1, -1):
-        series = tl.fma(series, x, f32(_SERIES[j]))
-    return 0.5 * delta * delta * series.to(tl.float64)
-
-
-@triton.jit
-def log_ratio(r_q, r):
-    """log l_q - log l, in float64. The logarithm of an empty support counts as 0."""
-    return log1p64(tl.where(r_q == -1.0, 0.0, r_q)) - log1p64(tl.where(r == -1.0, 0.0, r))
-
-
-@triton.jit
-def divergence(p, q, gap, gap_q, shift, VECTOR: tl.constexpr):
-    """Return the divergence of each row, and the error of `shift`. delta is gap_q - gap + shift.
-
-    The error e of `shift`, of some roundings of float32, is common to all delta. It is the sum of q - p, because the
-    sum of p e^-delta is 1. It adds e^2 / 2 to the sum of p (delta - 1 + e^-delta).
-    """
-    delta = gap_q - gap + shift
-    small = tl.where(is_near(delta), delta, 0.0)
-    beyond = excess(small)
-    far = (q - p) + tl.where(p == 0.0, 0.0, p * delta)
-    far = tl.where((gap < _LOWEST) & (gap_q == INF), INF, far)
-    error = row_sum(tl.where(is_near(delta), p * (beyond - small), q - p), VECTOR, tl.float64)
-    found = row_sum(tl.where(is_near(delta), p * beyond, far), VECTOR, tl.float64) - 0.5 * error * error
-    return tl.where(found < 0.0, 0.0, found), error
-
-
-@triton.jit
-def finished(found, r, WHAT: tl.constexpr):
-    """The result of each row from its sum. It is 0 for an empty support."""
-    if WHAT == ENTROPY:
-        found = found + log_of(r).to(tl.float64)
-    return tl.where(r == -1.0, 0.0, found)
 
 
 # --- blocks -----------------------------------------------------------------------------------------------------------
@@ -189,7 +144,7 @@ def state_of(x, hi, lo, SCALED: tl.constexpr, VECTOR: tl.constexpr):
 
 @triton.jit
 def block_sum(
-    z, z_at, z_k, other, other_at, other_k, where, where_at, where_k, exists, first, scores, sign, hi, lo,
+    z, z_at, z_k, other, other_at, other_k, where, where_at, where_k, exists, first, scores, sign, hi, lo, order,
     WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, VECTOR: tl.constexpr, WHOLE: tl.constexpr,
     SCORES: tl.constexpr, PIECES: tl.constexpr = 1,
 ):  # fmt: skip
@@ -198,15 +153,19 @@ def block_sum(
         z, z_at, z_k, other, other_at, other_k, where, where_at, where_k, exists, first, scores, sign,
         WHAT, BETA, MASKED, WHOLE, SCORES, PIECES,
     )  # fmt: skip
-    m, r, p, gap = state_of(x, hi, lo, BETA > 0, VECTOR)
-    m_q, r_q, shift, q = m, r, r, p
+    if WHAT == RENYI:
+        found, m, r, r_q = renyi_of_block(x, hi, lo, order, BETA > 0, VECTOR)
+        m_q, shift, p, q = m, r, x, x
+    else:
+        m, r, p, gap = state_of(x, hi, lo, BETA > 0, VECTOR)
+        m_q, r_q, shift, q = m, r, r, p
     if WHAT == DIVERGENCE:
         m_q, r_q, q, gap_q = state_of(v, hi, lo, BETA > 0, VECTOR)
         shift = log_ratio(r_q, r)
         found, error = divergence(p, q, gap, gap_q, shift[:, None], VECTOR)
         shift = shift + error
         v = gap_q - gap + shift[:, None]
-    else:
+    elif WHAT != RENYI:
         if WHAT == ENTROPY:
             v = gap
         found = mean_of(p, v, VECTOR)
@@ -248,12 +207,18 @@ def write_slopes(
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
+@triton.jit
+def load_order(order, at, exists, hi, WHAT: tl.constexpr):
+    """The order of each row in float64. Sums without orders get hi, and do not read it."""
+    return tl.load(order + at, mask=exists, other=1.0).to(tl.float64) if WHAT == RENYI else hi
+
+
 @triton.jit(do_not_specialize=RUNTIME)
 def whole_sums(
-    z, other, where, hi, lo, g, out, to_p, to_q,
+    z, other, where, hi, lo, order, g, out, to_p, to_q,
     count, inner, scores, beta_hi, beta_lo,
-    z_o, z_i, z_k, other_o, other_i, other_k, where_o, where_i, where_k, beta_o, beta_i, g_o, g_i, out_o, out_i,
-    to_p_o, to_p_i, to_p_k, to_q_o, to_q_i, to_q_k,
+    z_o, z_i, z_k, other_o, other_i, other_k, where_o, where_i, where_k, beta_o, beta_i, order_o, order_i,
+    g_o, g_i, out_o, out_i, to_p_o, to_p_i, to_p_k, to_q_o, to_q_i, to_q_k,
     WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, TO_P: tl.constexpr, TO_Q: tl.constexpr,
     VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr, ALIGN: tl.constexpr,
     ROWS: tl.constexpr, SCORES: tl.constexpr, PIECES: tl.constexpr,
@@ -266,6 +231,7 @@ def whole_sums(
     found, m, r, m_q, r_q, _shift, p, q, v = block_sum(
         z, offsets(row, inner, z_o, z_i, FLAT, ALIGN), z_k, other, offsets(row, inner, other_o, other_i, FLAT, ALIGN),
         other_k, where, offsets(row, inner, where_o, where_i, FLAT), where_k, exists, 0, scores, sign, h, l,
+        load_order(order, offsets(row, inner, order_o, order_i, FLAT), exists, h, WHAT),
         WHAT, BETA, MASKED, VECTOR, WHOLE, SCORES, PIECES,
     )  # fmt: skip
     if TO_P or TO_Q:
@@ -283,33 +249,40 @@ def whole_sums(
 @triton.jit
 def store_sum(
     z, z_at, z_k, other, other_at, other_k, where, where_at, where_k, m_parts, r_parts, sums, size, row, part, scores,
-    sign, hi, lo,
+    sign, hi, lo, order,
     WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, VECTOR: tl.constexpr, WHOLE: tl.constexpr,
     PARTS: tl.constexpr, SCORES: tl.constexpr,
 ):  # fmt: skip
     """Compute and store the state and the sum of a part of a row."""
     found, m, r, m_q, r_q, shift, _p, _q, _v = block_sum(
         z, z_at, z_k, other, other_at, other_k, where, where_at, where_k, z_at >= 0, part * SCORES, scores,
-        sign, hi, lo, WHAT, BETA, MASKED, VECTOR, WHOLE, SCORES,
+        sign, hi, lo, order, WHAT, BETA, MASKED, VECTOR, WHOLE, SCORES,
     )  # fmt: skip
     store_state(m_parts, r_parts, row, part, m, r, PARTS)
     at = row * PARTS + part + tl.zeros([1], tl.int64)
     tl.store(sums + at, found)
-    if WHAT == DIVERGENCE:
+    if WHAT == RENYI:
+        tl.store(sums + size + at, r_q)
+    elif WHAT == DIVERGENCE:
         store_state(sums + size, sums + 2 * size, row, part, m_q.to(tl.float64), r_q, PARTS)
         tl.store(sums + 3 * size + at, shift)
 
 
 @triton.jit
 def merged_sum(
-    m_parts, r_parts, sums, size, row, parts, hi, lo, WHAT: tl.constexpr, SCALED: tl.constexpr, PARTS: tl.constexpr
-):
+    m_parts, r_parts, sums, size, row, parts, hi, lo, order, WHAT: tl.constexpr, SCALED: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
     """Return the sum of a row, the states of p and q, and log l_q - log l, from the parts of the row."""
     m_of, r_of = load_parts(m_parts, row, parts, -INF, PARTS), load_parts(r_parts, row, parts, -1.0, PARTS)
     of_parts = load_parts(sums, row, parts, 0.0, PARTS)
     m, r = merge(m_of, r_of, hi, lo, SCALED)
-    p, gap = shares(m_of, r_of, m, r, hi, lo, SCALED)
-    found = mean_of(p, of_parts + gap if WHAT == ENTROPY else of_parts, 1)
+    if WHAT == RENYI:
+        r_q_of = load_parts(sums + size, row, parts, -1.0, PARTS)
+        found = renyi_of_parts(of_parts, m_of, r_of, r_q_of, m, r, hi, lo, order, SCALED)
+    else:
+        p, gap = shares(m_of, r_of, m, r, hi, lo, SCALED)
+        found = mean_of(p, of_parts + gap if WHAT == ENTROPY else of_parts, 1)
     m_q, r_q, shift = m, r, r
     if WHAT == DIVERGENCE:
         m_of = load_parts(sums + size, row, parts, -INF, PARTS).to(tl.float32)
@@ -325,9 +298,9 @@ def merged_sum(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def long_sums(
-    z, other, where, hi, lo, out, m_parts, r_parts, sums, tickets, done,
+    z, other, where, hi, lo, order, out, m_parts, r_parts, sums, tickets, done,
     count, inner, scores, parts, each, tasks, ahead, beta_hi, beta_lo,
-    z_o, z_i, z_k, other_o, other_i, other_k, where_o, where_i, where_k, beta_o, beta_i, out_o, out_i,
+    z_o, z_i, z_k, other_o, other_i, other_k, where_o, where_i, where_k, beta_o, beta_i, order_o, order_i, out_o, out_i,
     WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, TO_P: tl.constexpr, TO_Q: tl.constexpr,
     VECTOR: tl.constexpr, FLAT: tl.constexpr, WHOLE: tl.constexpr, ALIGN: tl.constexpr,
     TURNS: tl.constexpr, PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
@@ -345,16 +318,17 @@ def long_sums(
     sign, h, l = load_beta(hi, lo, offsets(one, inner, beta_o, beta_i, FLAT), one >= 0, beta_hi, beta_lo, BETA)
     z_at, other_at = offsets(one, inner, z_o, z_i, FLAT, ALIGN), offsets(one, inner, other_o, other_i, FLAT, ALIGN)
     where_at = offsets(one, inner, where_o, where_i, FLAT)
+    of_row = load_order(order, offsets(one, inner, order_o, order_i, FLAT), one >= 0, h, WHAT)
     for part in tl.range(first, full, num_stages=STAGES):
         store_sum(
             z, z_at, z_k, other, other_at, other_k, where, where_at, where_k, m_parts, r_parts, sums, size, row, part,
-            scores, sign, h, l, WHAT, BETA, MASKED, VECTOR, True, PARTS, SCORES,
+            scores, sign, h, l, of_row, WHAT, BETA, MASKED, VECTOR, True, PARTS, SCORES,
         )  # fmt: skip
     if not WHOLE:
         if full < last:
             store_sum(
                 z, z_at, z_k, other, other_at, other_k, where, where_at, where_k, m_parts, r_parts, sums, size, row,
-                full, scores, sign, h, l, WHAT, BETA, MASKED, VECTOR, False, PARTS, SCORES,
+                full, scores, sign, h, l, of_row, WHAT, BETA, MASKED, VECTOR, False, PARTS, SCORES,
             )  # fmt: skip
     if TURNS:
         merges = is_last(done, row, tasks)
@@ -362,7 +336,9 @@ def long_sums(
         tl.debug_barrier()
         merges = True
     if merges:
-        found, m, r, m_q, r_q, shift = merged_sum(m_parts, r_parts, sums, size, row, parts, h, l, WHAT, BETA > 0, PARTS)
+        found, m, r, m_q, r_q, shift = merged_sum(
+            m_parts, r_parts, sums, size, row, parts, h, l, of_row, WHAT, BETA > 0, PARTS
+        )
         if TO_P or TO_Q:
             tl.debug_barrier()  # all threads have loaded the numbers of the first part
             store_state(m_parts, r_parts, row, 0, m, r, PARTS)
@@ -424,6 +400,14 @@ def entropy(i: Any, r: Any) -> None:
     _run(operations.entropy, ENTROPY, i, r, i, out=r[0])
 
 
+def renyi_entropy(i: Any, r: Any) -> None:
+    """Compute the Renyi entropy of each row."""
+    order = i.order
+    if isinstance(order, float):
+        order = i.z.new_full((1,) * i.z.ndim, order, dtype=torch.float64)
+    _run(entropy_operations.renyi_entropy, RENYI, i, r, i, order=order, out=r[0])
+
+
 def expectation(i: Any, r: Any) -> None:
     """Compute <p, v> for each row."""
     _run(operations.expectation, _mean(i), i, r, i, other=i.values, out=r[0])
@@ -464,17 +448,19 @@ def _run(
         return
     per_row, beta = beta_of(of.beta)
     rows = rows_of(of.axes, tuple(written), z=z, where=of.where, **per_row, **given)
-    absent = ("other", "where", "hi", "lo", "g", "out", "to_p", "to_q")
+    absent = ("other", "where", "hi", "lo", "order", "g", "out", "to_p", "to_q")
     aligned = [name for name in ("z", "other", "to_p", "to_q") if name in rows.tensors]
     named = rows.named(*absent, aligned=aligned) | beta
     named |= {"beta_o": named["hi_o"], "beta_i": named["hi_i"], "WHAT": what.value, "MASKED": of.where is not None}
     named |= {"TO_P": "to_p" in written, "TO_Q": "to_q" in written, "VECTOR": 16 // z.dtype.itemsize}
+    warps = 4 if what == RENYI else 2
     if rows.scores <= HALF_PART:
-        launch(whole_sums, wider(block(rows), 2), **named)
+        launch(whole_sums, wider(block(rows), warps), **named)
     else:
-        tile = wider(parts_of(rows, z, writes=False, part=HALF_PART), 2)
+        tile = wider(parts_of(rows, z, writes=False, part=HALF_PART), warps)
         states = tile.named["r_parts"]
-        tile.named["sums"] = states.new_empty((4 if what == DIVERGENCE else 1, *states.shape))
+        numbers = 4 if what == DIVERGENCE else 2 if what == RENYI else 1
+        tile.named["sums"] = states.new_empty((numbers, *states.shape))
         launch(long_sums, tile, **named)
         if "out" not in written:
             launch(long_slopes, Block((rows.total * tile.named["parts"],), tile.warps, tile.named), **named)
