@@ -119,6 +119,12 @@ def cuda_serves(operation: str) -> bool:
     return (operation in TRIED_ON_GPUS or requested() == "triton") and has_triton()
 
 
+def is_for_cuda(z: Any, operation: str) -> bool:
+    """True if the CUDA kernel of an operation computes results for an array. They are float32 or narrower."""
+    kind = kind_of(z)
+    return (kind == "torch-cuda" or (kind == "torch" and requested() == "triton")) and cuda_serves(operation)
+
+
 @functools.cache
 def has_triton() -> bool:
     """True if Triton is installed, and torch is not built for AMD. Otherwise definitions serve CUDA tensors."""

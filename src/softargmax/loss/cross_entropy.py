@@ -5,8 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Unpack
 
 from softargmax.core import check
-from softargmax.core.arrays import as_number, differentiated, namespace, squeezed, working_dtype
-from softargmax.core.dispatch import is_native
+from softargmax.core.arrays import (
+    as_number,
+    differentiated,
+    dtype_name,
+    namespace,
+    row_dtype,
+    squeezed,
+    working_dtype,
+)
+from softargmax.core.dispatch import is_for_cuda, is_native
 from softargmax.core.loss_reduction import reduced
 from softargmax.core.scale import UNIT
 from softargmax.core.types import Array, Logits, Target
@@ -185,6 +193,8 @@ def _terms(i: CrossEntropy) -> CrossEntropyTerms:
     """Return loss, lse, entropy and z-loss of every row. Each can be differentiated separately."""
     z, options, axes = i.z, i.options, i.axes
     kind = working_dtype(z, namespace(z))
+    if dtype_name(i.dtype) != "float64" and is_for_cuda(z, "cross_entropy"):
+        kind = row_dtype(z.dtype)  # kernels round the numbers of a row to float32
     x = reference.capped(namespace(z).astype(z, kind) if options.softcap else z, options.beta, options.softcap)
     if options.beta is UNIT:
         lse = normalize.logsumexp.first(LogSumExp(x, None, options.where, UNIT, axes, kind))

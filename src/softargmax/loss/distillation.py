@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core import arrays, check
-from softargmax.core.arrays import namespace, one_axis
+from softargmax.core.arrays import dtype_name, namespace, one_axis
 from softargmax.core.check import one_of
+from softargmax.core.dispatch import is_for_cuda
 from softargmax.core.loss_reduction import equal_row_weights, reduced
 from softargmax.core.signature import public
 from softargmax.core.targets import REDUCTIONS, kept_of
@@ -16,6 +17,7 @@ from softargmax.loss import linear_operations, operations
 from softargmax.loss.arguments import Divergence, LinearDivergence
 from softargmax.loss.check_options import scores_options
 from softargmax.loss.linear_inputs import broadcast_rows, flat_beta, layer_of, widest_dtype
+from softargmax.normalize import kl_divergence
 
 if TYPE_CHECKING:
     from softargmax.core.scale import Scale
@@ -106,11 +108,17 @@ def distillation(  # noqa: PLR0913 options are keyword arguments
         raise ValueError("z_student: expected at least one axis, for the classes, got a 0-d array")
     axis, shape = one_axis(axis, student.ndim), tuple(student.shape)
     options = {"temperature": temperature, "softcap": softcap, "where": where}
-    beta, softcap, where = scores_options(student, shape, axis, options)
-    i = Divergence(student, teacher, where, beta, (axis,), one_of(divergence, "divergence", DIVERGENCES), softcap)
+    beta, cap, where = scores_options(student, shape, axis, options)
+    kind = one_of(divergence, "divergence", DIVERGENCES)
     count, squared = _rows_in_mean(where, axis), _squared_temperature(beta, axis) if scale else 1.0
     dtype = check.dtype_of_rows(dtype, student)
-    return _reduced(operations.divergence.first(i) * squared, count, one_of(reduction, "reduction", REDUCTIONS), dtype)
+    plain = kind != "js" and not cap and dtype_name(dtype) != "float64"
+    if plain and is_for_cuda(student, "kl_divergence"):
+        p, q = (student, teacher) if kind == "reverse" else (teacher, student)
+        rows = kl_divergence(p, q, axis=axis, temperature=temperature, where=where)
+    else:
+        rows = operations.divergence.first(Divergence(student, teacher, where, beta, (axis,), kind, cap))
+    return _reduced(rows * squared, count, one_of(reduction, "reduction", REDUCTIONS), dtype)
 
 
 @public
