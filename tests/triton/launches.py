@@ -28,7 +28,7 @@ from softargmax.normalize import (
     vjp_operations,
 )
 from softargmax.sample import operations as sampling
-from softargmax.sample import triton_filters
+from softargmax.sample import triton_filters, triton_ranks
 from softargmax.sample import triton_kernels as sample_kernels
 from softargmax.sample.arguments import Distribution, Filters
 from softargmax.sparse import loss_operations as sparse_losses
@@ -39,7 +39,7 @@ from softargmax.sparse import triton_loss as sparse_loss_kernels
 SHAPES = ((4096, 100), (4096, 1000), (4096, 4096), (4096, 16384), (64, 131072), (512, 100000))
 MODULES = (
     triton_launch, triton_sums, triton_segments, triton_prefixes, triton_linear, sparse_kernels, sparse_loss_kernels,
-    sample_kernels, triton_filters, attend_kernels,
+    sample_kernels, triton_filters, triton_ranks, attend_kernels,
 )  # fmt: skip
 """The modules that launch kernels."""
 
@@ -193,6 +193,10 @@ def _draws(z: torch.Tensor) -> Iterator[Any]:
         i = sampling.Categorical(z, one, seed, index if one.where is not None else None, (1,), 1, True)
         yield lambda i=i: sample_kernels.categorical(i, (index,))
         yield lambda i=i: sample_kernels.categorical_with_logprob(i, (index, logprob, index))
+        many = i._replace(draws=5, replace=False)
+        five = index.expand(-1, 5), logprob.expand(-1, 5)
+        yield lambda i=many, five=five: sample_kernels.categorical(i, five[:1])
+        yield lambda i=many, five=five: sample_kernels.categorical_with_logprob(i, (*five, index))
         mask = sampling.FilterMask(z, one, (1,))
         yield lambda mask=mask: sample_kernels.filter_mask(mask, (kept,))
     yield lambda: sample_kernels.gumbel(sampling.Noise(z, seed, None, (1,), torch.float32), (g,))

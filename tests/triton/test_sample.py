@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from softargmax.core.triton_launch import Block, launch
-from softargmax.sample import operations, triton_filters, triton_kernels
+from softargmax.sample import operations, triton_filters, triton_kernels, triton_ranks
 from softargmax.sample.triton_noise import surely_first, waiting_times
 
 INF, NAN = float("inf"), float("nan")
@@ -133,6 +133,64 @@ def test_close_scores_are_compared_in_float64(monkeypatch: pytest.MonkeyPatch, d
     for options in ({}, {"temperature": 0.0}, {"top_k": 5}):
         assert is_same(sa.categorical, scores(10, 60, dtype=dtype), seed=2, **options)
     assert launched == ["draw_rows", "draw_again"] * 3
+
+
+# --- draws without replacement ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("shape", "draws"), [((300, 8), 3), ((40, 17), 17), ((3, 1500), 40), ((1, LONG), 5)])
+def test_draws_without_replacement_equal_those_of_the_cpu(
+    shape: tuple[int, int], draws: int, dtype: torch.dtype
+) -> None:
+    z = scores(*shape, spread=2.0, dtype=dtype)
+    assert is_same(sa.categorical, z, seed=-7, num_samples=draws, replace=False)
+    found, expected = both(
+        sa.categorical_with_logprob, z, seed=3, num_samples=draws, replace=False, temperature=0.4
+    )
+    assert torch.equal(found.index, expected.index)
+    assert torch.equal(found.support_size, expected.support_size)
+    assert all(len(set(row)) == draws for row in found.index.tolist())
+    np.testing.assert_allclose(found.logprob.float().numpy(), expected.logprob.float().numpy(), rtol=3e-7, atol=1e-30)
+
+
+def test_options_of_draws_without_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_ranks, "PART", 8)
+    z = scores(5, 30, spread=2.0)
+    where = torch.rand(5, 30, generator=torch.Generator().manual_seed(1)) > 0.4
+    t = torch.tensor([[0.5], [1.0], [3.0], [INF], [1e-30]])
+    stream = torch.tensor([5, 1 << 40, -1, 0, 5])
+    options: list[dict[str, Any]] = [
+        {"where": where}, {"temperature": t}, {"stream": stream}, {"temperature": INF, "where": where},
+        {"top_k": 6}, {"top_p": 0.95, "temperature": INF}, {"top_k": 20, "min_p": 1e-6, "stream": stream},
+    ]  # fmt: skip
+    for one in options:
+        assert is_same(sa.categorical, z, seed=4, num_samples=4, replace=False, **one), one
+    assert is_same(sa.categorical, z.T, axis=0, seed=4, num_samples=4, replace=False)
+    assert is_same(sa.categorical, z, seed=4, num_samples=30, replace=False)
+    # Scores so far from the maximum that noise does not change their sums, which are equal.
+    assert is_same(sa.categorical, z.round(), seed=4, num_samples=30, replace=False, temperature=1e-30)
+
+
+def test_special_rows_without_replacement() -> None:
+    z = scores(7, 12, spread=3.0)
+    z[0, 3:9], z[1, 5], z[2], z[3, 2:], z[4], z[5] = INF, NAN, -INF, -INF, 2.0, 3e38
+    z[5, ::2] = -3e38
+    for options, wrong in (({}, [1, 2, 3]), ({"temperature": 0.0}, [*range(7)]), ({"top_k": 2}, [*range(7)])):
+        fine = [row for row in range(7) if row not in wrong]
+        with sa.using("triton"):
+            found = sa.categorical_with_logprob(z, seed=1, num_samples=4, replace=False, **options)
+        assert (found.index[wrong] == -1).all()
+        assert found.logprob[wrong].isnan().all()
+        assert (found.support_size[wrong] == 0).all()
+        if not fine:
+            continue
+        with sa.using("native"):
+            expected = sa.categorical_with_logprob(
+                z[fine], seed=1, stream=torch.tensor(fine), num_samples=4, replace=False, **options
+            )
+        assert torch.equal(found.index[fine], expected.index)
+        np.testing.assert_allclose(found.logprob[fine].numpy(), expected.logprob.numpy(), rtol=3e-7, atol=1e-30)
 
 
 @triton.jit
@@ -258,11 +316,11 @@ def test_the_operators_pass_opcheck(operation: Any) -> None:
 
 def test_the_definitions_serve_what_no_kernel_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[Any] = []
-    for module in (triton_kernels, triton_filters):
+    for module in (triton_kernels, triton_filters, triton_ranks):
         monkeypatch.setattr(module, "launch", lambda *_a, **_k: launched.append(1))
     z = scores(3, 8)
     assert is_same(sa.categorical, z.double(), seed=1)
-    assert is_same(sa.categorical, z, num_samples=4, replace=False, seed=1)
+    assert is_same(sa.categorical, z, num_samples=4, replace=False, typical_p=0.9, seed=1)
     assert is_same(sa.filter_scores, z, typical_p=0.5)
     assert is_same(sa.categorical, torch.empty(0, 4), seed=1)
     assert not launched

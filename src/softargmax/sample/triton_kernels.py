@@ -21,9 +21,9 @@ import triton.language as tl
 
 from softargmax.core.triton_launch import RUNTIME, Block, cdiv, define, launch, next_power_of_2, served
 from softargmax.core.triton_math import INF, f32
-from softargmax.core.triton_rows import is_last, load_scores, offsets
+from softargmax.core.triton_rows import is_last, offsets
 from softargmax.core.triton_state import any_of
-from softargmax.sample import operations, triton_filters
+from softargmax.sample import operations, triton_filters, triton_ranks
 from softargmax.sample.triton_noise import (
     noise_at,
     noise_rows,
@@ -32,7 +32,7 @@ from softargmax.sample.triton_noise import (
     word_of,
     words_of_block,
 )
-from softargmax.sample.triton_scores import beta_per_row, distance64, scores_of
+from softargmax.sample.triton_scores import beta_per_row, distance64, load_part, scores_of, store_draws
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,28 +51,7 @@ _NONE = tl.constexpr(1 << 30)
 _EMPTY, _UNSURE = tl.constexpr(-1), tl.constexpr(-2)
 
 
-# --- parts of rows ----------------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def load_part(
-    z, where, edge, tie, flat, z_at, where_at, exists, part, scores, z_k, where_k,
-    MASKED: tl.constexpr, KEPT: tl.constexpr, SCORES: tl.constexpr,
-):  # fmt: skip
-    """A block of scores, with -inf for those that cannot be drawn, and their columns.
-
-    Where beta is 0 (`flat`), filters see all finite scores as 0.
-    """
-    k = part * SCORES + tl.arange(0, SCORES)[None, :]
-    inside = exists[:, None] & (k < scores)
-    wide = k.to(tl.int64)
-    at, w_at = z_at[:, None] + wide * z_k, where_at[:, None] + wide * where_k
-    x = load_scores(z, at, where, w_at, inside, edge, 0, MASKED, False)
-    if KEPT:
-        x = tl.where(flat[:, None] & (tl.abs(x) < INF), 0.0, x)
-        kept = (x > edge[:, None]) | ((x == edge[:, None]) & (k <= tie[:, None]))
-        x = tl.where(kept, x, -INF)
-    return x, k
+# --- draws with replacement -------------------------------------------------------------------------------------------
 
 
 @triton.jit
@@ -87,9 +66,6 @@ def times_of(x, k, shift, factor, seed, stream, draw, part, SCORES: tl.constexpr
 def factor_of(beta):
     """2 beta log2(e) in float32, and 0 for an infinite beta."""
     return 2.0 * tl.where(beta == INF, 0.0, tl.minimum(beta, 1e37)).to(tl.float32) * _LOG2E
-
-
-# --- draws ------------------------------------------------------------------------------------------------------------
 
 
 @triton.jit(do_not_specialize=(*RUNTIME, "draws"))
@@ -156,7 +132,7 @@ def draw_rows(
     place = tl.where(sure & (beta >= 0.0) & ~unordered, place, tl.where((least == INF) & ~unordered, _EMPTY, _UNSURE))
     if TASKS == 1:
         place = tl.where(place == _EMPTY, _UNSURE, place)
-        _store(z, top, log_l, index, logprob, pair, row, place, z_at, exists, z_k, beta, beta_rest, LOGPROB)
+        store_draws(z, top, log_l, index, logprob, pair, row, place, z_at, exists, z_k, beta, beta_rest, LOGPROB)
     else:
         one = (tl.program_id(0) // tasks).to(tl.int64)
         tl.store(places + one * TASKS + task + tl.zeros([ROWS], tl.int64), place)
@@ -164,7 +140,7 @@ def draw_rows(
             t = tl.arange(0, TASKS)[None, :]
             of_task = tl.load(places + one * TASKS + t, mask=t < tasks, other=_EMPTY, cache_modifier=".cg")
             place = _best_of_tasks(z, of_task, z_at, z_k, beta, beta_rest, frozen, key, own, draw)
-            _store(z, top, log_l, index, logprob, pair, row, place, z_at, exists, z_k, beta, beta_rest, LOGPROB)
+            store_draws(z, top, log_l, index, logprob, pair, row, place, z_at, exists, z_k, beta, beta_rest, LOGPROB)
 
 
 @triton.jit(do_not_specialize=(*RUNTIME, "draws"))
@@ -196,7 +172,7 @@ def draw_again(
             z, where, bound, last_tie, z_at, where_at, one >= 0, parts, scores, z_k, where_k,
             beta, beta_rest, key, own, draw, MASKED, KEPT, SCORES,
         )  # fmt: skip
-        _store(z, top, log_l, index, logprob, one, row, place, z_at, one >= 0, z_k, beta, beta_rest, LOGPROB)
+        store_draws(z, top, log_l, index, logprob, one, row, place, z_at, one >= 0, z_k, beta, beta_rest, LOGPROB)
         pair = tl.min(tl.where(unsure & (pairs > pair), pairs, count), axis=0).to(tl.int64)
 
 
@@ -267,19 +243,6 @@ def _best_of_tasks(z, of_task, z_at, z_k, beta, beta_rest, frozen, key, own, dra
     return tl.where(unsure, _UNSURE, place)
 
 
-@triton.jit
-def _store(z, top, log_l, index, logprob, pair, row, place, z_at, exists, z_k, beta, beta_rest, LOGPROB: tl.constexpr):
-    """Store drawn columns, and their log-probabilities. -1 and NaN for rows that cannot be drawn from."""
-    drawn = place >= 0
-    tl.store(index + pair, place.to(tl.int64), mask=exists)
-    if LOGPROB:
-        m = tl.load(top + row, mask=exists, other=0.0)
-        score = tl.load(z + z_at + place.to(tl.int64) * z_k, mask=exists & drawn, other=0.0).to(tl.float32)
-        x = tl.where((m == INF) | (beta == INF), 0.0, distance64(score, m, beta, beta_rest))
-        found = (x - tl.load(log_l + row, mask=exists, other=0.0)).to(tl.float32)
-        tl.store(logprob + pair, tl.where(drawn, found, float("nan")), mask=exists)
-
-
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
@@ -301,21 +264,25 @@ def tiles(z: Tensor, pairs: int) -> Block:
 
 
 def categorical(i: Any, r: Any) -> None:
-    """Draw. The definition serves draws without replacement, locally typical sets, and float64."""
-    if not covered(i) or not (i.replace or i.draws == 1):
+    """Draw. The definition serves locally typical sets, and float64."""
+    if not covered(i):
         define(operations.categorical, i, r)
-        return
-    filtered = any(x is not None for x in i.distribution.filters)
-    draw(i, *r, **(triton_filters.run(i) if filtered else {}))
+    elif i.replace or i.draws == 1:
+        filtered = any(x is not None for x in i.distribution.filters)
+        draw(i, *r, **(triton_filters.run(i) if filtered else {}))
+    else:
+        draw_different(i, *r, None, i.z.new_empty((*i.z.shape[:-1], 1), dtype=torch.int64))
 
 
 def categorical_with_logprob(i: Any, r: Any) -> None:
     """Draw, and compute log-probabilities and the number of classes that could be drawn."""
     index, logprob, size = r
-    if not covered(i) or not (i.replace or i.draws == 1):
+    if not covered(i):
         define(operations.categorical_with_logprob, i, r)
-        return
-    draw(i, index, logprob, **triton_filters.run(i, size=size))
+    elif i.replace or i.draws == 1:
+        draw(i, index, logprob, **triton_filters.run(i, size=size))
+    else:
+        draw_different(i, index, logprob, size)
 
 
 def filter_mask(i: Any, r: Any) -> None:
@@ -377,3 +344,13 @@ def draw(i: Any, index: Tensor, logprob: Tensor | None = None, **found: Tensor) 
     again = {"PAIRS": PAIRS, "SCORES": BLOCK, "parts": cdiv(z.shape[1], BLOCK)}
     warps = WARPS if named["BETA"] == 0 else 4 * WARPS  # distances with beta need registers
     launch(draw_again, Block((cdiv(pairs, PAIRS),), warps, again), **named)
+
+
+def draw_different(i: Any, index: Tensor, logprob: Tensor | None, size: Tensor) -> None:
+    """Launch draws without replacement, after filters have counted the classes that can be drawn."""
+    found = triton_filters.run(i, size=size)
+    named = scores_of(i)
+    named |= seeds_of(i, named["z"].shape[0]) | found | {"size": size, "index": index, "draws": i.draws}
+    if index.numel():
+        triton_ranks.run(named, logprob)
+    size.masked_fill_(size < i.draws, 0)

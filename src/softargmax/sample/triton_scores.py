@@ -1,4 +1,4 @@
-"""The rows of a call in Triton, for draws and filters: scores and their order, beta, and distances in float64."""
+"""The rows of a call in Triton, for draws and filters: scores, their order, beta, distances in float64, and results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import triton.language as tl
 from softargmax.core.scale import rounded
 from softargmax.core.triton_launch import STRIDED
 from softargmax.core.triton_math import INF
-from softargmax.core.triton_rows import PER_ROW
+from softargmax.core.triton_rows import PER_ROW, load_scores
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,6 +52,42 @@ def distance64(z, m, hi, lo):
     found = 2.0 * (x + d * lo)
     found = tl.where(x < -1e300, -1e300, tl.where(x > 1e300, 1e300, found))
     return tl.where(d == -INF, -INF, found)
+
+
+@triton.jit
+def load_part(
+    z, where, edge, tie, flat, z_at, where_at, exists, part, scores, z_k, where_k,
+    MASKED: tl.constexpr, KEPT: tl.constexpr, SCORES: tl.constexpr,
+):  # fmt: skip
+    """A block of scores, with -inf for those that cannot be drawn, and their columns.
+
+    Where beta is 0 (`flat`), filters see all finite scores as 0.
+    """
+    k = part * SCORES + tl.arange(0, SCORES)[None, :]
+    inside = exists[:, None] & (k < scores)
+    wide = k.to(tl.int64)
+    at, w_at = z_at[:, None] + wide * z_k, where_at[:, None] + wide * where_k
+    x = load_scores(z, at, where, w_at, inside, edge, 0, MASKED, False)
+    if KEPT:
+        x = tl.where(flat[:, None] & (tl.abs(x) < INF), 0.0, x)
+        kept = (x > edge[:, None]) | ((x == edge[:, None]) & (k <= tie[:, None]))
+        x = tl.where(kept, x, -INF)
+    return x, k
+
+
+@triton.jit
+def store_draws(
+    z, top, log_l, index, logprob, pair, row, place, z_at, exists, z_k, beta, beta_rest, LOGPROB: tl.constexpr
+):
+    """Store drawn columns, and their log-probabilities. -1 and NaN for rows that cannot be drawn from."""
+    drawn = place >= 0
+    tl.store(index + pair, place.to(tl.int64), mask=exists)
+    if LOGPROB:
+        m = tl.load(top + row, mask=exists, other=0.0)
+        score = tl.load(z + z_at + place.to(tl.int64) * z_k, mask=exists & drawn, other=0.0).to(tl.float32)
+        x = tl.where((m == INF) | (beta == INF), 0.0, distance64(score, m, beta, beta_rest))
+        found = (x - tl.load(log_l + row, mask=exists, other=0.0)).to(tl.float32)
+        tl.store(logprob + pair, tl.where(drawn, found, float("nan")), mask=exists)
 
 
 def matrix(z: Tensor) -> Tensor:
