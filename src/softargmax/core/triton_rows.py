@@ -167,17 +167,22 @@ def load_target(target, at, exists, scores, ignore_index):
 
 
 @triton.jit
-def next_task(tickets, tasks, ahead):
-    """Return the row, the number of the task in its row, and True if results are to be written.
+def next_task(tickets, tasks, ahead, parts, each, TURNS: tl.constexpr):
+    """Return the row of a task, its parts from `first` to `last`, and whether it computes states and writes results.
 
-    A row has `tasks` tasks of each kind, and `ahead` rows are read before the first write.
+    With TURNS, a row has `tasks` tasks of each kind, and `ahead` rows are read before the first write. Otherwise each
+    program has a row.
     """
-    ticket = tl.atomic_add(tickets, 1)
-    turn, task = ticket // tasks, ticket % tasks
-    after = turn - ahead
-    writes = (after >= 0) & (after % 2 == 0)
-    row = tl.where(after < 0, turn, after // 2 + tl.where(writes, 0, ahead))
-    return row.to(tl.int64), task, writes
+    if TURNS:
+        ticket = tl.atomic_add(tickets, 1)
+        turn, task = ticket // tasks, ticket % tasks
+        after = turn - ahead
+        writes = (after >= 0) & (after % 2 == 0)
+        row = tl.where(after < 0, turn, after // 2 + tl.where(writes, 0, ahead))
+        reads = ~writes
+    else:
+        row, task, reads, writes = tl.program_id(0), 0, True, True
+    return row.to(tl.int64), task * each, tl.minimum((task + 1) * each, parts), reads, writes
 
 
 @triton.jit

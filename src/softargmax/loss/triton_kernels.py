@@ -173,17 +173,12 @@ def loss_parts(
     SCORES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Rows in parts. Without a gradient, nothing is written but losses. With saved states, all programs write."""
-    if TURNS:
-        row, task, writes = next_task(tickets, tasks, ahead)
-        merges = ~writes
-    else:
-        program = tl.program_id(0)
-        row = (program // tasks if STATES == LOAD else program).to(tl.int64)
-        task = program % tasks if STATES == LOAD else 0
-        writes, merges = True, True
+    row, first, last, merges, writes = next_task(tickets, tasks, ahead, parts, each, TURNS)
+    if STATES == LOAD:
+        row, first = (tl.program_id(0) // tasks).to(tl.int64), tl.program_id(0) % tasks * each
+        last = tl.minimum(first + each, parts)
     if row < count:
         one = row + tl.zeros([1], tl.int64)
-        first, last = task * each, tl.minimum((task + 1) * each, parts)
         exists = one >= 0
         t_at, state_at = offsets(one, inner, target_o, target_i, FLAT), offsets(one, inner, state_o, state_i, FLAT)
         t, ignored, wrong = load_class(target, t_at, exists, scores, ignore_index, TARGET)

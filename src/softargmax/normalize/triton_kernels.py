@@ -261,14 +261,9 @@ def long_rows(
     TURNS: tl.constexpr, PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Rows in parts."""
-    if TURNS:
-        row, task, writes = next_task(tickets, tasks, ahead)
-        reads = ~writes
-    else:
-        row, task, writes, reads = tl.program_id(0).to(tl.int64), 0, True, True
+    row, first, last, reads, writes = next_task(tickets, tasks, ahead, parts, each, TURNS)
     if row < count:
         one = row + tl.zeros([1], tl.int64)
-        first, last = task * each, tl.minimum((task + 1) * each, parts)
         scores = scores // ALIGN * ALIGN
         full = tl.minimum(last, scores // SCORES)  # the end of the parts that have all scores
         sign, h, l = load_beta(hi, lo, offsets(one, inner, beta_o, beta_i, FLAT), one >= 0, beta_hi, beta_lo, BETA)
@@ -395,14 +390,9 @@ def long_rows_vjp(
     TURNS: tl.constexpr, PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of rows in parts."""
-    if TURNS:
-        row, task, writes = next_task(tickets, tasks, ahead)
-        reads = ~writes
-    else:
-        row, task, writes, reads = tl.program_id(0).to(tl.int64), 0, True, True
+    row, first, last, reads, writes = next_task(tickets, tasks, ahead, parts, each, TURNS)
     if row < count:
         one = row + tl.zeros([1], tl.int64)
-        first, last = task * each, tl.minimum((task + 1) * each, parts)
         scores = scores // ALIGN * ALIGN
         full = tl.minimum(last, scores // SCORES)
         y_at, g_at = offsets(one, inner, y_o, y_i, FLAT, ALIGN), offsets(one, inner, g_o, g_i, FLAT, ALIGN)

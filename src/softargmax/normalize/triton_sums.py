@@ -306,12 +306,8 @@ def long_sums(
     TURNS: tl.constexpr, PARTS: tl.constexpr, SCORES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Sums of rows in parts. For a gradient, the numbers of a row are stored in place of those of its first part."""
-    if TURNS:
-        row, task, _writes = next_task(tickets, tasks, ahead)
-    else:
-        row, task = tl.program_id(0).to(tl.int64), 0
+    row, first, last, _reads, _writes = next_task(tickets, tasks, ahead, parts, each, TURNS)
     one = row + tl.zeros([1], tl.int64)
-    first, last = task * each, tl.minimum((task + 1) * each, parts)
     scores = scores // ALIGN * ALIGN
     full = tl.minimum(last, scores // SCORES)  # the end of the parts that have all scores
     size = count.to(tl.int64) * PARTS

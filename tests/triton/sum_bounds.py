@@ -1,0 +1,48 @@
+"""Bounds for the gradients of sums under a softmax: the size of the terms whose roundings they contain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import softargmax as sa
+
+ROUNDINGS = 8 * 2.0**-24
+"""p, v and <p, v> have errors of some units of float32, relative to the size of a gradient."""
+
+
+def sizes(function: Callable[..., Any], *tensors: torch.Tensor, **options: Any) -> list[torch.Tensor]:
+    """The size of the gradient in each tensor of scores: the sum of the magnitudes of its terms, for g = 1.
+
+    `values` is an option. Rows with NaN or infinite scores have size 0, because their gradients are 0 or NaN.
+    """
+    values, options = options.get("values"), {name: x for name, x in options.items() if name != "values"}
+    temperature = torch.as_tensor(options.get("temperature", 1.0), dtype=torch.float64, device=tensors[0].device)
+    beta = torch.nan_to_num(1.0 / temperature.abs(), posinf=0.0)
+    with sa.using("reference"):
+        logs = [sa.log_softmax(x.double(), **options) for x in tensors]
+    log_p, log_q = logs[0], logs[-1]
+    p, q = log_p.exp(), log_q.exp()
+    if function is sa.kl_divergence:
+        both = (p > 0.0) & (q > 0.0)
+        delta = torch.where(both, log_p - log_q, 0.0).abs().amax(1, keepdim=True)
+        found = [p * delta, p * delta + (q - p).abs()]
+    elif function is sa.entropy:
+        gap = torch.where(p > 0.0, log_p.amax(1, keepdim=True) - log_p, 0.0)
+        found = [p * (gap + (p * gap).sum(1, keepdim=True))]
+    else:
+        found = [p * (p.shape[1] - 1 if values is None else values.abs().amax())]
+    return [(beta * one).nan_to_num(nan=0.0) for one in found]
+
+
+def within(found: torch.Tensor, expected: torch.Tensor, size: torch.Tensor, g: float = 1.0) -> bool:
+    """True if a gradient has an error of `ROUNDINGS`, and of one rounding to its dtype. NaN is where it is expected.
+
+    g is the largest incoming gradient.
+    """
+    rounding = expected.abs() * torch.finfo(found.dtype).eps / 2 + 2.0**-149
+    error = (found.double() - expected).abs()
+    near = error <= g * ROUNDINGS * size + rounding
+    return bool((near | (found.double() == expected) | (found.isnan() & expected.isnan())).all())
