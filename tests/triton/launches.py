@@ -88,6 +88,8 @@ def _sums(z: torch.Tensor) -> Iterator[Any]:
         yield lambda slopes=slopes: triton_sums.kl_divergence_vjp(slopes, (out, torch.empty_like(z)))
         renyi = entropy_operations.RenyiEntropy(z, of.where, of.beta, of.beta.hi, (1,), torch.float32)
         yield lambda renyi=renyi: triton_sums.renyi_entropy(renyi, (one,))
+        of_renyi = entropy_operations.RenyiVjp(renyi, one, one)
+        yield lambda i=of_renyi: triton_sums.renyi_entropy_vjp(i, (out,))
 
 
 def _prefixes(z: torch.Tensor) -> Iterator[Any]:

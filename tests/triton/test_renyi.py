@@ -23,7 +23,7 @@ import torch
 from softargmax.core import triton_launch
 from softargmax.core.scale import UNIT, scale_of_number
 from softargmax.normalize import triton_sums
-from softargmax.normalize.entropy_operations import RenyiEntropy, renyi_entropy
+from softargmax.normalize.entropy_operations import RenyiEntropy, RenyiVjp, renyi_entropy, renyi_entropy_vjp
 
 INF, NAN = math.inf, math.nan
 LONG = 40
@@ -111,25 +111,59 @@ def test_a_row_has_the_same_bits_in_every_batch_and_layout(
     assert torch.equal(sa.renyi_entropy(z.T.contiguous(), order, axis=0), whole)
     monkeypatch.setattr(triton_launch, "MANY", 1)
     assert torch.equal(sa.renyi_entropy(z, order), whole)
+    assert torch.equal(slope(z[:1], order[:1]), slope(z, order)[:1])
 
 
-@pytest.mark.parametrize("order", [0.5, 1.0, 2.5])
-def test_gradients(order: float) -> None:
+def slope(z: torch.Tensor, order: Any, **options: Any) -> torch.Tensor:
+    leaf = z.clone().requires_grad_()
+    found = sa.renyi_entropy(leaf, order, **options)
+    return torch.autograd.grad(found, leaf, torch.linspace(0.5, 2.0, len(z)).to(found))[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("order", [0.0, 0.3, 1.0 - 2.0**-40, 1.0, 1.0001, 1.9, 2.0, 5.0, INF])
+@pytest.mark.parametrize("classes", [5, LONG])
+def test_gradients(classes: int, order: float, dtype: torch.dtype) -> None:
+    z = torch.cat([scores(1, classes, spread=spread) for spread in (0.1, 1.0, 10.0)]).to(dtype)
+    found = slope(z, order, temperature=0.8)
+    with sa.using("native"):
+        expected = slope(z.double(), order, temperature=0.8)
+    # The kernel computes in float64, as the definition does, and rounds once.
+    size = expected.abs().amax(1, keepdim=True)
+    allowed = 2.0**-40 * size + expected.abs() * torch.finfo(dtype).eps / 2 * (1 + 2.0**-20) + 2.0**-149
+    assert ((found.double() - expected).abs() <= allowed).all()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0, INF, -0.7])
+@pytest.mark.parametrize("classes", [5, LONG])
+def test_gradients_of_special_rows(classes: int, temperature: float) -> None:
+    z, order = special(classes), torch.tensor([0.0, 0.5, 1.0, 2.0, INF, 0.0, 3.0, 1.0, 0.7], dtype=torch.float64)
+    found = slope(z, order, temperature=temperature)
+    with sa.using("native"):
+        expected = slope(z.double(), order, temperature=temperature)
+    assert torch.equal(found.isnan(), expected.isnan())
+    known = ~expected.isnan()
+    allowed = 2.0**-40 * (1.0 + expected.abs()) + expected.abs() * 2.0**-24
+    assert ((found.double() - expected).abs() <= allowed)[known].all()
+
+
+def test_the_gradient_of_orders_is_that_of_the_definition() -> None:
     def of(z: torch.Tensor) -> list[torch.Tensor]:
-        leaves = z.clone().requires_grad_(), torch.full((len(z),), order, dtype=z.dtype, requires_grad=True)
+        leaves = z.clone().requires_grad_(), torch.full((len(z),), 2.5, dtype=z.dtype, requires_grad=True)
         return list(torch.autograd.grad(sa.renyi_entropy(*leaves).sum(), leaves))
 
-    z = scores(3, 5)
-    found = of(z)
+    found = of(scores(3, 5))
     with sa.using("native"):
-        expected = of(z.double())
+        expected = of(scores(3, 5).double())
     for one, right in zip(found, expected, strict=True):
         assert ((one.double() - right).abs() <= 2.0**-20 * right.abs().max()).all()
 
 
-def test_the_operator_passes_opcheck_and_the_definition_serves_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operators_pass_opcheck_and_the_definition_serves_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     i = RenyiEntropy(scores(3, 5).requires_grad_(), None, UNIT, 2.0, (1,), torch.float32)
     torch.library.opcheck(renyi_entropy.torch.overload, renyi_entropy.torch.flatten(i))
+    vjp = RenyiVjp(i._replace(z=scores(3, 5)), torch.ones(3, 1), torch.ones(3, 1))
+    torch.library.opcheck(renyi_entropy_vjp.torch.overload, renyi_entropy_vjp.torch.flatten(vjp))
     launched: list[Any] = []
     monkeypatch.setattr(triton_sums, "launch", lambda *_a, **_k: launched.append(1))
     assert renyi_entropy.first(i._replace(z=scores(3, 5).double(), dtype=torch.float64)).shape == (3, 1)

@@ -19,12 +19,13 @@ from softargmax.core.record import (
     Tangents,
     Wanted,
     gradient,
+    like,
     per_row,
 )
 from softargmax.core.scale import UNIT
 from softargmax.normalize import reference
 from softargmax.normalize.operations import EntropyOf, Scores, log_softmax, softmax, sum_to_scores
-from softargmax.normalize.vjp_operations import SoftmaxVjp, softmax_vjp
+from softargmax.normalize.vjp_operations import SoftmaxVjp, ToScores, softmax_vjp
 
 # --- D = <p, log p - log q>. dD = <p (log p - log q - D), dx_p> + <q - p, dx_q> with x_p = beta z_p, x_q = beta z_q ---
 
@@ -197,7 +198,32 @@ def _renyi_slopes(i: RenyiEntropy, entropy: Any) -> tuple[Any, Any, Any]:
     return 0.5 * (p + q), of_x, row_sum(of_order, i.axes)
 
 
+class RenyiVjp(NamedTuple):
+    """Arguments of gz = g beta a (q - p) / (1 - a): also the entropy, which the definition reads."""
+
+    of: RenyiEntropy
+    entropy: Array
+    g: Array
+
+
+def _defined_renyi_vjp(i: RenyiVjp) -> Any:
+    shares, of_x, _of_order = _renyi_slopes(i.of, i.entropy)
+    return namespace(i.g).astype(sum_to_scores(i.of, shares, of_x, i.g, frozenset())["z"], i.of.z.dtype)
+
+
+renyi_entropy_vjp: Operation[RenyiVjp, ToScores] = Operation(
+    "renyi_entropy_vjp",
+    RenyiVjp,
+    ToScores(like("z")),
+    definition=_defined_renyi_vjp,
+    kernels={"cuda": "softargmax.normalize.triton_sums:renyi_entropy_vjp"},
+    constant={"where"},
+)
+
+
 def _renyi_vjp(i: RenyiEntropy, r: EntropyOf, g: EntropyOf, wanted: Wanted) -> Gradients:
+    if wanted == {"z"} and not isinstance(i.axes, SpreadAxes):
+        return {"z": renyi_entropy_vjp.first(RenyiVjp(i, r.entropy, g.entropy))}
     shares, of_x, of_order = _renyi_slopes(i, r.entropy)
     return sum_to_scores(i, shares, of_x, g.entropy, wanted) | {"order": of_order * g.entropy}
 

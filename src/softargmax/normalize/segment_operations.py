@@ -16,7 +16,8 @@ from softargmax.core.record import Array, Beta, DType, Gradients, Integers, Resu
 from softargmax.core.scale import UNIT, Scale
 from softargmax.core.vmap_rows import Batched
 from softargmax.normalize import reference
-from softargmax.normalize.operations import LogProbabilities, Probabilities, SmoothMaximum, ToScores
+from softargmax.normalize.operations import LogProbabilities, Probabilities, SmoothMaximum
+from softargmax.normalize.vjp_operations import ToScores
 
 
 class Segments(NamedTuple):

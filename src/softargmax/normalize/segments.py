@@ -217,8 +217,9 @@ def _masked(rows: SegmentScores, where: Any) -> Any:
     xp, hi = namespace(rows.z), rows.beta.hi
     if isinstance(hi, float):
         return xp.where(where, rows.z, math.inf if hi < 0.0 else -math.inf)
-    below = xp.where(hi < 0.0, xp.full_like(hi, math.inf), -math.inf)
-    return xp.where(where, rows.z, xp.astype(operations.Segments.of(rows.z, rows.offsets).broadcast(below), rows.z.dtype))
+    segments = operations.Segments.of(rows.z, rows.offsets)
+    below = segments.broadcast(xp.where(hi < 0.0, xp.full_like(hi, math.inf), -math.inf))
+    return xp.where(where, rows.z, xp.astype(below, rows.z.dtype))
 
 
 def _unsorted(x: Any, order: Any) -> Any:

@@ -88,9 +88,10 @@ def is_infinite(order):
 
 @triton.jit
 def times_order(gap, order):
-    """The gaps of p^a, without NaN for limits."""
-    order = tl.where(is_infinite(order) | (order != order), 2.0, order)
-    return tl.where(gap == INF, INF, gap * order[:, None])
+    """The gaps of p^a, without NaN for limits. p^inf has mass at the maxima only."""
+    infinite = is_infinite(order)
+    scaled = tl.where(gap == INF, INF, gap * tl.where(infinite | (order != order), 1.0, order)[:, None])
+    return tl.where(infinite[:, None] & (gap > 0.0), INF, scaled)
 
 
 @triton.jit
@@ -127,21 +128,40 @@ def ratio_of_gaps(gap, VECTOR: tl.constexpr):
 
 
 @triton.jit
+def renyi_slope(gap, r, r_q, entropy, order):
+    """a (q - p) / (1 - a) of a block in float64, the derivative of the entropy with respect to |beta| z.
+
+    With u = log q - log p, the difference q - p is p (e^u - 1), or q (1 - e^-u), and 0 outside the support.
+    """
+    order_of = tl.where(is_infinite(order), _INFINITE, order)
+    log_p, log_q = log1p64(r), log1p64(r_q)
+    excess, outside = order_of - 1.0, gap == INF
+    s = tl.where(outside, 0.0, gap) + log_p[:, None]
+    far = (log_p - log_q)[:, None] - tl.where(outside, 0.0, excess[:, None] * gap)
+    u = tl.where((tl.abs(excess) >= 1.0)[:, None], far, excess[:, None] * (entropy[:, None] - s))
+    p, q = exp64(-gap) / (1.0 + r)[:, None], exp64(-times_order(gap, order)) / (1.0 + r_q)[:, None]
+    found = tl.where(u > 0.0, -q * less_one64(tl.where(u > 0.0, -u, 0.0)), p * less_one64(tl.where(u > 0.0, 0.0, u)))
+    found = found * (order_of / tl.where(excess == 0.0, 1.0, -excess))[:, None]
+    found = tl.where((excess == 0.0)[:, None], p * (s - entropy[:, None]), found)
+    return tl.where(outside, 0.0, found)
+
+
+@triton.jit
 def renyi_of_block(x, hi, lo, order, SCALED: tl.constexpr, VECTOR: tl.constexpr):
-    """Return the Renyi entropy of a block, and m, r and the r of p^a."""
+    """Return the Renyi entropy of a block, and m, r, the r of p^a, and gaps."""
     m = top_of(x)
     gap = gaps(x, m, hi, lo, SCALED)
     r, y = ratio_of_gaps(gap, VECTOR)
     r_q, _y = ratio_of_gaps(times_order(gap, order), VECTOR)
     s = gap + log1p64(r)[:, None]
     p = y / tl.where(r == -1.0, 1.0, 1.0 + r)[:, None]
-    return renyi(s, s, p, r, r_q, order, VECTOR), m, r, r_q
+    return renyi(s, s, p, r, r_q, order, VECTOR), m, r, r_q, gap
 
 
 @triton.jit
 def renyi_of_parts(of_parts, m_of, r_of, r_q_of, m, r, hi, lo, order, SCALED: tl.constexpr):
-    """The Renyi entropy of a row from those of its parts."""
+    """Return the Renyi entropy of a row from those of its parts, and the r of p^a."""
     p, gap = shares(m_of, r_of, m, r, hi, lo, SCALED)
     r_q = merge_ratios(m_of == m[:, None], times_order(gap, order), r_q_of)
     s = gap + (log1p64(r)[:, None] - log1p64(r_of))
-    return renyi(s, s + of_parts, p, r, r_q, order, 1)
+    return renyi(s, s + of_parts, p, r, r_q, order, 1), r_q

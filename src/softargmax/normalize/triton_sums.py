@@ -74,6 +74,7 @@ from softargmax.normalize.triton_formulas import (
     mean_of,
     renyi_of_block,
     renyi_of_parts,
+    renyi_slope,
 )
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def block_sum(
         WHAT, BETA, MASKED, WHOLE, SCORES, PIECES,
     )  # fmt: skip
     if WHAT == RENYI:
-        found, m, r, r_q = renyi_of_block(x, hi, lo, order, BETA > 0, VECTOR)
+        found, m, r, r_q, v = renyi_of_block(x, hi, lo, order, BETA > 0, VECTOR)
         m_q, shift, p, q = m, r, x, x
     else:
         m, r, p, gap = state_of(x, hi, lo, BETA > 0, VECTOR)
@@ -175,11 +176,12 @@ def block_sum(
 @triton.jit
 def write_slopes(
     to_p, p_at, p_k, to_q, q_at, q_k, g, g_at, exists, first, scores, found, m, r, m_q, r_q, p, q, v, sign, hi, lo,
-    WHAT: tl.constexpr, SCALED: tl.constexpr, TO_P: tl.constexpr, TO_Q: tl.constexpr, WHOLE: tl.constexpr,
+    order, WHAT: tl.constexpr, SCALED: tl.constexpr, TO_P: tl.constexpr, TO_Q: tl.constexpr, WHOLE: tl.constexpr,
     SCORES: tl.constexpr, PIECES: tl.constexpr = 1,
 ):  # fmt: skip
     """Write g beta p (v - <p, v>), the gradient of a block, and g beta (q - p), that in the scores of q.
 
+    For a Renyi entropy, v are gaps.
     Rows with an infinite lse or divergence are constant.
     """
     number = score_numbers(SCORES, PIECES)
@@ -191,8 +193,11 @@ def write_slopes(
         constant = lse_of(m, r, hi, lo, SCALED).to(tl.float32) == INF
         if WHAT == DIVERGENCE:
             constant = constant | (found == INF)
-        slope = tl.where((p == 0.0) | constant[:, None], 0.0, p * (v - found[:, None]))
-        nothing = (slope == 0.0) if WHAT == DIVERGENCE else (p == 0.0)
+        if WHAT == RENYI:
+            slope = tl.where(constant[:, None], 0.0, renyi_slope(v, r, r_q, found, order))
+        else:
+            slope = tl.where((p == 0.0) | constant[:, None], 0.0, p * (v - found[:, None]))
+        nothing = (p == 0.0) if WHAT != DIVERGENCE and WHAT != RENYI else (slope == 0.0)
         slope = tl.where(nothing, 0.0, slope * factor).to(tl.float32)
         store_block(to_p, per_row(p_at, PIECES) + k * p_k, slope, inside, WHOLE, PIECES)
     if TO_Q:
@@ -228,17 +233,17 @@ def whole_sums(
     exists = row < count
     scores = scores // ALIGN * ALIGN
     sign, h, l = load_beta(hi, lo, offsets(row, inner, beta_o, beta_i, FLAT), exists, beta_hi, beta_lo, BETA)
+    of_row = load_order(order, offsets(row, inner, order_o, order_i, FLAT), exists, h, WHAT)
     found, m, r, m_q, r_q, _shift, p, q, v = block_sum(
         z, offsets(row, inner, z_o, z_i, FLAT, ALIGN), z_k, other, offsets(row, inner, other_o, other_i, FLAT, ALIGN),
         other_k, where, offsets(row, inner, where_o, where_i, FLAT), where_k, exists, 0, scores, sign, h, l,
-        load_order(order, offsets(row, inner, order_o, order_i, FLAT), exists, h, WHAT),
-        WHAT, BETA, MASKED, VECTOR, WHOLE, SCORES, PIECES,
+        of_row, WHAT, BETA, MASKED, VECTOR, WHOLE, SCORES, PIECES,
     )  # fmt: skip
     if TO_P or TO_Q:
         write_slopes(
             to_p, offsets(row, inner, to_p_o, to_p_i, FLAT, ALIGN), to_p_k,
             to_q, offsets(row, inner, to_q_o, to_q_i, FLAT, ALIGN), to_q_k, g, offsets(row, inner, g_o, g_i, FLAT),
-            exists, 0, scores, found, m, r, m_q, r_q, p, q, v, sign, h, l,
+            exists, 0, scores, found, m, r, m_q, r_q, p, q, v, sign, h, l, of_row,
             WHAT, BETA > 0, TO_P, TO_Q, WHOLE, SCORES, PIECES,
         )  # fmt: skip
     else:
@@ -279,11 +284,11 @@ def merged_sum(
     m, r = merge(m_of, r_of, hi, lo, SCALED)
     if WHAT == RENYI:
         r_q_of = load_parts(sums + size, row, parts, -1.0, PARTS)
-        found = renyi_of_parts(of_parts, m_of, r_of, r_q_of, m, r, hi, lo, order, SCALED)
+        found, r_q = renyi_of_parts(of_parts, m_of, r_of, r_q_of, m, r, hi, lo, order, SCALED)
     else:
         p, gap = shares(m_of, r_of, m, r, hi, lo, SCALED)
-        found = mean_of(p, of_parts + gap if WHAT == ENTROPY else of_parts, 1)
-    m_q, r_q, shift = m, r, r
+        found, r_q = mean_of(p, of_parts + gap if WHAT == ENTROPY else of_parts, 1), r
+    m_q, shift = m, r
     if WHAT == DIVERGENCE:
         m_of = load_parts(sums + size, row, parts, -INF, PARTS).to(tl.float32)
         r_of = load_parts(sums + 2 * size, row, parts, -1.0, PARTS)
@@ -339,7 +344,9 @@ def long_sums(
             tl.debug_barrier()  # all threads have loaded the numbers of the first part
             store_state(m_parts, r_parts, row, 0, m, r, PARTS)
             tl.store(sums + one * PARTS, found)
-            if WHAT == DIVERGENCE:
+            if WHAT == RENYI:
+                tl.store(sums + size + one * PARTS, r_q)
+            elif WHAT == DIVERGENCE:
                 store_state(sums + size, sums + 2 * size, row, 0, m_q.to(tl.float64), r_q, PARTS)
                 tl.store(sums + 3 * size + one * PARTS, shift)
         else:
@@ -349,9 +356,9 @@ def long_sums(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def long_slopes(
-    z, other, where, hi, lo, g, to_p, to_q, m_parts, r_parts, sums,
+    z, other, where, hi, lo, order, g, to_p, to_q, m_parts, r_parts, sums,
     count, inner, scores, parts, beta_hi, beta_lo,
-    z_o, z_i, z_k, other_o, other_i, other_k, where_o, where_i, where_k, beta_o, beta_i, g_o, g_i,
+    z_o, z_i, z_k, other_o, other_i, other_k, where_o, where_i, where_k, beta_o, beta_i, order_o, order_i, g_o, g_i,
     to_p_o, to_p_i, to_p_k, to_q_o, to_q_i, to_q_k,
     WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, TO_P: tl.constexpr, TO_Q: tl.constexpr,
     FLAT: tl.constexpr, ALIGN: tl.constexpr, PARTS: tl.constexpr, SCORES: tl.constexpr,
@@ -368,11 +375,14 @@ def long_slopes(
     )  # fmt: skip
     at, size = one * PARTS, count.to(tl.int64) * PARTS
     m, r, found = tl.load(m_parts + at), tl.load(r_parts + at), tl.load(sums + at)
+    of_row = load_order(order, offsets(one, inner, order_o, order_i, FLAT), exists, h, WHAT)
     y, gap, _t, _power = measured(x, m, h, l, BETA > 0)
     a, b = scale_of(m, r, h, l, BETA > 0, False)
     p = probabilities64(y, x, a, b)
     m_q, r_q, q = m, r, p
-    if WHAT == DIVERGENCE:
+    if WHAT == RENYI:
+        r_q, v = tl.load(sums + size + at), gap
+    elif WHAT == DIVERGENCE:
         m_q, r_q = tl.load(sums + size + at).to(tl.float32), tl.load(sums + 2 * size + at)
         y, gap_q, _t, _power = measured(v, m_q, h, l, BETA > 0)
         a, b = scale_of(m_q, r_q, h, l, BETA > 0, False)
@@ -383,7 +393,7 @@ def long_slopes(
     write_slopes(
         to_p, offsets(one, inner, to_p_o, to_p_i, FLAT, ALIGN), to_p_k,
         to_q, offsets(one, inner, to_q_o, to_q_i, FLAT, ALIGN), to_q_k, g, offsets(one, inner, g_o, g_i, FLAT),
-        exists, first, scores, found, m, r, m_q, r_q, p, q, v, sign, h, l,
+        exists, first, scores, found, m, r, m_q, r_q, p, q, v, sign, h, l, of_row,
         WHAT, BETA > 0, TO_P, TO_Q, False, SCORES,
     )  # fmt: skip
 
@@ -398,10 +408,18 @@ def entropy(i: Any, r: Any) -> None:
 
 def renyi_entropy(i: Any, r: Any) -> None:
     """Compute the Renyi entropy of each row."""
-    order = i.order
-    if isinstance(order, float):
-        order = i.z.new_full((1,) * i.z.ndim, order, dtype=torch.float64)
-    _run(entropy_operations.renyi_entropy, RENYI, i, r, i, order=order, out=r[0])
+    _run(entropy_operations.renyi_entropy, RENYI, i, r, i, order=_orders(i), out=r[0])
+
+
+def renyi_entropy_vjp(i: Any, r: Any) -> None:
+    """Compute the gradient of a Renyi entropy in the scores."""
+    _run(entropy_operations.renyi_entropy_vjp, RENYI, i, r, i.of, order=_orders(i.of), g=i.g, to_p=r[0])
+
+
+def _orders(i: Any) -> Tensor:
+    """The orders as a tensor, because numbers are float32 in a kernel."""
+    order: Tensor = i.order
+    return i.z.new_full((1,) * i.z.ndim, order, dtype=torch.float64) if isinstance(order, float) else order
 
 
 def expectation(i: Any, r: Any) -> None:
