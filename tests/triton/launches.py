@@ -71,6 +71,8 @@ def _normalize(z: torch.Tensor) -> Iterator[Any]:
         yield lambda reduced=reduced: triton_kernels.logsumexp(reduced, (lse,))
     yield lambda: triton_kernels.softmax_vjp(vjp_operations.SoftmaxVjp(out, lse, z, UNIT, (1,), z.dtype), (out,))
     yield lambda: triton_kernels.log_softmax_vjp(vjp_operations.LogSoftmaxVjp(out, lse, z, UNIT, (1,), z.dtype), (out,))
+    p = torch.empty_like(z, dtype=torch.float32)
+    yield lambda: triton_kernels.logsumexp_vjp(vjp_operations.LogSumExpVjp(p, lse, (1,), z.dtype), (out,))
 
 
 def _sums(z: torch.Tensor) -> Iterator[Any]:

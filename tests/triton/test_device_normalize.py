@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -157,15 +157,67 @@ def test_sums_and_their_gradients(classes: int, dtype: torch.dtype) -> None:
     assert all(torch.equal(one[1:2], x) for one, x in zip(found, again, strict=True))
 
 
+def seeds(found: torch.Tensor) -> torch.Tensor:
+    """Incoming gradients: the same for each dtype of a result."""
+    numbers = torch.arange(found.numel(), device=found.device) * 7 % 16
+    return (numbers.to(found.dtype) / 8 - 1).reshape(found.shape)
+
+
+def with_gradient(function: Callable[[torch.Tensor], torch.Tensor], z: torch.Tensor) -> list[torch.Tensor]:
+    """A result, and the gradient of its product with `seeds`."""
+    leaf = z.clone().requires_grad_()
+    found = function(leaf)
+    return [found.detach(), torch.autograd.grad(found, leaf, seeds(found))[0]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("classes", [3, 100, 1000, 5000, 131072])
+def test_prefixes_and_renyi_entropies(classes: int, dtype: torch.dtype) -> None:
+    z = scores(FEW, classes, dtype)
+    for function in (sa.logcumsumexp, lambda z: sa.renyi_entropy(z, 0.5), lambda z: sa.renyi_entropy(z, 2.0)):
+        found, slope = with_gradient(function, z)
+        with sa.using("reference"):
+            expected, right = with_gradient(function, z.double())
+        prefixes = function is sa.logcumsumexp
+        largest = z.double().abs().cummax(1).values.maximum(expected.abs()) if prefixes else None
+        assert ulps(found, expected, largest) <= (0.51 if found.dtype is not torch.float32 or not prefixes else 3.0)
+        # Gradients are computed in float64, and rounded once. The sums of a prefix have at most 2 K terms of size 1.
+        rounding = torch.finfo(dtype).eps / 2 * right.abs() * (1 + 2.0**-20) + 2.0**-126
+        size = 2.0 * classes if prefixes else right.abs().amax(1, keepdim=True)
+        assert bool(((slope.double() - right).abs() <= rounding + 2.0**-40 * size).all())
+        again = with_gradient(function, z)
+        assert torch.equal(found, again[0])
+        assert torch.equal(slope, again[1])
+        if prefixes:
+            assert torch.equal(sa.logcumsumexp(z[1:2].contiguous()), found[1:2])
+            assert torch.equal(sa.logcumsumexp(z.T.contiguous(), axis=0).T, found)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("trailing", [(), (3,), (12,)])
 def test_segments(trailing: tuple[int, ...], dtype: torch.dtype) -> None:
     z = (torch.randn(20865, *trailing, generator=torch.Generator().manual_seed(3)) * 5.0).to(dtype).cuda()
     offsets = torch.tensor([0, 0, 1, 6, 262, 862, 865, 20865], device="cuda")
+    of = torch.repeat_interleave(offsets.diff())
+
+    def totals(x: torch.Tensor) -> torch.Tensor:
+        """The sum of each segment, at every score of the segment."""
+        return torch.zeros(len(offsets) - 1, *x.shape[1:], dtype=x.dtype, device=x.device).index_add_(0, of, x)[of]
+
     for function in (sa.segment_softmax, sa.segment_log_softmax, sa.segment_logsumexp):
-        found = function(z, offsets)
+        found, slope = with_gradient(lambda z, function=function: function(z, offsets), z)
         with sa.using("reference"):
-            expected = function(z.double(), offsets)
+            expected, right = with_gradient(lambda z, function=function: function(z, offsets), z.double())
+            p, log_p = sa.segment_softmax(z.double(), offsets), sa.segment_log_softmax(z.double(), offsets)
+        g = seeds(found).double().abs()
+        size = {
+            sa.segment_softmax: lambda: p * (g + totals(p * g)),
+            sa.segment_log_softmax: lambda: g + p * (1.0 + log_p.abs()) * totals(g),
+            sa.segment_logsumexp: lambda: p * g[of],
+        }[function]()
+        unit = torch.finfo(dtype).eps / 2  # halves round p, or log p
+        allowed = (8 * 2.0**-24 + 2 * unit * (dtype is not torch.float32)) * size + unit * right.abs() + 2.0**-126
+        assert bool(((slope.double() - right).abs() <= allowed).all()), function
         largest = z.double().abs().amax() if function is sa.segment_logsumexp else None
         same = found.double() == expected  # an empty segment has a logsumexp of -inf
         error = ulps(found[~same], expected[~same], None if largest is None else largest.expand_as(expected[~same]))

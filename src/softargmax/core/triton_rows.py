@@ -170,8 +170,7 @@ def load_target(target, at, exists, scores, ignore_index):
 def next_task(tickets, tasks, ahead, parts, each, TURNS: tl.constexpr):
     """Return the row of a task, its parts from `first` to `last`, and whether it computes states and writes results.
 
-    With TURNS, a row has `tasks` tasks of each kind, and `ahead` rows are read before the first write. Otherwise each
-    program has a row.
+    A row has `tasks` tasks. With TURNS it has as many of each kind, and `ahead` rows are read before the first write.
     """
     if TURNS:
         ticket = tl.atomic_add(tickets, 1)
@@ -181,7 +180,7 @@ def next_task(tickets, tasks, ahead, parts, each, TURNS: tl.constexpr):
         row = tl.where(after < 0, turn, after // 2 + tl.where(writes, 0, ahead))
         reads = ~writes
     else:
-        row, task, reads, writes = tl.program_id(0), 0, True, True
+        row, task, reads, writes = tl.program_id(0) // tasks, tl.program_id(0) % tasks, True, True
     return row.to(tl.int64), task * each, tl.minimum((task + 1) * each, parts), reads, writes
 
 

@@ -174,9 +174,6 @@ def loss_parts(
 ):  # fmt: skip
     """Rows in parts. Without a gradient, nothing is written but losses. With saved states, all programs write."""
     row, first, last, merges, writes = next_task(tickets, tasks, ahead, parts, each, TURNS)
-    if STATES == LOAD:
-        row, first = (tl.program_id(0) // tasks).to(tl.int64), tl.program_id(0) % tasks * each
-        last = tl.minimum(first + each, parts)
     if row < count:
         one = row + tl.zeros([1], tl.int64)
         exists = one >= 0

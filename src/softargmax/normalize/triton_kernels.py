@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from softargmax.core.operation import slope
+from softargmax.core.scale import UNIT
 from softargmax.core.triton_launch import (
     REGISTERS,
     RUNTIME,
@@ -74,6 +75,8 @@ from softargmax.normalize.triton_derivatives import LOG_SOFTMAX, LOGSUMEXP, SOFT
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from softargmax.core.scale import Scale
 
 # --- softmax, log_softmax, logsumexp ----------------------------------------------------------------------------------
 
@@ -370,13 +373,14 @@ def whole_rows_vjp(
     inside = per_row(exists, PIECES) & (k < scores // ALIGN * ALIGN)
     k = k.to(tl.int64)
     y_at = per_row(offsets(row, inner, y_o, y_i, FLAT, ALIGN), PIECES) + k * y_k
-    g_at = per_row(offsets(row, inner, g_o, g_i, FLAT, ALIGN), PIECES) + k * g_k
+    g_at = per_row(offsets(row, inner, g_o, g_i, FLAT, 1 if WHAT == LOGSUMEXP else ALIGN), PIECES) + k * g_k
     of_y = load_block(y, y_at, inside, -INF if WHAT == LOG_SOFTMAX else 0.0, PIECES, WHOLE).to(tl.float32)
     of_g = load_block(g, g_at, inside, 0.0, PIECES, WHOLE).to(tl.float32)
     of_lse = tl.load(lse + offsets(row, inner, lse_o, lse_i, FLAT), mask=exists, other=0.0).to(tl.float32)
     KIND: tl.constexpr = tl.float32 if FAST else tl.float64
     support, p, of_g, summands = slopes(of_y, of_g, of_lse, WHAT, KIND)
-    found = gradient(support, p, of_g, row_sum(summands, VECTOR, KIND).to(tl.float64), beta, WHAT)
+    total = tl.zeros([ROWS], tl.float64) if WHAT == LOGSUMEXP else row_sum(summands, VECTOR, KIND).to(tl.float64)
+    found = gradient(support, p, of_g, total, beta, WHAT)
     out_at = per_row(offsets(row, inner, out_o, out_i, FLAT, ALIGN), PIECES) + k * out_k
     store_block(out, out_at, found, inside, WHOLE, PIECES)
 
@@ -395,10 +399,13 @@ def long_rows_vjp(
         one = row + tl.zeros([1], tl.int64)
         scores = scores // ALIGN * ALIGN
         full = tl.minimum(last, scores // SCORES)
-        y_at, g_at = offsets(one, inner, y_o, y_i, FLAT, ALIGN), offsets(one, inner, g_o, g_i, FLAT, ALIGN)
+        y_at = offsets(one, inner, y_o, y_i, FLAT, ALIGN)
+        g_at = offsets(one, inner, g_o, g_i, FLAT, 1 if WHAT == LOGSUMEXP else ALIGN)
         out_at = offsets(one, inner, out_o, out_i, FLAT, ALIGN)
         of_lse = tl.load(lse + offsets(one, inner, lse_o, lse_i, FLAT)).to(tl.float32)
         total = tl.zeros([1], tl.float64)
+        if WHAT == LOGSUMEXP:
+            reads = False
         if reads:
             parts_vjp(
                 y, y_at, y_k, g, g_at, g_k, out, out_at, out_k, r_parts, row, first, full, last, scores, of_lse, total,
@@ -425,20 +432,27 @@ def long_rows_vjp(
 
 def softmax_vjp(i: Any, r: Any) -> None:
     """Compute beta p (g - <p, g>). beta is a number."""
-    _vjp(vjp_operations.softmax_vjp, SOFTMAX, i, i.p, *r)
+    _vjp(vjp_operations.softmax_vjp, SOFTMAX, i, i.p, *r, i.lse, i.beta)
 
 
 def log_softmax_vjp(i: Any, r: Any) -> None:
     """Compute beta (g - p <1, g>). beta is a number."""
-    _vjp(vjp_operations.log_softmax_vjp, LOG_SOFTMAX, i, i.log_p, *r)
+    _vjp(vjp_operations.log_softmax_vjp, LOG_SOFTMAX, i, i.log_p, *r, i.lse, i.beta)
 
 
-def _vjp(operation: Any, what: tl.constexpr, i: Any, y: Tensor, out: Tensor) -> None:
-    if not served(y, i.lse, i.g, out, axes=i.axes):
+def logsumexp_vjp(i: Any, r: Any) -> None:
+    """Compute p g, where g has one number per row."""
+    _vjp(vjp_operations.logsumexp_vjp, LOGSUMEXP, i, i.p, *r, None, UNIT)
+
+
+def _vjp(
+    operation: Any, what: tl.constexpr, i: Any, y: Tensor, out: Tensor, lse: Tensor | None, beta: Scale
+) -> None:
+    if not served(y, lse, i.g, out, axes=i.axes):
         define(operation, i, (out,))
         return
     launch_rows(
-        _choose_vjp, i.axes, ("out",), {"y": y, "lse": i.lse, "g": i.g, "out": out}, {"beta": float(slope(i.beta))},
+        _choose_vjp, i.axes, ("out",), {"y": y, "lse": lse, "g": i.g, "out": out}, {"beta": float(slope(beta))},
         what=what.value,
     )  # fmt: skip
 
@@ -446,8 +460,9 @@ def _vjp(operation: Any, what: tl.constexpr, i: Any, y: Tensor, out: Tensor) -> 
 def _choose_vjp(rows: Rows, *, what: int) -> tuple[Any, Block, dict[str, Any]]:
     """The kernel for the gradients of some rows, its block and its arguments."""
     y, out = rows.tensors["y"], rows.tensors["out"]
-    named = rows.named(aligned=("y", "g", "out")) | {"WHAT": what, "FAST": out.dtype.itemsize == 2}
-    named["VECTOR"] = 16 // y.dtype.itemsize
+    sums = what != LOGSUMEXP.value
+    named = rows.named("lse", aligned=("y", "g", "out") if sums else ("y", "out"))
+    named |= {"WHAT": what, "FAST": out.dtype.itemsize == 2, "VECTOR": 16 // y.dtype.itemsize}
     if rows.scores <= REGISTERS:
         return whole_rows_vjp, block(rows), named
-    return long_rows_vjp, parts_of(rows, y, writes=True), named
+    return long_rows_vjp, parts_of(rows, y, writes=True, reads=sums), named

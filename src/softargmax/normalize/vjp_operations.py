@@ -153,7 +153,7 @@ logsumexp_vjp: Operation[LogSumExpVjp, ToScores] = Operation(
     LogSumExpVjp,
     ToScores(like("p", "dtype")),
     definition=reference.logsumexp_vjp,
-    kernels={"cpu": _native.logsumexp_vjp},
+    kernels={"cpu": _native.logsumexp_vjp, "cuda": "softargmax.normalize.triton_kernels:logsumexp_vjp"},
     vjp=_logsumexp_vjp_vjp,
     jvp=_logsumexp_vjp_jvp,
 )
