@@ -26,6 +26,10 @@ DRAWS: list[tuple[int, int, int, dict[str, Any]]] = [
     (4, 1 << 22, 3, {}),
     (1 << 12, 1000, 1, {"temperature": 0.0}),
     (1 << 10, 1000, 1, {"temperature": float("inf")}),
+    (1 << 18, 8, 8, {"replace": False}),
+    (1 << 12, 1001, 100, {"replace": False}),
+    (64, 128256, 2000, {"replace": False, "temperature": 0.5}),
+    (1 << 10, 50257, 20, {"replace": False, "top_k": 50}),
 ]
 FILTERS: list[dict[str, Any]] = [
     {"top_k": 1}, {"top_k": 50}, {"top_k": 3000}, {"top_p": 0.1}, {"top_p": 0.5}, {"top_p": 0.9}, {"top_p": 0.999},

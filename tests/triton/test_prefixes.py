@@ -138,11 +138,16 @@ def test_derivatives(classes: int, dtype: torch.dtype, temperature: Any) -> None
     wide = temperature.double() if isinstance(temperature, torch.Tensor) else temperature
     found = slopes(lambda z: sa.logcumsumexp(z, temperature=temperature), z, g)
     with sa.using("native"):
-        of = [slopes(lambda z: sa.logcumsumexp(z, temperature=wide), z.double(), x) for x in (g.double(), g.double().abs())]
+        of = [
+            slopes(lambda z: sa.logcumsumexp(z, temperature=wide), z.double(), x)
+            for x in (g.double(), g.double().abs())
+        ]
     for one, right, size in zip(found, *of, strict=True):
         assert one.dtype == dtype
-        # The sums are in float64. The gradient is linear in g, and g has no error.
-        allowed = 2.0**-40 * size.abs() + right.abs() * torch.finfo(dtype).eps / 2 + 2.0**-149
+        # The sums are in float64. The gradient is linear in g, and g has no error. A result is rounded to float32, and
+        # then to its dtype.
+        half = torch.finfo(dtype).eps / 2 if dtype is torch.bfloat16 else 0.0
+        allowed = 2.0**-40 * size.abs() + right.abs() * (2.0**-24 + half) + 2.0**-149
         assert ((one.double() - right).abs() <= allowed).all()
 
 

@@ -109,7 +109,7 @@ def prefix_rows(
                 wt = w * load_slopes(g, g_at[:, None] + k * g_k, inside, w)
                 _one, u, _all, u_0 = prefixes(rest, wt, one, u_0, h, l, True, False, BETA > 0)
                 found = tl.fma(rest, u, wt)
-            store_block(out, out_at[:, None] + k * out_k, found, inside, False)
+            store_block(out, out_at[:, None] + k * out_k, found.to(tl.float32), inside, False)
     if WHAT == BACKWARDS:
         tl.debug_barrier()  # other threads have stored states
         for back in range(parts):
@@ -127,7 +127,7 @@ def prefix_rows(
             # With d_i = (1 - w_(i+1)) c_(i+1), the map of a score is d -> (1 - w) (g + d).
             _one, d, _all, u_0 = prefixes(rest, rest * of_g, one, u_0, h, l, True, True, BETA > 0)
             found = tl.where(w == 0.0, 0.0, w * (of_g + d))
-            store_block(out, out_at[:, None] + k * out_k, found, inside, False)
+            store_block(out, out_at[:, None] + k * out_k, found.to(tl.float32), inside, False)
 
 
 # --- the kernels of the operations ------------------------------------------------------------------------------------
