@@ -3,9 +3,9 @@
     w = p of a score in the softmax of its prefix        forwards u_i = (1 - w_i) u_(i-1) + w_i t_i
     backwards w_i c_i with c_i = g_i + (1 - w_(i+1)) c_(i+1)
 
-A program has some short rows, or one row, which it visits in pieces of 1,024 scores. States of prefixes, and the two
-recurrences, are scans in a fixed tree (triton_state.py). The backwards recurrence needs the states of all prefixes. So
-a first visit stores the state before each piece, and a second one visits the pieces from the last to the first.
+States of prefixes, and the two recurrences, are scans in a fixed tree (triton_state.py). A program has some short rows,
+or a piece of 1,024 scores of a long one. Of long rows, a first launch stores the state of each piece, and a second one
+replaces it with that of all pieces before. Derivatives do the same once more, with the maps of their recurrence.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ PIECE = 1024
 """Scores per piece of a row. It depends on nothing else, because it fixes the order of sums."""
 _SCORES_PER_THREAD = 4
 SMOOTH_MAXIMUM, SURPRISAL, FORWARDS, BACKWARDS = (tl.constexpr(k) for k in range(4))
+STATES, MAPS, RESULTS = (tl.constexpr(k) for k in range(3))
+"""What a launch computes: the states of pieces, the maps of pieces, or results."""
 
 
 @triton.jit
@@ -64,70 +66,85 @@ def shares(gap, r):
     return w, tl.where(gap == 0.0, r / l, 1.0 - w)
 
 
-@triton.jit
-def load_slopes(g, at, inside, w):
-    """Load incoming gradients or tangents, and 0 where w = 0."""
-    return tl.where(w == 0.0, 0.0, tl.load(g + at, mask=inside, other=0.0).to(tl.float64))
-
-
 @triton.jit(do_not_specialize=RUNTIME)
 def prefix_rows(
-    z, where, hi, lo, g, out, m_parts, r_parts,
+    z, where, hi, lo, g, out, m_parts, r_parts, a_parts, b_parts,
     count, inner, scores, parts, beta_hi, beta_lo,
     z_o, z_i, z_k, where_o, where_i, where_k, beta_o, beta_i, g_o, g_i, g_k, out_o, out_i, out_k,
-    WHAT: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr, FLAT: tl.constexpr, ALIGN: tl.constexpr,
-    ROWS: tl.constexpr, SCORES: tl.constexpr,
+    WHAT: tl.constexpr, STAGE: tl.constexpr, LONG: tl.constexpr, BETA: tl.constexpr, MASKED: tl.constexpr,
+    FLAT: tl.constexpr, ALIGN: tl.constexpr, ROWS: tl.constexpr, SCORES: tl.constexpr,
 ):  # fmt: skip
-    """Numbers for every prefix of rows, or derivatives."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    """Write numbers for every prefix of rows, or derivatives. Or store the state or the map of a piece."""
+    part = tl.program_id(0) % parts
+    row = (tl.program_id(0) // parts).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     exists = row < count
     scores = scores // ALIGN * ALIGN
     sign, h, l = load_beta(hi, lo, offsets(row, inner, beta_o, beta_i, FLAT), exists, beta_hi, beta_lo, BETA)
     h, l = h[:, None], l[:, None]
     z_at, where_at = offsets(row, inner, z_o, z_i, FLAT, ALIGN), offsets(row, inner, where_o, where_i, FLAT)
-    g_at, out_at = offsets(row, inner, g_o, g_i, FLAT, ALIGN), offsets(row, inner, out_o, out_i, FLAT, ALIGN)
+    x, m, r, k, inside = load_piece(
+        z, z_at, z_k, where, where_at, where_k, exists, part * SCORES, scores, sign, BETA, MASKED, SCORES
+    )
+    at_part = row[:, None] * parts + part
     m_0, r_0 = tl.full([ROWS, 1], -INF, tl.float32), tl.full([ROWS, 1], -1.0, tl.float64)
-    one, u_0 = tl.full([ROWS, 1], 1.0, tl.float64), tl.zeros([ROWS, 1], tl.float64)
-    state_at = row[:, None] * parts
-    for part in range(parts - 1 if WHAT == BACKWARDS else parts):
-        x, m, r, k, inside = load_piece(
-            z, z_at, z_k, where, where_at, where_k, exists, part * SCORES, scores, sign, BETA, MASKED, SCORES
-        )
-        before_m, before_r, m_0, r_0 = prefixes(m, r, m_0, r_0, h, l, False, False, BETA > 0)
-        if WHAT == BACKWARDS:
-            tl.store(m_parts + state_at + part + 1, m_0, mask=exists[:, None])
-            tl.store(r_parts + state_at + part + 1, r_0, mask=exists[:, None])
+    if LONG and STAGE != STATES:
+        m_0, r_0 = tl.load(m_parts + at_part), tl.load(r_parts + at_part)
+    before_m, before_r, all_m, all_r = prefixes(m, r, m_0, r_0, h, l, False, False, BETA > 0)
+    if STAGE == STATES:
+        tl.store(m_parts + at_part, all_m)
+        tl.store(r_parts + at_part, all_r)
+    else:
+        m, r = merge_two(before_m, before_r, m, r, h, l, BETA > 0)
+        gap = gaps_to(x, m, h, l, BETA > 0)
+        found = gap
+        if WHAT == SMOOTH_MAXIMUM:
+            found = smooth_maximum(m, r, h, l, BETA > 0) * sign[:, None]
+        elif WHAT == SURPRISAL:
+            found = tl.where(gap == INF, INF, gap + log1p64(r))
         else:
-            m, r = merge_two(before_m, before_r, m, r, h, l, BETA > 0)
-            gap = gaps_to(x, m, h, l, BETA > 0)
-            if WHAT == SMOOTH_MAXIMUM:
-                found = smooth_maximum(m, r, h, l, BETA > 0) * sign[:, None]
-            elif WHAT == SURPRISAL:
-                found = tl.where(gap == INF, INF, gap + log1p64(r))
+            w, rest = shares(gap, r)
+            of_g = tl.load(g + offsets(row, inner, g_o, g_i, FLAT, ALIGN)[:, None] + k * g_k, mask=inside, other=0.0)
+            of_g = of_g.to(tl.float64)
+            if WHAT == FORWARDS:
+                b = tl.where(w == 0.0, 0.0, w * of_g)
             else:
-                w, rest = shares(gap, r)
-                wt = w * load_slopes(g, g_at[:, None] + k * g_k, inside, w)
-                _one, u, _all, u_0 = prefixes(rest, wt, one, u_0, h, l, True, False, BETA > 0)
-                found = tl.fma(rest, u, wt)
-            store_block(out, out_at[:, None] + k * out_k, found.to(tl.float32), inside, False)
-    if WHAT == BACKWARDS:
-        tl.debug_barrier()  # other threads have stored states
-        for back in range(parts):
-            here = parts - 1 - back
-            x, m, r, k, inside = load_piece(
-                z, z_at, z_k, where, where_at, where_k, exists, here * SCORES, scores, sign, BETA, MASKED, SCORES
-            )
-            known = exists[:, None] & (here > 0)
-            m_1 = tl.load(m_parts + state_at + here, mask=known, other=-INF)
-            r_1 = tl.load(r_parts + state_at + here, mask=known, other=-1.0)
-            before_m, before_r, _m, _r = prefixes(m, r, m_1, r_1, h, l, False, False, BETA > 0)
-            m, r = merge_two(before_m, before_r, m, r, h, l, BETA > 0)
-            w, rest = shares(gaps_to(x, m, h, l, BETA > 0), r)
-            of_g = tl.load(g + g_at[:, None] + k * g_k, mask=inside, other=0.0).to(tl.float64)
-            # With d_i = (1 - w_(i+1)) c_(i+1), the map of a score is d -> (1 - w) (g + d).
-            _one, d, _all, u_0 = prefixes(rest, rest * of_g, one, u_0, h, l, True, True, BETA > 0)
-            found = tl.where(w == 0.0, 0.0, w * (of_g + d))
-            store_block(out, out_at[:, None] + k * out_k, found.to(tl.float32), inside, False)
+                b = rest * of_g  # with d_i = (1 - w_(i+1)) c_(i+1), the map of a score is d -> (1 - w) (g + d)
+            a_0, b_0 = tl.full([ROWS, 1], 1.0, tl.float64), tl.zeros([ROWS, 1], tl.float64)
+            if LONG and STAGE == RESULTS:
+                a_0, b_0 = tl.load(a_parts + at_part), tl.load(b_parts + at_part)
+            _a, u, all_a, all_b = prefixes(rest, b, a_0, b_0, h, l, True, WHAT == BACKWARDS, BETA > 0)
+            if STAGE == MAPS:
+                tl.store(a_parts + at_part, all_a)
+                tl.store(b_parts + at_part, all_b)
+            elif WHAT == FORWARDS:
+                found = tl.fma(rest, u, b)
+            else:
+                found = tl.where(w == 0.0, 0.0, w * (of_g + u))
+        if STAGE == RESULTS:
+            out_at = offsets(row, inner, out_o, out_i, FLAT, ALIGN)[:, None] + k * out_k
+            store_block(out, out_at, found.to(tl.float32), inside, False)
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def before_parts(
+    a_parts, b_parts, hi, lo, inner, parts, beta_hi, beta_lo, beta_o, beta_i,
+    OF_MAPS: tl.constexpr, FROM_END: tl.constexpr, BETA: tl.constexpr, FLAT: tl.constexpr, SCORES: tl.constexpr,
+):  # fmt: skip
+    """Replace the state, or the map, of each piece of a row with that of all pieces before it, or after it."""
+    row = tl.program_id(0).to(tl.int64) + tl.zeros([1], tl.int64)
+    _sign, h, l = load_beta(hi, lo, offsets(row, inner, beta_o, beta_i, FLAT), row >= 0, beta_hi, beta_lo, BETA)
+    nothing = 1.0 if OF_MAPS else -INF
+    zero = 0.0 if OF_MAPS else -1.0
+    a_0, b_0 = tl.full([1, 1], nothing, a_parts.dtype.element_ty), tl.full([1, 1], zero, tl.float64)
+    steps = (parts + SCORES - 1) // SCORES
+    for step in range(steps):
+        k = (steps - 1 - step if FROM_END else step) * SCORES + tl.arange(0, SCORES)[None, :]
+        at = row[:, None] * parts + k
+        a = tl.load(a_parts + at, mask=k < parts, other=nothing)
+        b = tl.load(b_parts + at, mask=k < parts, other=zero)
+        before_a, before_b, a_0, b_0 = prefixes(a, b, a_0, b_0, h[:, None], l[:, None], OF_MAPS, FROM_END, BETA > 0)
+        tl.store(a_parts + at, before_a, mask=k < parts)
+        tl.store(b_parts + at, before_b, mask=k < parts)
 
 
 # --- the kernels of the operations ------------------------------------------------------------------------------------
@@ -160,10 +177,28 @@ def _run(operation: Any, what: tl.constexpr, i: Any, r: Any, of: Any, g: Tensor 
     named |= {"beta_o": named["hi_o"], "beta_i": named["hi_i"], "WHAT": what.value, "MASKED": of.where is not None}
     size = min(next_power_of_2(rows.scores), PIECE)
     count, parts = min(PIECE // size, next_power_of_2(rows.total)), cdiv(rows.scores, size)
-    states = rows.total * parts if what == BACKWARDS else 1
-    named["m_parts"] = of.z.new_empty(states, dtype=torch.float32)
-    named["r_parts"] = of.z.new_empty(states, dtype=torch.float64)
-    tile = {"ROWS": count, "SCORES": size, "parts": parts}
-    warps = max(1, count * size // (32 * _SCORES_PER_THREAD))
-    launch(prefix_rows, Block((cdiv(rows.total, count),), warps, tile), **named)
+    slopes, long = g is not None, parts > 1
+    states = [of.z.new_empty(rows.total * parts if long else 1, dtype=x) for x in (torch.float32, torch.float64)]
+    maps = [states[1].new_empty(rows.total * parts if long and slopes else 1) for _ in range(2)]
+    named |= dict(zip(("m_parts", "r_parts", "a_parts", "b_parts"), (*states, *maps), strict=True))
+    named |= {"parts": parts, "LONG": long}
+    tile = Block((cdiv(rows.total, count) * parts,), _warps(count * size), {"ROWS": count, "SCORES": size})
+    if long:
+        launch(prefix_rows, tile, **named, STAGE=STATES.value)
+        _scan(rows.total, *states, named, what, of_maps=False)
+    if long and slopes:
+        launch(prefix_rows, tile, **named, STAGE=MAPS.value)
+        _scan(rows.total, *maps, named, what, of_maps=True)
+    launch(prefix_rows, tile, **named, STAGE=RESULTS.value)
     rows.finish()
+
+
+def _scan(rows: int, a: Tensor, b: Tensor, named: dict[str, Any], what: tl.constexpr, *, of_maps: bool) -> None:
+    size = min(next_power_of_2(named["parts"]), PIECE)
+    given = named | {"a_parts": a, "b_parts": b, "OF_MAPS": of_maps}
+    given["FROM_END"] = of_maps and what.value == BACKWARDS.value
+    launch(before_parts, Block((rows,), _warps(size), {"SCORES": size}), **given)
+
+
+def _warps(scores: int) -> int:
+    return max(1, scores // (32 * _SCORES_PER_THREAD))
