@@ -184,7 +184,7 @@ def _run(operation: Any, what: tl.constexpr, i: Any, r: Any, of: Any, g: Tensor 
     named |= {"parts": parts, "LONG": long}
     tile = Block((cdiv(rows.total, count) * parts,), _warps(count * size), {"ROWS": count, "SCORES": size})
     if long:
-        launch(prefix_rows, tile, **named, STAGE=STATES.value)
+        launch(prefix_rows, tile, **(named | {"WHAT": SMOOTH_MAXIMUM.value}), STAGE=STATES.value)
         _scan(rows.total, *states, named, what, of_maps=False)
     if long and slopes:
         launch(prefix_rows, tile, **named, STAGE=MAPS.value)
