@@ -174,7 +174,7 @@ def _served(z: Tensor, offsets: Tensor, out: Tensor, beta: Scale, *others: Tenso
     return laid and len(offsets) > 1 and served(z, out, *others, beta=beta)
 
 
-def _shared(z: Tensor, offsets: Tensor, beta: Scale, **columns: Tensor) -> dict[str, Any]:
+def _shared(z: Tensor, offsets: Tensor, beta: Scale, /, **columns: Tensor) -> dict[str, Any]:
     """The arguments that both kernels have: the bounds, beta, and the arrays `columns`, as matrices with strides."""
     offsets, scores, segments = offsets.contiguous(), len(z), len(offsets) - 1
     per_row, named = beta_of(beta)
