@@ -145,9 +145,7 @@ def test_draws_without_replacement_equal_those_of_the_cpu(
 ) -> None:
     z = scores(*shape, spread=2.0, dtype=dtype)
     assert is_same(sa.categorical, z, seed=-7, num_samples=draws, replace=False)
-    found, expected = both(
-        sa.categorical_with_logprob, z, seed=3, num_samples=draws, replace=False, temperature=0.4
-    )
+    found, expected = both(sa.categorical_with_logprob, z, seed=3, num_samples=draws, replace=False, temperature=0.4)
     assert torch.equal(found.index, expected.index)
     assert torch.equal(found.support_size, expected.support_size)
     assert all(len(set(row)) == draws for row in found.index.tolist())

@@ -185,9 +185,11 @@ def test_wrong_bounds_give_nan_gradients() -> None:
     of = segment_operations.SegmentVjp(z, z[:3], z, bounds, UNIT, z.dtype)
     for operation in (segment_operations.segment_softmax_vjp, segment_operations.segment_log_softmax_vjp):
         assert operation.first(of).isnan().all()
-    assert segment_operations.segment_logsumexp_vjp.first(
-        segment_operations.SegmentLogSumExpVjp(z, z[:3], bounds)
-    ).isnan().all()
+    assert (
+        segment_operations.segment_logsumexp_vjp.first(segment_operations.SegmentLogSumExpVjp(z, z[:3], bounds))
+        .isnan()
+        .all()
+    )
 
 
 def records(z: torch.Tensor) -> dict[Any, Any]:

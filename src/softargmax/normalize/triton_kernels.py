@@ -445,9 +445,7 @@ def logsumexp_vjp(i: Any, r: Any) -> None:
     _vjp(vjp_operations.logsumexp_vjp, LOGSUMEXP, i, i.p, *r, None, UNIT)
 
 
-def _vjp(
-    operation: Any, what: tl.constexpr, i: Any, y: Tensor, out: Tensor, lse: Tensor | None, beta: Scale
-) -> None:
+def _vjp(operation: Any, what: tl.constexpr, i: Any, y: Tensor, out: Tensor, lse: Tensor | None, beta: Scale) -> None:
     if not served(y, lse, i.g, out, axes=i.axes):
         define(operation, i, (out,))
         return

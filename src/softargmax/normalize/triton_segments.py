@@ -89,9 +89,7 @@ def segment_rows(
 
 
 @triton.jit
-def load_piece(
-    y, y_at, y_o, g, g_at, g_o, at, n, of_lse, WHAT: tl.constexpr, KIND: tl.constexpr, SCORES: tl.constexpr
-):
+def load_piece(y, y_at, y_o, g, g_at, g_o, at, n, of_lse, WHAT: tl.constexpr, KIND: tl.constexpr, SCORES: tl.constexpr):
     """Return the support, p, g and the terms of the sum for a piece of a segment, its numbers, and which exist."""
     k = at + tl.arange(0, SCORES).to(tl.int64)[None, :]
     inside = k < n

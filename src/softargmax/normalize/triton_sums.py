@@ -195,9 +195,10 @@ def write_slopes(
             constant = constant | (found == INF)
         if WHAT == RENYI:
             slope = tl.where(constant[:, None], 0.0, renyi_slope(v, r, r_q, found, order))
+            nothing = slope == 0.0
         else:
             slope = tl.where((p == 0.0) | constant[:, None], 0.0, p * (v - found[:, None]))
-        nothing = (p == 0.0) if WHAT != DIVERGENCE and WHAT != RENYI else (slope == 0.0)
+            nothing = (slope == 0.0) if WHAT == DIVERGENCE else (p == 0.0)
         slope = tl.where(nothing, 0.0, slope * factor).to(tl.float32)
         store_block(to_p, per_row(p_at, PIECES) + k * p_k, slope, inside, WHOLE, PIECES)
     if TO_Q:
