@@ -168,3 +168,17 @@ def test_the_operators_pass_opcheck_and_the_definition_serves_float64(monkeypatc
     monkeypatch.setattr(triton_sums, "launch", lambda *_a, **_k: launched.append(1))
     assert renyi_entropy.first(i._replace(z=scores(3, 5).double(), dtype=torch.float64)).shape == (3, 1)
     assert not launched
+    renyi_entropy.first(i._replace(z=scores(3, 5)))
+    renyi_entropy_vjp.first(vjp)
+    assert len(launched) == 2
+
+
+def test_incoming_gradients_of_nan_are_not_hidden() -> None:
+    z = torch.tensor([[1.0, 1.0, -INF], [0.0, 1.0, 2.0], [INF, 0.0, 1.0]])
+    for order in (0.0, 2.0):
+        leaf = z.clone().requires_grad_()
+        (found,) = torch.autograd.grad(sa.renyi_entropy(leaf, order), leaf, torch.full((3,), NAN))
+        with sa.using("native"):
+            wide = z.double().requires_grad_()
+            (expected,) = torch.autograd.grad(sa.renyi_entropy(wide, order), wide, torch.full((3,), NAN).double())
+        assert torch.equal(found.isnan(), expected.isnan())

@@ -160,7 +160,8 @@ def test_options_of_draws_without_replacement(monkeypatch: pytest.MonkeyPatch) -
     stream = torch.tensor([5, 1 << 40, -1, 0, 5])
     options: list[dict[str, Any]] = [
         {"where": where}, {"temperature": t}, {"stream": stream}, {"temperature": INF, "where": where},
-        {"top_k": 6}, {"top_p": 0.95, "temperature": INF}, {"top_k": 20, "min_p": 1e-6, "stream": stream},
+        {"top_k": 6}, {"temperature": 0.7},
+        {"top_p": 0.95, "temperature": INF}, {"top_k": 20, "min_p": 1e-6, "stream": stream},
     ]  # fmt: skip
     for one in options:
         assert is_same(sa.categorical, z, seed=4, num_samples=4, replace=False, **one), one
@@ -322,3 +323,6 @@ def test_the_definitions_serve_what_no_kernel_serves(monkeypatch: pytest.MonkeyP
     assert is_same(sa.filter_scores, z, typical_p=0.5)
     assert is_same(sa.categorical, torch.empty(0, 4), seed=1)
     assert not launched
+    with sa.using("triton"):
+        sa.categorical(z, num_samples=4, replace=False, seed=1)
+    assert len(launched) == 3  # filters that count, and two kernels that rank

@@ -236,5 +236,10 @@ def test_the_definitions_serve_what_no_kernel_serves(monkeypatch: pytest.MonkeyP
     for operation, i in records(scores(3, 2).double()).items():
         assert operation.first(i).shape == (3, 2)
     assert not launched
-    sa.segment_softmax(scores(4), torch.tensor([0, 4]))
-    assert launched
+    forward = segment_operations.SegmentScores(scores(3, 2), torch.tensor([0, 2, 3]), UNIT, torch.float32)
+    operations = (segment_operations.segment_softmax, segment_operations.segment_log_softmax,
+                  segment_operations.segment_logsumexp)  # fmt: skip
+    calls = dict.fromkeys(operations, forward) | records(scores(3, 2))
+    for number, (operation, i) in enumerate(calls.items()):
+        operation.first(i)
+        assert len(launched) == number + 1

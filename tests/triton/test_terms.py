@@ -158,6 +158,12 @@ def test_distillation_of_special_rows_and_means(triton: list[str]) -> None:
     assert ulp_error(found.numpy(), expected.numpy()) <= 4
 
 
+def test_a_huge_temperature_is_finite() -> None:
+    student, teacher = scores(3, 5), scores(3, 5, seed=1)
+    found = sa.distillation(student, teacher, temperature=1e20)
+    assert found.isfinite()
+
+
 def test_the_definition_serves_other_divergences() -> None:
     student, teacher = scores(3, 5), scores(3, 5, seed=1)
     for options in ({"divergence": "js"}, {"softcap": 10.0}, {"dtype": torch.float64}):

@@ -120,7 +120,7 @@ def cuda_serves(operation: str) -> bool:
 
 
 def is_for_cuda(z: Any, operation: str) -> bool:
-    """True if the CUDA kernel of an operation computes results for an array. They are float32 or narrower."""
+    """True if the CUDA kernel of an operation serves an array of float32 or narrower, with results no wider."""
     kind = kind_of(z)
     return (kind == "torch-cuda" or (kind == "torch" and requested() == "triton")) and cuda_serves(operation)
 

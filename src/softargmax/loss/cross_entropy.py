@@ -192,7 +192,8 @@ def cross_entropy_terms(z: Logits, /, target: Target, **options: Unpack[Keywords
 def _terms(i: CrossEntropy) -> CrossEntropyTerms:
     """Return loss, lse, entropy and z-loss of every row. Each can be differentiated separately."""
     z, options, axes = i.z, i.options, i.axes
-    kind = working_dtype(z, namespace(z))
+    xp, wide = namespace(z), working_dtype(z, namespace(z))
+    kind = wide
     if dtype_name(i.dtype) != "float64" and is_for_cuda(z, "cross_entropy"):
         kind = row_dtype(z.dtype)  # kernels round the numbers of a row to float32
     x = reference.capped(namespace(z).astype(z, kind) if options.softcap else z, options.beta, options.softcap)
@@ -201,9 +202,8 @@ def _terms(i: CrossEntropy) -> CrossEntropyTerms:
     else:
         lse = normalize.softmax(Scores(x, options.where, options.beta, axes, kind)).lse
     entropy = normalize.entropy.first(Scores(x, options.where, options.beta, axes, kind))
-    lse, entropy = squeezed(lse, axes), squeezed(entropy, axes)
     loss = operations.cross_entropy.first(i._replace(kept=z.ndim - 1, mean=False, dtype=kind))
-    xp = namespace(z)
+    lse, entropy, loss = (xp.astype(x, wide, copy=False) for x in (squeezed(lse, axes), squeezed(entropy, axes), loss))
     # Without a z-loss the term is a 0 that depends on z, so that autograd returns a gradient of 0 and not None.
     z_loss = options.z_loss * lse * lse if options.z_loss else xp.where(xp.isfinite(entropy), 0.0 * entropy, 0.0)
     found = CrossEntropyTerms(loss, lse, entropy, z_loss)

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from softargmax.core import arrays, check
-from softargmax.core.arrays import dtype_name, namespace, one_axis
+from softargmax.core.arrays import dtype_name, namespace, one_axis, working_dtype
 from softargmax.core.check import one_of
 from softargmax.core.dispatch import is_for_cuda
 from softargmax.core.loss_reduction import equal_row_weights, reduced
@@ -116,6 +116,7 @@ def distillation(  # noqa: PLR0913 options are keyword arguments
     if plain and is_for_cuda(student, "kl_divergence"):
         p, q = (student, teacher) if kind == "reverse" else (teacher, student)
         rows = kl_divergence(p, q, axis=axis, temperature=temperature, where=where)
+        rows = namespace(rows).astype(rows, working_dtype(rows, namespace(rows)))  # T^2 may be beyond float32
     else:
         rows = operations.divergence.first(Divergence(student, teacher, where, beta, (axis,), kind, cap))
     return _reduced(rows * squared, count, one_of(reduction, "reduction", REDUCTIONS), dtype)

@@ -75,11 +75,13 @@ from softargmax.normalize.triton_formulas import (
     renyi_of_block,
     renyi_of_parts,
     renyi_slope,
+    times_order,
 )
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+_FAR = tl.constexpr(700.0)
 HALF_PART = PART // 2
 """The longest row in registers, and the scores per part of a longer row. More would need too many registers."""
 
@@ -195,7 +197,7 @@ def write_slopes(
             constant = constant | (found == INF)
         if WHAT == RENYI:
             slope = tl.where(constant[:, None], 0.0, renyi_slope(v, r, r_q, found, order))
-            nothing = slope == 0.0
+            nothing = constant[:, None] | (tl.minimum(v, times_order(v, order)) > _FAR)  # p and q are 0
         else:
             slope = tl.where((p == 0.0) | constant[:, None], 0.0, p * (v - found[:, None]))
             nothing = (slope == 0.0) if WHAT == DIVERGENCE else (p == 0.0)

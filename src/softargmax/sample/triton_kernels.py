@@ -21,7 +21,7 @@ import triton.language as tl
 
 from softargmax.core.triton_launch import RUNTIME, Block, cdiv, define, launch, next_power_of_2, served
 from softargmax.core.triton_math import INF, f32
-from softargmax.core.triton_rows import is_last, offsets
+from softargmax.core.triton_rows import PER_ROW, is_last, offsets
 from softargmax.core.triton_state import any_of
 from softargmax.sample import operations, triton_filters, triton_ranks
 from softargmax.sample.triton_noise import (
@@ -350,6 +350,9 @@ def draw_different(i: Any, index: Tensor, logprob: Tensor | None, size: Tensor) 
     """Launch draws without replacement, after filters have counted the classes that can be drawn."""
     found = triton_filters.run(i, size=size)
     named = scores_of(i)
+    if named["BETA"] != PER_ROW.value:  # a number would be float32 in a kernel, and round differently from the CPU's
+        beta = (named["z"].new_full((1,), x, dtype=torch.float64) for x in i.distribution.beta)
+        named |= dict(zip(("hi", "lo"), beta, strict=True)) | {"BETA": PER_ROW.value}
     named |= seeds_of(i, named["z"].shape[0]) | found | {"size": size, "index": index, "draws": i.draws}
     if index.numel():
         triton_ranks.run(named, logprob)
