@@ -144,7 +144,7 @@ def test_draws_without_replacement_equal_those_of_the_cpu(
     shape: tuple[int, int], draws: int, dtype: torch.dtype
 ) -> None:
     z = scores(*shape, spread=2.0, dtype=dtype)
-    assert is_same(sa.categorical, z, seed=-7, num_samples=draws, replace=False)
+    assert is_same(sa.categorical, z, seed=(1 << 63) + 7, num_samples=draws, replace=False)
     found, expected = both(sa.categorical_with_logprob, z, seed=3, num_samples=draws, replace=False, temperature=0.4)
     assert torch.equal(found.index, expected.index)
     assert torch.equal(found.support_size, expected.support_size)

@@ -74,7 +74,7 @@ def finished(found, r, WHAT: tl.constexpr):
     """The result of each row from its sum. It is 0 for an empty support."""
     if WHAT == ENTROPY:
         found = found + log_of(r).to(tl.float64)
-    return tl.where(r == -1.0, 0.0, found)
+    return found if WHAT == RENYI else tl.where(r == -1.0, 0.0, found)
 
 
 # --- Renyi entropies, in float64 --------------------------------------------------------------------------------------
@@ -114,8 +114,9 @@ def renyi(s, y, p, r, r_q, order, VECTOR: tl.constexpr):
     far = (tl.minimum(both, log_q) <= 0.5 * tl.maximum(both, log_q)) | (total <= -0.9)
     less = tl.where(one, 1.0, 1.0 - order_of)
     found = tl.where(one, total, tl.where(far, (log_q - both) / less, log1p64(tl.where(far, 0.0, total)) / less))
-    found = tl.where(is_infinite(order), log_p, tl.where(order == order, found, float("nan")))
-    return tl.where((found == 0.0) | (r == -1.0), 0.0, found)
+    found = tl.where(is_infinite(order), log_p, found)
+    found = tl.where((found == 0.0) | (r == -1.0), 0.0, found)  # for an empty support, s and the sum are NaN
+    return tl.where(order == order, found, float("nan"))
 
 
 @triton.jit

@@ -183,7 +183,7 @@ def write_slopes(
 ):  # fmt: skip
     """Write g beta p (v - <p, v>), the gradient of a block, and g beta (q - p), that in the scores of q.
 
-    For a Renyi entropy, v are gaps.
+    For a Renyi entropy, v are gaps, and p are scores.
     Rows with an infinite lse or divergence are constant.
     """
     number = score_numbers(SCORES, PIECES)
@@ -197,7 +197,10 @@ def write_slopes(
             constant = constant | (found == INF)
         if WHAT == RENYI:
             slope = tl.where(constant[:, None], 0.0, renyi_slope(v, r, r_q, found, order))
-            nothing = constant[:, None] | (tl.minimum(v, times_order(v, order)) > _FAR)  # p and q are 0
+            strange = (r != r)[:, None] & (p != -INF)  # NaN in the support
+            slope = tl.where(strange, float("nan"), slope)
+            far = tl.minimum(v, times_order(v, order)) > _FAR  # p and q are 0
+            nothing = ~strange & (constant[:, None] | far)
         else:
             slope = tl.where((p == 0.0) | constant[:, None], 0.0, p * (v - found[:, None]))
             nothing = (slope == 0.0) if WHAT == DIVERGENCE else (p == 0.0)
@@ -384,7 +387,7 @@ def long_slopes(
     p = probabilities64(y, x, a, b)
     m_q, r_q, q = m, r, p
     if WHAT == RENYI:
-        r_q, v = tl.load(sums + size + at), gap
+        r_q, v, p = tl.load(sums + size + at), gap, x
     elif WHAT == DIVERGENCE:
         m_q, r_q = tl.load(sums + size + at).to(tl.float32), tl.load(sums + 2 * size + at)
         y, gap_q, _t, _power = measured(v, m_q, h, l, BETA > 0)
