@@ -143,6 +143,7 @@ def before_parts(
         a = tl.load(a_parts + at, mask=k < parts, other=nothing)
         b = tl.load(b_parts + at, mask=k < parts, other=zero)
         before_a, before_b, a_0, b_0 = prefixes(a, b, a_0, b_0, h[:, None], l[:, None], OF_MAPS, FROM_END, BETA > 0)
+        tl.debug_barrier()  # all threads have loaded the numbers
         tl.store(a_parts + at, before_a, mask=k < parts)
         tl.store(b_parts + at, before_b, mask=k < parts)
 
@@ -197,7 +198,7 @@ def _scan(rows: int, a: Tensor, b: Tensor, named: dict[str, Any], what: tl.const
     size = min(next_power_of_2(named["parts"]), PIECE)
     given = named | {"a_parts": a, "b_parts": b, "OF_MAPS": of_maps}
     given["FROM_END"] = of_maps and what.value == BACKWARDS.value
-    launch(before_parts, Block((rows,), _warps(size), {"SCORES": size}), **given)
+    launch(before_parts, Block((rows,), 4 * _warps(size), {"SCORES": size}), **given)  # with fewer warps, maps spill
 
 
 def _warps(scores: int) -> int:
