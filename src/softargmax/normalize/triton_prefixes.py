@@ -198,7 +198,7 @@ def _scan(rows: int, a: Tensor, b: Tensor, named: dict[str, Any], what: tl.const
     size = min(next_power_of_2(named["parts"]), PIECE)
     given = named | {"a_parts": a, "b_parts": b, "OF_MAPS": of_maps}
     given["FROM_END"] = of_maps and what.value == BACKWARDS.value
-    launch(before_parts, Block((rows,), 4 * _warps(size), {"SCORES": size}), **given)  # with fewer warps, maps spill
+    launch(before_parts, Block((rows,), _warps(size), {"SCORES": size}), **given)
 
 
 def _warps(scores: int) -> int:
