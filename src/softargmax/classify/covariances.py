@@ -16,7 +16,7 @@ from softargmax.classify.class_means import Means, scaled, variances
 from softargmax.classify.rows import BLOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from softargmax.classify.base import Array
     from softargmax.classify.rows import Block, Sums, Training

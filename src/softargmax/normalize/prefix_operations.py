@@ -19,7 +19,7 @@ from softargmax.core.arrays import back, last, namespace, working_dtype
 from softargmax.core.operation import Operation, row_sum
 from softargmax.core.record import Array, Axes, Beta, DType, Gradients, Tangents, Wanted, like
 from softargmax.normalize import reference
-from softargmax.normalize.operations import ToScores
+from softargmax.normalize.vjp_operations import ToScores
 
 
 class LogCumSumExp(NamedTuple):

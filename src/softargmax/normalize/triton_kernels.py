@@ -432,17 +432,17 @@ def long_rows_vjp(
 
 def softmax_vjp(i: Any, r: Any) -> None:
     """Compute beta p (g - <p, g>). beta is a number."""
-    _vjp(vjp_operations.softmax_vjp, SOFTMAX, i, i.p, *r, i.lse, i.beta)
+    _vjp(vjp_operations.softmax_vjp, SOFTMAX, i, i.p, r[0], i.lse, i.beta)
 
 
 def log_softmax_vjp(i: Any, r: Any) -> None:
     """Compute beta (g - p <1, g>). beta is a number."""
-    _vjp(vjp_operations.log_softmax_vjp, LOG_SOFTMAX, i, i.log_p, *r, i.lse, i.beta)
+    _vjp(vjp_operations.log_softmax_vjp, LOG_SOFTMAX, i, i.log_p, r[0], i.lse, i.beta)
 
 
 def logsumexp_vjp(i: Any, r: Any) -> None:
     """Compute p g, where g has one number per row."""
-    _vjp(vjp_operations.logsumexp_vjp, LOGSUMEXP, i, i.p, *r, None, UNIT)
+    _vjp(vjp_operations.logsumexp_vjp, LOGSUMEXP, i, i.p, r[0], None, UNIT)
 
 
 def _vjp(operation: Any, what: tl.constexpr, i: Any, y: Tensor, out: Tensor, lse: Tensor | None, beta: Scale) -> None:

@@ -186,17 +186,17 @@ def _run(operation: Any, what: tl.constexpr, i: Any, r: Any, of: Any, g: Tensor 
     tile = Block((cdiv(rows.total, count) * parts,), _warps(count * size), {"ROWS": count, "SCORES": size})
     if long:
         launch(prefix_rows, tile, **(named | {"WHAT": SMOOTH_MAXIMUM.value}), STAGE=STATES.value)
-        _scan(rows.total, *states, named, what, of_maps=False)
+        _scan(rows.total, states, named, what, of_maps=False)
     if long and slopes:
         launch(prefix_rows, tile, **named, STAGE=MAPS.value)
-        _scan(rows.total, *maps, named, what, of_maps=True)
+        _scan(rows.total, maps, named, what, of_maps=True)
     launch(prefix_rows, tile, **named, STAGE=RESULTS.value)
     rows.finish()
 
 
-def _scan(rows: int, a: Tensor, b: Tensor, named: dict[str, Any], what: tl.constexpr, *, of_maps: bool) -> None:
+def _scan(rows: int, parts: list[Tensor], named: dict[str, Any], what: tl.constexpr, *, of_maps: bool) -> None:
     size = min(next_power_of_2(named["parts"]), PIECE)
-    given = named | {"a_parts": a, "b_parts": b, "OF_MAPS": of_maps}
+    given = named | dict(zip(("a_parts", "b_parts"), parts, strict=True)) | {"OF_MAPS": of_maps}
     given["FROM_END"] = of_maps and what.value == BACKWARDS.value
     launch(before_parts, Block((rows,), _warps(size), {"SCORES": size}), **given)
 

@@ -424,7 +424,7 @@ def renyi_entropy_vjp(i: Any, r: Any) -> None:
 
 def _orders(i: Any) -> Tensor:
     """The orders as a tensor, because numbers are float32 in a kernel."""
-    order: Tensor = i.order
+    order: Tensor | float = i.order
     return i.z.new_full((1,) * i.z.ndim, order, dtype=torch.float64) if isinstance(order, float) else order
 
 

@@ -271,7 +271,7 @@ def categorical(i: Any, r: Any) -> None:
         filtered = any(x is not None for x in i.distribution.filters)
         draw(i, *r, **(triton_filters.run(i) if filtered else {}))
     else:
-        draw_different(i, *r, None, i.z.new_empty((*i.z.shape[:-1], 1), dtype=torch.int64))
+        draw_different(i, r[0], None, i.z.new_empty((*i.z.shape[:-1], 1), dtype=torch.int64))
 
 
 def categorical_with_logprob(i: Any, r: Any) -> None:
