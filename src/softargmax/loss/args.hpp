@@ -72,14 +72,15 @@ inline std::int64_t rows_at_once(std::int64_t rows, std::int64_t width, std::int
     if (most < kDepth) return evenly(std::min(rows, kDepth), most);
     return std::min(evenly(ratio(rows, kDepth), most / kDepth) * kDepth, rows);
 }
-// Returns the end of the part that starts at row `begin`.
-inline std::int64_t end_of_part(std::int64_t begin, std::int64_t rows, std::int64_t rows_at_once) {
+// Returns the end of the part that starts at row `begin`. It is static, as the next one: kernels call it, and the
+// copies of all instruction sets must stay apart.
+static inline std::int64_t end_of_part(std::int64_t begin, std::int64_t rows, std::int64_t rows_at_once) {
     const std::int64_t most = rows_at_once < kDepth ? kDepth - begin % kDepth : rows_at_once;
     return std::min(begin + std::min(rows_at_once, most), rows);
 }
 // Returns the number of classes whose rows of dW are passed from process to process at once, if rows are spread.
 // Shorter messages would take as long as these.
-inline std::int64_t classes_at_once(std::int64_t classes, std::int64_t width) {
+static inline std::int64_t classes_at_once(std::int64_t classes, std::int64_t width) {
     constexpr std::int64_t kLeastNumbers = 1 << 16, kMessages = 11;
     const std::int64_t least = kLeastNumbers / std::max<std::int64_t>(width, 1);
     return std::max({(classes + kMessages - 1) / kMessages, least, std::int64_t{1}});
