@@ -1,21 +1,17 @@
-"""Random words and Gumbel noise in Triton: the words and the noise of philox.hpp and gumbel_max.hpp.
+"""Gumbel noise in Triton, from random words: the noise of gumbel_max.hpp.
 
     w = w1 2^32 + w2        V = (w + 1/2) / 2^64        g = -log(-log(1 - V))
-
-A column's words depend only on the seed, the stream, the draw and the column, as on the CPU.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.random import philox_impl
 
 from softargmax.core.triton_launch import RUNTIME
 from softargmax.core.triton_math import INF, f32, f64, log_pair64, two_sum64
+from softargmax.core.triton_philox import word_of, words_of_block
 
-LOWER = tl.constexpr(1 << 31)
-"""The bit of the draw's word that selects the lower 32 bits of a random number."""
 _SQRT_HALF = tl.constexpr(0x3F3504F3)
 _ROUND = tl.constexpr(float.fromhex("0x1.8p+23"))
 _ROUND_BITS = tl.constexpr(0x4B400000)
@@ -30,39 +26,6 @@ _L = tl.constexpr(
     )
 )  # fmt: skip
 _LEAST = tl.constexpr(2.0**-12)
-
-
-@triton.jit
-def key_of(seed):
-    """The two words of a seed."""
-    return (seed & 0xFFFFFFFF).to(tl.uint32), ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
-
-
-@triton.jit
-def words_of_block(first, seed, stream, draw, HALF: tl.constexpr, COLUMNS: tl.constexpr):
-    """The upper (HALF = 0) or lower words of `COLUMNS` columns from `first` on, which is a multiple of 4.
-
-    `seed`, `stream` and `draw` have one number per row, and shape (rows, 1). One call of Philox has the words of four
-    columns. They are joined in such a way that a thread has four neighbours, as after a load.
-    """
-    k0, k1 = key_of(seed)
-    low, high = key_of(stream)
-    four = (tl.arange(0, COLUMNS // 4) + first // 4).to(tl.uint32)[None, :]
-    none = tl.zeros([low.shape[0], COLUMNS // 4], tl.uint32)
-    of_draw = (draw.to(tl.uint32) | HALF * LOWER).to(tl.uint32)
-    a, b, c, d = philox_impl(four + none, of_draw + none, low + none, high + none, k0, k1)
-    return tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [low.shape[0], COLUMNS])
-
-
-@triton.jit
-def word_of(column, seed, stream, draw, HALF: tl.constexpr):
-    """One word for each of some columns. All arguments have the same shape."""
-    k0, k1 = key_of(seed)
-    low, high = key_of(stream)
-    of_draw = (draw.to(tl.uint32) | HALF * LOWER).to(tl.uint32)
-    a, b, c, d = philox_impl((column >> 2).to(tl.uint32), of_draw, low, high, k0, k1)
-    place = column & 3
-    return tl.where(place < 2, tl.where(place == 0, a, b), tl.where(place == 2, c, d))
 
 
 @triton.jit
