@@ -47,9 +47,10 @@ def truth(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> Truth:
     wide = {name: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for name, x in options.items()}
     q, k, v, g = (x.double() for x in (q, k, v, g))
     eye = torch.eye(keys, dtype=torch.float64, device=q.device).expand(*k.shape[:-1], keys)
+    kept = {name: x for name, x in wide.items() if name not in ("dropout", "seed", "stream")}
     with sa.using("reference"):
         output, lse = sa.attention_with_lse(q, k, v, **wide)
-        p = sa.attention(q, k, eye, **wide)
+        p, weights = sa.attention(q, k, eye, **kept), sa.attention(q, k, eye, **wide)
         gradients = sa.attention_vjp(q, k, v, g, **wide)
     many_k, many_v = (x.repeat_interleave(each, -3) for x in (k, v))
     scale: Any = options.get("scale", q.shape[-1] ** -0.5)
@@ -61,7 +62,7 @@ def truth(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> Truth:
     if options.get("softcap") is not None:
         f += 2.0**-21 * options["softcap"]
     products = g.abs() @ many_v.mT.abs()
-    slopes = p * (products + (p * products).sum(-1, keepdim=True))
+    slopes = p * (products / (1.0 - options.get("dropout", 0.0)) + (weights * products).sum(-1, keepdim=True))
     slopes = slopes * (1.0 + 2.0 * u) + tiny
 
     def grouped(x: Tensor) -> Tensor:
@@ -69,11 +70,11 @@ def truth(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> Truth:
 
     error = 4.0 * u + 4.0 * f
     bounds = {
-        "output": (2.1 * u + 2.0 * f) * (p @ many_v.abs()) + tiny,
+        "output": (2.1 * u + 2.0 * f) * (weights @ many_v.abs()) + tiny,
         "lse": 2.0 * f * (1.0 + lse.abs().nan_to_num(posinf=0.0)),
         "dq": error * scale * (slopes @ many_k.abs()) + tiny,
         "dk": error * grouped((slopes * scale).mT @ q.abs()) + tiny,
-        "dv": (3.0 * u + 2.0 * f) * grouped((p + tiny).mT @ g.abs()) + tiny,
+        "dv": (3.0 * u + 2.0 * f) * grouped((weights + tiny).mT @ g.abs()) + tiny,
     }
     results = {"output": output, "lse": lse, "dq": gradients.q, "dk": gradients.k, "dv": gradients.v}
     total = error * slopes.sum((-1, -2), keepdim=True)
@@ -129,10 +130,11 @@ def cases(
             "both sides": {"window": (17, 5)}, "softcap": {"softcap": 2.0}, "sink": {"sink": draw(heads)},
             "slopes": {"slopes": draw(heads).abs(), "causal": True}, "mask": {"mask": draw(2, 1, rows, keys) > 0.0},
             "bias": {"bias": draw(heads, rows, keys)}, "scale": {"scale": draw(heads, rows)},
-            "negative": {"scale": -0.1},
+            "negative": {"scale": -0.1}, "dropout": {"dropout": 0.25, "seed": 3, "causal": True},
             "lengths": {"key_lengths": torch.tensor([keys // 3, keys], device=device), "causal": True},
             "all": {"causal": True, "softcap": 3.0, "sink": draw(heads), "slopes": draw(heads).abs(),
-                    "bias": draw(rows, keys), "scale": draw(heads, rows), "mask": draw(rows, keys) > -1.0},
+                    "bias": draw(rows, keys), "scale": draw(heads, rows), "mask": draw(rows, keys) > -1.0,
+                    "dropout": 0.5, "seed": 1 << 63, "stream": [5, 2]},
         }  # fmt: skip
 
     for dtype, width in zip((BF16, F32)[: len(widths)], widths, strict=True):

@@ -216,12 +216,15 @@ def _attention(dtype: torch.dtype) -> Iterator[Any]:
             sink, bias = q.new_empty(8, 1, 1), q.new_empty(queries, 4096)
             lengths = q.new_empty((2, 1, 1, 1), dtype=torch.int64)
             of_queries = q.new_empty((8, queries, 1), dtype=torch.float32)
+            dropout = {"seeds": q.new_empty((2, 8, 1, 2), dtype=torch.int64), "dropout": 0.1}
             for options in (
                 plain.options,
                 plain.options._replace(right=0),
                 plain.options._replace(left=100, right=0, softcap=30.0, sink=sink),
                 plain.options._replace(bias=bias, mask=torch.empty_like(bias, dtype=torch.bool), lengths=lengths),
                 plain.options._replace(scale=of_queries, right=0, slopes=sink),
+                plain.options._replace(right=0, **dropout),
+                plain.options._replace(left=100, right=0, softcap=30.0, **dropout),
             ):
                 yield from _attention_of(plain._replace(options=options))
 

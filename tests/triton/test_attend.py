@@ -117,8 +117,7 @@ def test_the_definition_serves_what_no_kernel_serves(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(triton_kernels, "launch", lambda *_a, **_k: launched.append(1))
     q, k, v, _ = inputs(1, 2, 1, 20, 24, 16, 16, F32)
     with sa.using("triton"):
-        for options in ({"alpha": 1.5}, {"dropout": 0.5, "seed": 1}):
-            assert sa.attention(q, k, v, **options).isfinite().all()
+        assert sa.attention(q, k, v, alpha=1.5).isfinite().all()
         assert sa.attention(q.double(), k.double(), v.double()).isfinite().all()
         wide = inputs(1, 1, 1, 2, 3, 300, 300, BF16)
         assert sa.attention_vjp(*wide).q.isfinite().all()
@@ -135,3 +134,72 @@ def test_entries_whose_number_of_keys_is_out_of_range_are_nan(monkeypatch: pytes
         assert x[1:].isnan().all(), name
     for name, x in found(q[:1], k[:1], v[:1], g[:1]).items():
         assert torch.equal(x, ours[name][:1]), name
+
+
+# --- dropout ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kernels_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call is left to the definition."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("expected a kernel, got the definition")
+
+    monkeypatch.setattr(triton_kernels, "define", refuse)
+
+
+@pytest.mark.usefixtures("kernels_only")
+@pytest.mark.parametrize("queries", [21, 5])
+@pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
+def test_drops_are_those_of_the_cpu(dtype: torch.dtype, queries: int) -> None:
+    """With unit vectors as values, the output of attention is p."""
+    keys = 70
+    q, k, _, _ = inputs(2, 4, 2, queries, keys, 16, 16, dtype)
+    v = torch.eye(keys, dtype=dtype).expand(2, 2, keys, keys)
+    g = torch.ones(2, 4, queries, keys, dtype=dtype)
+    for options in ({"seed": 7}, {"seed": (1 << 64) - 1, "stream": torch.tensor([1 << 40, -1])}):
+        for rate in (0.1, 0.75):
+            ours, theirs = found(q, k, v, g, dropout=rate, **options), sa.attention(q, k, v, dropout=rate, **options)
+            assert torch.equal(ours["output"] == 0.0, theirs == 0.0)
+            dropped = (theirs == 0.0).double().mean()
+            assert abs(float(dropped) - rate) < 4.0 * (rate * (1.0 - rate) / theirs.numel()) ** 0.5
+            never = (theirs == 0.0).unflatten(1, (2, 2)).all(3).all(2)  # keys that all queries of a group drop
+            assert torch.equal(ours["dv"] == 0.0, never[..., None].expand_as(v))
+    rare = found(q, k, v, g, dropout=1e-12, seed=7)
+    for name, x in found(q, k, v, g).items():
+        assert torch.equal(rare[name], x), name
+
+
+@pytest.mark.usefixtures("kernels_only")
+@pytest.mark.parametrize("queries", [34, 3])
+def test_bits_of_dropout_depend_on_the_stream_only(queries: int) -> None:
+    q, k, v, g = inputs(3, 2, 1, queries, 50, 16, 16, BF16)
+    options = {"dropout": 0.3, "seed": 11, "causal": True}
+    whole = found(q, k, v, g, **options)
+    one = found(q[2:], k[2:], v[2:], g[2:], stream=[2], **options)
+    other = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)] + [g.mT.contiguous().mT]
+    strided = found(*other, **options)
+    for name, x in whole.items():
+        assert torch.equal(x[2:], one[name]), name
+        assert torch.equal(x, strided[name]), name
+    assert not torch.equal(whole["output"], found(q, k, v, g, **options | {"seed": 12})["output"])
+
+
+@pytest.mark.usefixtures("kernels_only")
+@pytest.mark.parametrize("rows", [5, 3])
+@pytest.mark.parametrize(("which", "value"), [("v", "inf"), ("v", "nan"), ("g", "inf"), ("k", "nan")])
+def test_nan_and_inf_under_dropout(which: str, value: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An infinite value changes the output of all queries that see it, also of those that drop it."""
+    monkeypatch.setattr(triton_kernels, "FEW", 3)
+    monkeypatch.setattr(triton_kernels, "AT_ONCE", 16)
+    given, options = inputs(1, 2, 2, rows, 18, 8, 8, F32), {"dropout": 0.5, "seed": 5}
+    given["qkvg".index(which)][0, 1, 2, 3] = float(value)
+    ours = found(*given, **options)
+    with sa.using("reference"):
+        wide = [x.double() for x in given]
+        theirs = dict(zip(("output", "lse"), sa.attention_with_lse(*wide[:3], **options), strict=True))
+        gradients = sa.attention_vjp(*wide, **options)
+    theirs |= {"dq": gradients.q, "dk": gradients.k, "dv": gradients.v}
+    for name, x in theirs.items():
+        torch.testing.assert_close(ours[name].double(), x, rtol=1e-4, atol=1e-5, equal_nan=True, msg=name)

@@ -18,8 +18,10 @@ from softargmax.attend.triton_tiles import (
     LOG2E,
     PER_QUERY,
     is_strange,
+    kept,
     load_count,
     load_scale,
+    load_seed,
     load_tile,
     long,
     range_of_keys,
@@ -97,10 +99,10 @@ def slopes_of(
 @triton.jit
 def visit_keys(
     q, g, k, v, bias_gradient, at, dq, of_scale, of_slope, i, place, queries, keys, count, left, right, scale, softcap,
-    slope, lse, delta, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
+    slope, seed, drop_below, gain, lse, delta, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
     ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
-    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, TO_BIAS: tl.constexpr, D: tl.constexpr,
-    DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
+    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, TO_BIAS: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Add a tile of keys to the gradients of queries."""
     n = tl.arange(0, N)
@@ -110,6 +112,8 @@ def visit_keys(
     vt = load_tile(v + long(at) * v_l, n[:, None], tl.arange(0, PADV)[None, :], v_l, inside, ENDS, DV, PADV)
     raw = product(q, tl.trans(kt))
     dp = product(g, tl.trans(vt))
+    if SEEDS:
+        dp = tl.where(kept(i, at, seed, drop_below, N), dp * gain, 0.0)
     p, ds, dz = slopes_of(
         raw, dp, i, j, place, queries, count, left, right, scale, softcap, slope, lse, delta,
         mask, mask_l, mask_k, bias, bias_l, bias_k, ENDS, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, True,
@@ -126,12 +130,13 @@ def visit_keys(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def to_queries(
-    q, k, v, g, of_rows, scale, mask, bias, lengths, slopes, dq, per_query, bias_gradient, flags,
-    heads, group, queries, keys, tiles, left, right, number, softcap,
+    q, k, v, g, of_rows, scale, mask, bias, lengths, slopes, seeds, dq, per_query, bias_gradient, flags,
+    heads, group, queries, keys, tiles, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, dq_b, dq_h, dq_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, lengths_b, slopes_b, slopes_h,
+    seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, TO_BIAS: tl.constexpr,
+    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, TO_BIAS: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -159,9 +164,11 @@ def to_queries(
     lse = tl.load(at_row, mask=i < queries, other=INF)
     delta = tl.load(at_row + total, mask=i < queries, other=0.0)
     of_query = load_scale(scale, i.to(tl.int64) * scale_l, i < queries, number, softcap, SCALE, SOFTCAP)
-    slope = 0.0
+    slope, seed = 0.0, 0
     if SLOPES:
         slope = tl.load(slopes + entry * slopes_b + h * slopes_h).to(tl.float32) * LOG2E
+    if SEEDS:
+        seed = load_seed(seeds + entry * seeds_b + h * seeds_h, seeds_k)
     last = tl.minimum(first + M, queries)
     begin, a, b, end = range_of_keys(first, last, place, count, left, right, LEFT, RIGHT, N)
     of_q = tl.zeros([M, PAD], tl.float32)
@@ -170,20 +177,23 @@ def to_queries(
         for at in tl.range(begin, a, N, num_stages=STAGES):
             of_q, of_scale, of_slope = visit_keys(
                 qt, gt, k, v, bias_gradient, at, of_q, of_scale, of_slope, i, place, queries, keys, count, left, right,
-                of_query, softcap, slope, lse, delta, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
-                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, TO_BIAS, D, DV, PAD, PADV, N,
+                of_query, softcap, slope, seed, drop_below, gain, lse, delta,
+                mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
+                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, TO_BIAS, D, DV, PAD, PADV, N,
             )  # fmt: skip
     for at in tl.range(a, b, N, num_stages=STAGES):
         of_q, of_scale, of_slope = visit_keys(
             qt, gt, k, v, bias_gradient, at, of_q, of_scale, of_slope, i, place, queries, keys, count, left, right,
-            of_query, softcap, slope, lse, delta, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
-            False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, TO_BIAS, D, DV, PAD, PADV, N,
+            of_query, softcap, slope, seed, drop_below, gain, lse, delta,
+            mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
+            False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, TO_BIAS, D, DV, PAD, PADV, N,
         )  # fmt: skip
     for at in tl.range(b, end, N, num_stages=STAGES):
         of_q, of_scale, of_slope = visit_keys(
             qt, gt, k, v, bias_gradient, at, of_q, of_scale, of_slope, i, place, queries, keys, count, left, right,
-            of_query, softcap, slope, lse, delta, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
-            True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, TO_BIAS, D, DV, PAD, PADV, N,
+            of_query, softcap, slope, seed, drop_below, gain, lse, delta,
+            mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
+            True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, TO_BIAS, D, DV, PAD, PADV, N,
         )  # fmt: skip
     factor = of_query * LN2
     if SOFTCAP:
@@ -201,12 +211,13 @@ def to_queries(
 
 @triton.jit
 def visit_queries(
-    k, v, q, g, of_rows, total, tile, begin, each, dk, dv, j, entry, h, place, heads, group, queries, count, left,
-    right, number, scale, softcap, slopes, mask, bias, q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l,
-    mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, slopes_b, slopes_h,
+    k, v, q, g, of_rows, total, tile, begin, each, dk, dv, first, j, entry, h, place, heads, group, queries, count,
+    left, right, number, scale, softcap, drop_below, gain, slopes, seeds, mask, bias,
+    q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l,
+    mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
     ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
-    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr,
+    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, D: tl.constexpr,
+    DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
     """Add a tile of queries to the gradients of keys and values. Its products have one row per key.
 
@@ -231,12 +242,19 @@ def visit_queries(
         slope = tl.load(slopes + entry * slopes_b + of_head * slopes_h).to(tl.float32) * LOG2E
     raw = product(k, tl.trans(qt))
     dp = product(v, tl.trans(gt))
+    if SEEDS:
+        seed = load_seed(seeds + entry * seeds_b + of_head * seeds_h, seeds_k)
+        keep = tl.trans(kept((at + m)[:, None], first, seed, drop_below, j.shape[0]))
+        dp = tl.where(keep, dp * gain, 0.0)
     p, _, dz = slopes_of(
         raw, dp, i, j, place, queries, count, left, right, of_query, softcap, slope, lse, delta,
         mask + entry * mask_b + of_head * mask_h, mask_l, mask_k, bias + entry * bias_b + of_head * bias_h, bias_l,
         bias_k, ENDS, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, False,
     )  # fmt: skip
-    dv = add_product(dv, p.to(gt.dtype), gt)
+    weight = p
+    if SEEDS:
+        weight = tl.where(keep, p, 0.0)
+    dv = add_product(dv, weight.to(gt.dtype), gt)
     if SCALE == PER_QUERY:
         dz = tl.where(p == 0.0, 0.0, dz * of_query)
     return add_product(dk, dz.to(qt.dtype), qt), dv
@@ -244,13 +262,14 @@ def visit_queries(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def to_keys(
-    q, k, v, g, of_rows, scale, mask, bias, lengths, slopes, dk, dv, flags,
-    heads, group, queries, keys, tiles, left, right, number, softcap,
+    q, k, v, g, of_rows, scale, mask, bias, lengths, slopes, seeds, dk, dv, flags,
+    heads, group, queries, keys, tiles, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, dk_b, dk_h, dk_l, dv_b, dv_h, dv_l,
     scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, lengths_b, slopes_b, slopes_h,
+    seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr,
+    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -277,30 +296,30 @@ def to_keys(
         n = (a - begin) // M
         for tile in tl.range(0, group * n, num_stages=STAGES):
             of_k, of_v = visit_queries(
-                kt, vt, q, g, of_rows, total, tile, begin, n, of_k, of_v, j, entry, h, place, heads, group, queries,
-                count, left, right, number, scale, softcap, slopes, mask, bias, q_b, q_h, q_l, g_b, g_h, g_l,
-                scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k,
-                slopes_b, slopes_h,
-                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, D, DV, PAD, PADV, M,
+                kt, vt, q, g, of_rows, total, tile, begin, n, of_k, of_v, first, j, entry, h, place, heads, group,
+                queries, count, left, right, number, scale, softcap, drop_below, gain, slopes, seeds, mask, bias,
+                q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
+                bias_b, bias_h, bias_l, bias_k, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
+                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, M,
             )  # fmt: skip
     n = (b - a) // M
     for tile in tl.range(0, group * n, num_stages=STAGES):
         of_k, of_v = visit_queries(
-            kt, vt, q, g, of_rows, total, tile, a, n, of_k, of_v, j, entry, h, place, heads, group, queries,
-            count, left, right, number, scale, softcap, slopes, mask, bias, q_b, q_h, q_l, g_b, g_h, g_l,
-            scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k,
-            slopes_b, slopes_h,
-            False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, D, DV, PAD, PADV, M,
+            kt, vt, q, g, of_rows, total, tile, a, n, of_k, of_v, first, j, entry, h, place, heads, group, queries,
+            count, left, right, number, scale, softcap, drop_below, gain, slopes, seeds, mask, bias,
+            q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
+            bias_b, bias_h, bias_l, bias_k, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
+            False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, M,
         )  # fmt: skip
     if LEFT:
         n = (end - b) // M
         for tile in tl.range(0, group * n, num_stages=STAGES):
             of_k, of_v = visit_queries(
-                kt, vt, q, g, of_rows, total, tile, b, n, of_k, of_v, j, entry, h, place, heads, group, queries,
-                count, left, right, number, scale, softcap, slopes, mask, bias, q_b, q_h, q_l, g_b, g_h, g_l,
-                scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k,
-                slopes_b, slopes_h,
-                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, D, DV, PAD, PADV, M,
+                kt, vt, q, g, of_rows, total, tile, b, n, of_k, of_v, first, j, entry, h, place, heads, group, queries,
+                count, left, right, number, scale, softcap, drop_below, gain, slopes, seeds, mask, bias,
+                q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
+                bias_b, bias_h, bias_l, bias_k, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
+                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, M,
             )  # fmt: skip
     factor = LN2
     if SCALE != PER_QUERY:
@@ -310,6 +329,8 @@ def to_keys(
     dk += entry * dk_b + h * dk_h
     dv += entry * dv_b + h * dv_h
     at = j.to(tl.int64)
+    if SEEDS:
+        of_v = of_v * gain
     of_k, of_v = tl.where(j < count, of_k, 0.0), tl.where(j < count, of_v, 0.0)
     tl.store(dk + at * dk_l + e, (of_k * factor).to(dk.dtype.element_ty), mask=(j < keys) & (e < D))
     tl.store(dv + at * dv_l + f, of_v.to(dv.dtype.element_ty), mask=(j < keys) & (f < DV))

@@ -19,8 +19,10 @@ from softargmax.attend.triton_tiles import (
     LOG2E,
     LOW,
     is_strange,
+    kept,
     load_count,
     load_scale,
+    load_seed,
     load_tile,
     long,
     range_of_keys,
@@ -42,11 +44,11 @@ def rounded(x, scale):
 
 @triton.jit
 def visit(
-    q, k, v, at, m, l, o, i, row, place, queries, count, left, right, scale, softcap, slope,
+    q, k, v, at, m, l, o, i, row, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
     mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
     ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
-    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
+    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, D: tl.constexpr,
+    DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Add a tile of keys to the state (m, l, o). With ENDS, some queries may not see some keys of the tile."""
     n = tl.arange(0, N)
@@ -80,16 +82,18 @@ def visit(
     f = tl.exp2(m - shift)
     vt = load_tile(v + long(at) * v_l, n[:, None], tl.arange(0, PADV)[None, :], v_l, inside, ENDS, DV, PADV)
     l = tl.fma(l, f, tile_sum(p))
+    if SEEDS:
+        p = tl.where(kept(i, at, seed, drop_below, N), p, 0.0)
     o = add_product(o * f[:, None], p.to(vt.dtype), vt)
     return larger, l, o
 
 
 @triton.jit
 def visited(
-    q, k, v, begin, a, b, end, i, row, place, queries, count, left, right, scale, softcap, slope,
+    q, k, v, begin, a, b, end, i, row, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
     mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
-    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
+    BIAS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The state (m, l, o) of the keys begin..end - 1, and which rows are strange. Rows see all keys from a to b."""
@@ -100,14 +104,14 @@ def visited(
         for at in tl.range(begin, a, N, num_stages=STAGES):
             m, l, o = visit(
                 q, k, v, at, m, l, o, i, row, place, queries, count, left, right, scale, softcap, slope,
-                mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
-                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, D, DV, PAD, PADV, N,
+                seed, drop_below, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
+                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, N,
             )  # fmt: skip
     for at in tl.range(a, b, N, num_stages=STAGES):
         m, l, o = visit(
-            q, k, v, at, m, l, o, i, row, place, queries, count, left, right, scale, softcap, slope,
+            q, k, v, at, m, l, o, i, row, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
             mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
-            False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, D, DV, PAD, PADV, N,
+            False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, N,
         )  # fmt: skip
     if not (MASK or BIAS):
         missed = (m == -INF) & (b > a)  # the row's scores overflowed
@@ -115,16 +119,16 @@ def visited(
         missed = l != l
     for at in tl.range(b, end, N, num_stages=STAGES):
         m, l, o = visit(
-            q, k, v, at, m, l, o, i, row, place, queries, count, left, right, scale, softcap, slope,
+            q, k, v, at, m, l, o, i, row, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
             mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
-            True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, D, DV, PAD, PADV, N,
+            True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, N,
         )  # fmt: skip
     strange = missed | ~(l < INF) | is_strange(o) | ((m > -INF) & (tl.abs(m) > LARGE))
     return m, l, o, strange
 
 
 @triton.jit
-def finished(m, l, o, sink, SINK: tl.constexpr):
+def finished(m, l, o, sink, gain, SINK: tl.constexpr, SEEDS: tl.constexpr):
     """The output, lse, and which rows have an infinite or NaN sink."""
     strange = l != l
     if SINK:
@@ -137,18 +141,22 @@ def finished(m, l, o, sink, SINK: tl.constexpr):
         m = larger
         strange = ~(l < INF)
     inverse = tl.where(l > 0.0, tl.div_rn(1.0 + 0.0 * l, l), 0.0)
+    if SEEDS:
+        inverse = inverse * gain
     lse = tl.where(l > 0.0, m.to(tl.float64) * LN2 + log1p64(l.to(tl.float64) - 1.0), -INF)
     return o * inverse[:, None], lse, strange
 
 
 @triton.jit(do_not_specialize=RUNTIME)
 def forward(
-    q, k, v, scale, mask, bias, sink, lengths, slopes, output, lse, flags,
-    heads, group, queries, keys, tiles, left, right, number, softcap,
+    q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, output, lse, flags,
+    heads, group, queries, keys, tiles, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
+    seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, LSE: tl.constexpr,
+    BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
+    LSE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -170,19 +178,21 @@ def forward(
     e = tl.arange(0, PAD)[None, :]
     qt = load_tile(q + long(first) * q_l, row[:, None], e, q_l, i < queries, True, D, PAD)
     of_query = load_scale(scale, i.to(tl.int64) * scale_l, i < queries, number, softcap, SCALE, SOFTCAP)
-    slope, of_sink = 0.0, 0.0
+    slope, of_sink, seed = 0.0, 0.0, 0
     if SLOPES:
         slope = tl.load(slopes + entry * slopes_b + h * slopes_h).to(tl.float32) * LOG2E
+    if SEEDS:
+        seed = load_seed(seeds + entry * seeds_b + h * seeds_h, seeds_k)
     if SINK:
         of_sink = tl.load(sink + entry * sink_b + h * sink_h).to(tl.float32)
     last = tl.minimum(first + M, queries)
     begin, a, b, end = range_of_keys(first, last, place, count, left, right, LEFT, RIGHT, N)
     m, l, o, strange = visited(
         qt, k, v, begin, a, b, end, i, row, place, queries, count, left, right, of_query, softcap, slope,
-        mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
-        LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, D, DV, PAD, PADV, M, N, STAGES,
+        seed, drop_below, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
+        LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, M, N, STAGES,
     )  # fmt: skip
-    o, of_row, infinite = finished(m, l, o, of_sink, SINK)
+    o, of_row, infinite = finished(m, l, o, of_sink, gain, SINK, SEEDS)
     f = tl.arange(0, PADV)[None, :]
     output += entry * output_b + h * output_h
     lse += head * queries
@@ -198,12 +208,13 @@ def forward(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def split(
-    q, k, v, scale, mask, bias, lengths, slopes, o_parts, m_parts, l_parts,
-    heads, group, queries, keys, tiles, parts, left, right, number, softcap,
+    q, k, v, scale, mask, bias, lengths, slopes, seeds, o_parts, m_parts, l_parts,
+    heads, group, queries, keys, tiles, parts, left, right, number, softcap, drop_below,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, lengths_b, slopes_b, slopes_h,
+    seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr,
+    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr, LENGTH: tl.constexpr,
 ):  # fmt: skip
@@ -226,9 +237,11 @@ def split(
         scale + entry * scale_b + of_head * scale_h, i.to(tl.int64) * scale_l, exists[:, None], number, softcap, SCALE,
         SOFTCAP,
     )  # fmt: skip
-    slope = 0.0
+    slope, seed = 0.0, 0
     if SLOPES:
         slope = tl.load(slopes + entry * slopes_b + of_head * slopes_h).to(tl.float32) * LOG2E
+    if SEEDS:
+        seed = load_seed(seeds + entry * seeds_b + of_head * seeds_h, seeds_k)
     begin, a, b, end = range_of_keys(0, queries, place, count, left, right, LEFT, RIGHT, N)
     first = part * LENGTH
     begin = tl.minimum(tl.maximum(begin, first), first + LENGTH)
@@ -237,9 +250,10 @@ def split(
     end = tl.minimum(tl.maximum(end, first), first + LENGTH)
     m, l, o, strange = visited(
         qt, k + entry * k_b + h * k_h, v + entry * v_b + h * v_h, begin, a, b, end, i, row, place, queries, count,
-        left, right, of_query, softcap, slope, mask + entry * mask_b + of_head * mask_h, mask_l, mask_k,
+        left, right, of_query, softcap, slope, seed, drop_below,
+        mask + entry * mask_b + of_head * mask_h, mask_l, mask_k,
         bias + entry * bias_b + of_head * bias_h, bias_l, bias_k, k_l, v_l,
-        LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, D, DV, PAD, PADV, M, N, STAGES,
+        LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, M, N, STAGES,
     )  # fmt: skip
     at = ((entry * heads + h * group) * queries + row) * parts + part
     tl.store(m_parts + at, m, mask=exists)
@@ -250,12 +264,14 @@ def split(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def merge_splits(
-    q, k, v, scale, mask, bias, sink, lengths, slopes, output, lse, o_parts, m_parts, l_parts,
-    heads, group, queries, keys, parts, left, right, number, softcap,
+    q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, output, lse, o_parts, m_parts, l_parts,
+    heads, group, queries, keys, parts, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
+    seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, LSE: tl.constexpr,
+    BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
+    LSE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Merge the states of a query in the order of the keys."""
@@ -278,15 +294,16 @@ def merge_splits(
     of_sink = 0.0
     if SINK:
         of_sink = tl.load(sink + entry * sink_b + h * sink_h).to(tl.float32)
-    o, of_row, infinite = finished(m, l, o, of_sink, SINK)
+    o, of_row, infinite = finished(m, l, o, of_sink, gain, SINK, SEEDS)
     to = output + entry * output_b + h * output_h + i.to(tl.int64) * output_l + f
     if tl.max((~(l < INF) | infinite).to(tl.int32), axis=0) > 0:
         mend_query(
-            q, k, v, scale, mask, bias, sink, lengths, slopes, output, lse, i, entry, h,
-            heads, group, queries, keys, left, right, number, softcap, q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l,
-            output_b, output_h, output_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
-            bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
-            LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, LSE, D, DV, PAD, PADV, N,
+            q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, output, lse, i, entry, h,
+            heads, group, queries, keys, left, right, number, softcap, drop_below, gain,
+            q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l,
+            mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b,
+            slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
+            LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, SEEDS, LSE, D, DV, PAD, PADV, N,
         )  # fmt: skip
     else:
         tl.store(to, o.to(output.dtype.element_ty), mask=f < DV)

@@ -1,7 +1,7 @@
 """CUDA kernels of attention: what they serve, their layouts and sizes of tiles.
 
-Kernels serve softmax attention (alpha = 1) without dropout, for bfloat16 and float16 with heads of at most 256 numbers,
-and for float32 with heads of at most 128. The definition serves all other calls. triton_forward.py computes the output,
+Kernels serve softmax attention (alpha = 1) for bfloat16 and float16 with heads of at most 256 numbers, and for float32
+with heads of at most 128. The definition serves all other calls. triton_forward.py computes the output,
 triton_backward.py the gradients, and triton_mend.py results with NaN, inf or an overflow.
 """
 
@@ -14,6 +14,7 @@ import torch
 
 from softargmax.attend import operations, reference
 from softargmax.attend.arguments import AttentionGradients
+from softargmax.attend.dropout import threshold
 from softargmax.attend.triton_backward import prepare, to_keys, to_queries
 from softargmax.attend.triton_forward import forward, merge_splits, split
 from softargmax.attend.triton_mend import mend, mend_keys, mend_queries
@@ -37,8 +38,9 @@ SPLIT = 512
 """Keys per program. It depends on nothing else, because it fixes the order of sums."""
 WIDEST = 256
 """The largest head size of the kernels."""
-_OPTION_AXES = {"scale": "bhl", "mask": "bhlk", "bias": "bhlk", "sink": "bh", "lengths": "b", "slopes": "bh"}
-"""The axes of options along which kernels have strides: batch, heads, queries (l) and keys (k)."""
+_OPTION_AXES = {"scale": "bhl", "mask": "bhlk", "bias": "bhlk", "sink": "bh", "lengths": "b", "slopes": "bh",
+                "seeds": "bhlk"}  # fmt: skip
+"""The axes of options along which kernels have strides: batch, heads, queries (l) and keys (k; of a seed its words)."""
 
 
 def attention(i: Attention, r: Any) -> None:
@@ -61,7 +63,7 @@ def _served(i: Attention, *results: Tensor) -> bool:
     options, widest = i.options, max(i.q.shape[-1], i.v.shape[-1])
     arrays = [x for x in options if isinstance(x, torch.Tensor)]
     fits = widest <= (WIDEST if i.q.dtype.itemsize == 2 else WIDEST // 2) and max(i.scores[-2:]) < 1 << 30
-    plain = options.is_softmax and options.seeds is None and all(x.numel() for x in arrays)
+    plain = options.is_softmax and all(x.numel() for x in arrays)
     return plain and fits and served(*i[:3], *results)
 
 
@@ -183,6 +185,7 @@ def _named(i: Attention, like: Tensor) -> dict[str, Any]:
         "softcap": float(cap or 0.0), "SOFTCAP": cap is not None, "left": min(options.left or 0, far),
         "right": min(options.right or 0, far), "LEFT": options.left is not None, "RIGHT": options.right is not None,
         "SCALE": (PER_QUERY if isinstance(scale, torch.Tensor) else FOLDED if plain else NUMBER).value,
+        "drop_below": threshold(options.dropout), "gain": 1.0 / (1.0 - options.dropout),
         "D": width, "DV": i.v.shape[-1],
         "PAD": max(16, next_power_of_2(width)), "PADV": max(16, next_power_of_2(i.v.shape[-1])),
     }  # fmt: skip

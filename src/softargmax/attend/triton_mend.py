@@ -14,8 +14,10 @@ from softargmax.attend.triton_tiles import (
     LN2,
     LOG2E,
     PER_QUERY,
+    keep_factors,
     load_count,
     load_scale,
+    load_seed,
     load_tile,
     long,
     range_of_keys,
@@ -59,10 +61,10 @@ def exact_scores(
 @triton.jit
 def mended_row(
     q, k, v, i, place, queries, count, scale, softcap, left, right, mask, mask_l, mask_k, bias, bias_l, bias_k, slope,
-    sink, k_l, v_l, begin, end,
+    sink, seed, drop_below, gain, k_l, v_l, begin, end,
     SOFTCAP: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr, SINK: tl.constexpr, SLOPES: tl.constexpr,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
-    B: tl.constexpr,
+    SEEDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    PAD: tl.constexpr, PADV: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """The output (1, PADV) and lse (1, 1) of one query, whose row of q has shape (1, PAD)."""
     e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
@@ -98,6 +100,8 @@ def mended_row(
         p = tl.where(s == m[:, None], 1.0, tl.where(m[:, None] < INF, exp64(s - m[:, None]), 0.0))
         p = tl.where(s == -INF, 0.0, p)
         l += row_sum(p, 1, tl.float64)
+        if SEEDS:
+            p = p * keep_factors(i, j, seed, drop_below, gain)
         vt = tl.trans(load_tile(v, rows, f, v_l, rows < count, True, DV, PADV).to(tl.float64))  # (PADV, B)
         o += row_sum(tl.where(tl.abs(vt) < INF, vt, 0.0) * p, 1, tl.float64)[:, None]
         there = seen & (s > -INF)
@@ -114,22 +118,26 @@ def mended_row(
 
 @triton.jit
 def mend_query(
-    q, k, v, scale, mask, bias, sink, lengths, slopes, output, lse, i, entry, h,
-    heads, group, queries, keys, left, right, number, softcap,
+    q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, output, lse, i, entry, h,
+    heads, group, queries, keys, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
+    seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, LSE: tl.constexpr,
+    BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
+    LSE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Compute a query by the definition, and store its output and lse. i has shape (1, 1)."""
     count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
     place = count - queries
-    slope, of_sink = tl.zeros([1, 1], tl.float32), 0.0
+    slope, of_sink, seed = tl.zeros([1, 1], tl.float32), 0.0, 0
     if SLOPES:
         slope += tl.load(slopes + entry * slopes_b + h * slopes_h).to(tl.float32) * LOG2E
     if SINK:
         of_sink = tl.load(sink + entry * sink_b + h * sink_h).to(tl.float32)
+    if SEEDS:
+        seed = load_seed(seeds + entry * seeds_b + h * seeds_h, seeds_k)
     e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
     q += entry * q_b + h * q_h
     scale += entry * scale_b + h * scale_h
@@ -142,7 +150,8 @@ def mend_query(
         load_tile(q, i.to(tl.int64), e, q_l, i >= 0, True, D, PAD), k + entry * k_b + h // group * k_h,
         v + entry * v_b + h // group * v_h, i, place, queries, count, of_query, softcap, left, right,
         mask + entry * mask_b + h * mask_h, mask_l, mask_k, bias + entry * bias_b + h * bias_h, bias_l, bias_k, slope,
-        of_sink, k_l, v_l, begin, end, SOFTCAP, MASK, BIAS, SINK, SLOPES, LEFT, RIGHT, D, DV, PAD, PADV, N,
+        of_sink, seed, drop_below, gain, k_l, v_l, begin, end,
+        SOFTCAP, MASK, BIAS, SINK, SLOPES, SEEDS, LEFT, RIGHT, D, DV, PAD, PADV, N,
     )  # fmt: skip
     to = output + entry * output_b + h * output_h + i.to(tl.int64) * output_l + f
     tl.store(to, o.to(output.dtype.element_ty), mask=f < DV)
@@ -152,12 +161,14 @@ def mend_query(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def mend(
-    q, k, v, scale, mask, bias, sink, lengths, slopes, output, lse, flags,
-    heads, group, queries, keys, tiles, left, right, number, softcap,
+    q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, output, lse, flags,
+    heads, group, queries, keys, tiles, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
+    seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, LSE: tl.constexpr,
+    BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
+    LSE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Compute the flagged queries of a tile once more, by the definition."""
@@ -172,11 +183,12 @@ def mend(
             if tl.max(tl.where(row == r, strange, 0), axis=0) > 0:
                 i = first + r + tl.zeros([1, 1], tl.int32)
                 mend_query(
-                    q, k, v, scale, mask, bias, sink, lengths, slopes, output, lse, i, entry, h,
-                    heads, group, queries, keys, left, right, number, softcap, q_b, q_h, q_l, k_b, k_h, k_l, v_b,
-                    v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
-                    bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
-                    LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, LSE, D, DV, PAD, PADV, N,
+                    q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, output, lse, i, entry, h,
+                    heads, group, queries, keys, left, right, number, softcap, drop_below, gain,
+                    q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l,
+                    scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k,
+                    sink_b, sink_h, lengths_b, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
+                    LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, SEEDS, LSE, D, DV, PAD, PADV, N,
                 )  # fmt: skip
 
 
@@ -199,14 +211,16 @@ def shares(s, lse, ties):
 
 @triton.jit(do_not_specialize=RUNTIME)
 def mend_queries(
-    q, k, v, g, lse, g_lse, of_rows, scale, mask, bias, sink, lengths, slopes, dq, per_query, bias_gradient, flags,
-    heads, group, queries, keys, tiles, left, right, number, softcap,
+    q, k, v, g, lse, g_lse, of_rows, scale, mask, bias, sink, lengths, slopes, seeds,
+    dq, per_query, bias_gradient, flags,
+    heads, group, queries, keys, tiles, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, g_lse_b, g_lse_h, g_lse_l,
     dq_b, dq_h, dq_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
+    seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, TO_BIAS: tl.constexpr, SINK: tl.constexpr,
-    G_LSE: tl.constexpr,
+    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, TO_BIAS: tl.constexpr,
+    SINK: tl.constexpr, G_LSE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of flagged queries once more, and store their delta and the number of their maxima."""
@@ -219,9 +233,11 @@ def mend_queries(
         entry, h = head // heads, head % heads
         count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
         place = count - queries
-        slope = tl.zeros([1, 1], tl.float32)
+        slope, seed = tl.zeros([1, 1], tl.float32), 0
         if SLOPES:
             slope += tl.load(slopes + entry * slopes_b + h * slopes_h).to(tl.float32) * LOG2E
+        if SEEDS:
+            seed = load_seed(seeds + entry * seeds_b + h * seeds_h, seeds_k)
         e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
         total = tl.num_programs(0).to(tl.int64) // tiles * queries
         k_at, v_at = k + entry * k_b + h // group * k_h, v + entry * v_b + h // group * v_h
@@ -255,6 +271,8 @@ def mend_queries(
                     )  # fmt: skip
                     p = shares(s, of_row, 1.0)
                     dp = row_sum(gt * vt.to(tl.float64), 1, tl.float64)[None, :]
+                    if SEEDS:
+                        dp = dp * keep_factors(i, j, seed, drop_below, gain)
                     ties += tl.sum((s == INF).to(tl.int32), axis=1)[:, None].to(tl.float64)
                     delta += row_sum(tl.where(p != 0.0, p * dp, 0.0), 1, tl.float64)[:, None]
                 ties = tl.where(of_row == INF, tl.maximum(ties, 1.0), 1.0)
@@ -278,6 +296,8 @@ def mend_queries(
                     )  # fmt: skip
                     p = shares(s, of_row, ties)
                     dp = row_sum(gt * vt.to(tl.float64), 1, tl.float64)[None, :]
+                    if SEEDS:
+                        dp = dp * keep_factors(i, j, seed, drop_below, gain)
                     ds = tl.where(p != 0.0, p * (dp - delta), 0.0)
                     dz = tl.where(p != 0.0, ds * steep, 0.0)
                     of_q += row_sum(tl.trans(finite(kt)) * dz, 1, tl.float64)[:, None]
@@ -301,13 +321,14 @@ def mend_queries(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def mend_keys(
-    q, k, v, g, lse, of_rows, scale, mask, bias, lengths, slopes, dk, dv, flags,
-    heads, group, queries, keys, tiles, left, right, number, softcap,
+    q, k, v, g, lse, of_rows, scale, mask, bias, lengths, slopes, seeds, dk, dv, flags,
+    heads, group, queries, keys, tiles, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l,
     dk_b, dk_h, dk_l, dv_b, dv_h, dv_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, lengths_b, slopes_b, slopes_h,
+    seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr,
+    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of flagged keys and values once more."""
@@ -340,9 +361,11 @@ def mend_keys(
                 )
                 for member in range(group):
                     of_head = h * group + member
-                    slope = tl.zeros([1, 1], tl.float32)
+                    slope, seed = tl.zeros([1, 1], tl.float32), 0
                     if SLOPES:
                         slope += tl.load(slopes + entry * slopes_b + of_head * slopes_h).to(tl.float32) * LOG2E
+                    if SEEDS:
+                        seed = load_seed(seeds + entry * seeds_b + of_head * seeds_h, seeds_k)
                     for query in range(begin, end, N):
                         i = query + tl.arange(0, N)[None, :]
                         rows = long(query) + tl.arange(0, N)[:, None]
@@ -367,14 +390,17 @@ def mend_keys(
                         delta = tl.load(of_rows + total + to_row, mask=exists, other=0.0).to(tl.float64)
                         ties = tl.load(of_rows + 2 * total + to_row, mask=exists, other=1.0).to(tl.float64)
                         p = shares(s, of_row, tl.where(of_row == INF, ties, 1.0))
-                        dp = row_sum(gt.to(tl.float64) * vt, 1, tl.float64)[None, :]
+                        dp, weight = row_sum(gt.to(tl.float64) * vt, 1, tl.float64)[None, :], p
+                        if SEEDS:
+                            keep = keep_factors(i, j, seed, drop_below, gain)
+                            dp, weight = dp * keep, p * keep
                         factor = of_query.to(tl.float64) * LN2
                         if SOFTCAP:
                             factor = factor * softcap
                         dz = tl.where(p != 0.0, p * (dp - delta) * steep, 0.0) * factor
                         of_k += row_sum(tl.trans(finite(qt)) * dz, 1, tl.float64)[:, None]
                         gt = tl.trans(gt.to(tl.float64))
-                        of_v += row_sum(tl.where(tl.abs(gt) < INF, gt, 0.0) * p, 1, tl.float64)[:, None]
+                        of_v += row_sum(tl.where(tl.abs(gt) < INF, gt, 0.0) * weight, 1, tl.float64)[:, None]
                         there = p != 0.0
                         high = tl.maximum(high, tl.max((there & (gt == INF)).to(tl.int32), axis=1)[:, None])
                         low = tl.maximum(low, tl.max((there & (gt == -INF)).to(tl.int32), axis=1)[:, None])

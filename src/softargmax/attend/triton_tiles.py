@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from softargmax.core.triton_math import INF, f32
+from softargmax.core.triton_philox import four_words, in_order, word_of
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
@@ -152,3 +153,31 @@ def load_scale(scale, at, inside, number, softcap, SCALE: tl.constexpr, SOFTCAP:
 def is_strange(o):
     """True for rows that have a NaN or inf."""
     return tl.max((~(tl.abs(o) < INF)).to(tl.int32), axis=1) > 0
+
+
+# --- dropout: an entry of p is dropped if its random word is below `drop_below` (dropout.py) --------------------------
+
+
+@triton.jit
+def load_seed(seeds, seeds_k):
+    """The dropout seed of a head, from its two words. The second is `seeds_k` numbers after the first."""
+    return tl.load(seeds) | (tl.load(seeds + seeds_k) << 32)
+
+
+@triton.jit
+def kept(i, first, seed, drop_below, N: tl.constexpr):
+    """True for the entries of a tile that dropout keeps. i has shape (M, 1); the keys are first..first + N - 1.
+
+    The seed is a number, or has shape (M, 1). `first` is a multiple of 4.
+    """
+    query, low = i.to(tl.int64), drop_below.to(tl.uint32)
+    a, b, c, d = four_words(first, seed, query, 0 * query, 0, N)
+    return in_order((a >= low).to(tl.int8), (b >= low).to(tl.int8), (c >= low).to(tl.int8), (d >= low).to(tl.int8)) != 0
+
+
+@triton.jit
+def keep_factors(i, j, seed, drop_below, gain):
+    """The factors of p in float64, 0 or gain = 1 / (1 - rate), for queries i and keys j that broadcast."""
+    none = 0 * (i + j).to(tl.int64)
+    word = word_of(none + j, none + seed, none + i, none, 0)
+    return tl.where(word >= drop_below.to(tl.uint32), gain.to(tl.float64), 0.0)
