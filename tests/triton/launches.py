@@ -9,7 +9,7 @@ import torch
 from tests.triton.compiled import Launch, different, recorded
 
 from softargmax.attend import triton_kernels as attend_kernels
-from softargmax.attend.arguments import Attention, AttentionVjp
+from softargmax.attend.arguments import Attention, AttentionVjp, Packed, PackedVjp, Pages
 from softargmax.attend.check_options import plain_attention_of
 from softargmax.core import triton_launch
 from softargmax.core.scale import UNIT, Scale
@@ -227,6 +227,30 @@ def _attention(dtype: torch.dtype) -> Iterator[Any]:
                 plain.options._replace(left=100, right=0, softcap=30.0, **dropout),
             ):
                 yield from _attention_of(plain._replace(options=options))
+            yield from _sequences(plain)
+
+
+def _sequences(i: Attention) -> Iterator[Any]:
+    """Packed sequences and pages, with and without options that need registers."""
+    (entries, heads, queries, width), (groups, keys) = i.q.shape, i.k.shape[1:3]
+    bounds, sink = i.q.new_empty(9, dtype=torch.int64), i.q.new_empty(heads, 1, 1)
+    packed = [x[0].transpose(0, 1).contiguous().transpose(0, 1) for x in i[:3]]
+    pages = i.k.new_empty(256, 64, groups, width)
+    table, lengths = bounds.new_empty(entries, keys // 64), bounds.new_empty(entries, 1, 1, 1)
+    scale = i.q.new_empty((heads, queries, 1), dtype=torch.float32)
+    for options in (i.options._replace(right=0), i.options._replace(right=0, left=100, scale=scale, slopes=sink)):
+        output, lse = torch.empty_like(i.q), i.q.new_empty(i.q.shape[:-1], dtype=torch.float64)
+        of = Pages(i.q, pages, pages, table, options._replace(lengths=lengths))
+        yield lambda of=of, output=output: attend_kernels.attention_paged(of, (output, None))
+        if queries > 1:
+            many = Packed(Attention(*packed, options), bounds, bounds)
+            r, of_r = torch.empty_like(packed[0]), lse[0]
+            yield lambda many=many, r=r, of_r=of_r: attend_kernels.attention_varlen(many, (r, of_r))
+            vjp = PackedVjp(r, None, many, r, of_r)
+            found = [torch.empty_like(x) for x in packed]
+            of_options = options.scale, None, None, options.slopes
+            found += [torch.empty_like(x) if isinstance(x, torch.Tensor) else i.q.new_empty(0) for x in of_options]
+            yield lambda vjp=vjp, found=found: attend_kernels.attention_varlen_vjp(vjp, found)
 
 
 def _attention_of(i: Attention) -> Iterator[Any]:

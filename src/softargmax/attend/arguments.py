@@ -7,6 +7,7 @@ size 1 along K. A sink has the shape (..., H, 1, 1).
 
 from __future__ import annotations
 
+from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,7 @@ from softargmax.core.row_chunks import piece
 from softargmax.core.types import of_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 class Options(NamedTuple):
@@ -112,6 +113,25 @@ class Attention(NamedTuple):
 _LEARNED = attrgetter(*(n if n in Attention._fields else f"options.{n}" for n in AttentionGradients._fields))
 
 
+class Packed(NamedTuple):
+    """Arguments of attention for packed sequences: q (H, N, D), k (G, M, D), v (G, M, Dv), options, and bounds.
+
+    Sequence s has the queries from cu_q[s] to cu_q[s + 1] - 1, and the keys from cu_k[s] to cu_k[s + 1] - 1.
+    """
+
+    whole: Attention
+    cu_q: Integers
+    cu_k: Integers
+
+    def sequences(self) -> Iterator[tuple[slice, slice, Attention]]:
+        """Yield the queries, the keys and the arguments of each sequence."""
+        bounds = ([int(x) for x in offsets] for offsets in (self.cu_q, self.cu_k))
+        for (start, stop), (first, last) in zip(*map(pairwise, bounds), strict=True):
+            queries, keys = slice(start, stop), slice(first, last)
+            part = self.whole.part(queries)
+            yield queries, keys, part._replace(k=part.k[:, keys, :], v=part.v[:, keys, :])
+
+
 class Pages(NamedTuple):
     """Arguments of paged attention, for a batch of B entries.
 
@@ -138,6 +158,16 @@ class AttentionVjp(NamedTuple):
     output: Array
     lse: Dense
     to_bias: bool
+
+
+class PackedVjp(NamedTuple):
+    """Arguments of the backward pass for packed sequences."""
+
+    g: Array
+    g_lse: Dense | None
+    packed: Packed
+    output: Array
+    lse: Dense
 
 
 class Queries(NamedTuple):

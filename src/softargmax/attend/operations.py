@@ -23,6 +23,8 @@ from softargmax.attend.arguments import (
     AttentionGradients,
     AttentionVjp,
     Options,
+    Packed,
+    PackedVjp,
     Pages,
     Queries,
     QueriesVjp,
@@ -240,6 +242,74 @@ some_vjp: Operation[QueriesVjp, AttentionGradients] = Operation(
 )
 
 
+# --- attention for packed sequences; the definition calls `attention` for each of them --------------------------------
+
+
+def _packed(i: Packed) -> AttentionWithLse:
+    """Return the results of all sequences. The output has the heads next to the width in memory."""
+    whole, xp = i.whole, namespace(i.whole.q)
+    found = [attention(of) for _, _, of in i.sequences()]
+    if not found:
+        return attention(whole)
+    turned = xp.concat([xp.permute_dims(one.output, (1, 0, 2)) for one in found], axis=0)
+    return AttentionWithLse(xp.permute_dims(turned, (1, 0, 2)), xp.concat([one.lse for one in found], axis=-1))
+
+
+def _packed_vjp(i: Packed, r: AttentionWithLse, g: AttentionWithLse, _wanted: Wanted) -> Gradients:
+    if not i.whole.options.is_softmax:
+        return {}
+    g_output = namespace(i.whole.q).zeros_like(r.output) if g.output is None else g.output
+    found = attention_varlen_vjp(PackedVjp(g_output, g.lse, i, r.output, r.lse))
+    return {name: getattr(found, field) for name, field in TO.items()}
+
+
+def _gradients_of_packed(i: PackedVjp) -> AttentionGradients:
+    """Return the gradients of all sequences: joined along queries or keys, or added for arguments that they share."""
+    xp, learned = namespace(i.g), _differentiated(i.packed.whole, False)
+    found = [
+        attention_vjp(
+            AttentionVjp(
+                i.g[:, queries, :],
+                None if i.g_lse is None else i.g_lse[:, queries],
+                of,
+                i.output[:, queries, :],
+                i.lse[:, queries],
+                False,
+            )
+        )
+        for queries, _, of in i.packed.sequences()
+    ]
+    pieces = zip(*found, strict=True) if found else ((xp.zeros_like(x),) for x in learned.values())
+    return HeadGradients(
+        *(
+            xp.concat(each, axis=-2)
+            if name in ("q", "k", "v") or (like.shape != (0,) and like.shape[-2] != 1)
+            else sum(each[1:], each[0])
+            for each, (name, like) in zip(pieces, learned.items(), strict=True)
+        )
+    )
+
+
+attention_varlen: Operation[Packed, AttentionWithLse] = Operation(
+    "attention_varlen",
+    Packed,
+    AttentionWithLse(*attention.results),
+    definition=_packed,
+    kernels={"cuda": "softargmax.attend.triton_kernels:attention_varlen"},
+    vjp=_packed_vjp,
+    saved={"q", "k", "v", *Options._fields, "cu_q", "cu_k", "output", "lse"},
+    constant=CONSTANT | {"cu_q", "cu_k"},
+)
+attention_varlen_vjp: Operation[PackedVjp, AttentionGradients] = Operation(
+    "attention_varlen_vjp",
+    PackedVjp,
+    HeadGradients(*(gradient(name)._replace(laid="True") for name in TO)),
+    definition=_gradients_of_packed,
+    kernels={"cuda": "softargmax.attend.triton_kernels:attention_varlen_vjp"},
+    constant=CONSTANT | {"cu_q", "cu_k", "output", "lse"},
+)
+
+
 # --- attention to pages; derivatives first copy the keys and values into one array ------------------------------------
 
 
@@ -255,6 +325,6 @@ attention_paged: Operation[Pages, AttentionWithLse] = Operation(
         Result("q", "float64", "tuple(q.shape[:-1])", spare=True),
     ),
     definition=_paged,
-    kernels={"cpu": kernels.attend_paged},
+    kernels={"cpu": kernels.attend_paged, "cuda": "softargmax.attend.triton_kernels:attention_paged"},
     constant=CONSTANT | {"page_table"},
 )

@@ -22,6 +22,7 @@ from softargmax.attend.triton_tiles import (
     load_count,
     load_scale,
     load_seed,
+    load_sequence,
     load_tile,
     long,
     range_of_keys,
@@ -130,21 +131,34 @@ def visit_keys(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def to_queries(
-    q, k, v, g, of_rows, scale, mask, bias, lengths, slopes, seeds, dq, per_query, bias_gradient, flags,
-    heads, group, queries, keys, tiles, left, right, number, softcap, drop_below, gain,
+    q, k, v, g, of_rows, scale, mask, bias, lengths, slopes, seeds, cu_q, cu_k, dq, per_query, bias_gradient, flags,
+    heads, group, queries, keys, tiles, sequences, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, dq_b, dq_h, dq_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, lengths_b, slopes_b, slopes_h,
     seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, TO_BIAS: tl.constexpr,
-    D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
+    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, PACKED: tl.constexpr,
+    TO_BIAS: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a tile of queries, and of the options that have one number per query."""
     program = tl.program_id(0)
     head = (program // tiles).to(tl.int64)
-    first = (tiles - 1 - program % tiles) * M
+    tile = tiles - 1 - program % tiles
+    first = tile * M
     entry, h = head // heads, head % heads
+    rows = head * queries
+    total = tl.num_programs(0).to(tl.int64) // tiles * queries
+    if PACKED:
+        first, at_q, at_k, queries, keys = load_sequence(tile, cu_q, cu_q, cu_k, sequences, M)
+        keys = tl.where(first < queries, keys, 0)
+        rows += at_q
+        q += long(at_q) * q_l
+        k += long(at_k) * k_l
+        v += long(at_k) * v_l
+        g += long(at_q) * g_l
+        scale += long(at_q) * scale_l
+        dq += long(at_q) * dq_l
     count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
     place = count - queries
     row = tl.arange(0, M)
@@ -155,12 +169,11 @@ def to_queries(
     mask += entry * mask_b + h * mask_h
     bias += entry * bias_b + h * bias_h
     scale += entry * scale_b + h * scale_h
-    bias_gradient += head * queries * keys
+    bias_gradient += rows * keys
     e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
     qt = load_tile(q + long(first) * q_l, row[:, None], e, q_l, i < queries, True, D, PAD)
     gt = load_tile(g + entry * g_b + h * g_h + long(first) * g_l, row[:, None], f, g_l, i < queries, True, DV, PADV)
-    total = tl.num_programs(0).to(tl.int64) // tiles * queries
-    at_row = of_rows + head * queries + i
+    at_row = of_rows + rows + i
     lse = tl.load(at_row, mask=i < queries, other=INF)
     delta = tl.load(at_row + total, mask=i < queries, other=0.0)
     of_query = load_scale(scale, i.to(tl.int64) * scale_l, i < queries, number, softcap, SCALE, SOFTCAP)
@@ -201,8 +214,8 @@ def to_queries(
     dq += entry * dq_b + h * dq_h
     tl.store(dq + i.to(tl.int64) * dq_l + e, (of_q * factor).to(dq.dtype.element_ty), mask=(i < queries) & (e < D))
     strange = is_strange(of_q) | ~(tl.abs(of_scale) < INF) | ~(tl.abs(of_slope) < INF)
-    tl.store(flags + head * queries + first + row, strange.to(tl.int8), mask=first + row < queries)
-    to = per_query + head * queries + first + row
+    tl.store(flags + rows + first + row, strange.to(tl.int8), mask=first + row < queries)
+    to = per_query + rows + first + row
     if SCALE == PER_QUERY:
         tl.store(to, of_scale, mask=first + row < queries)
     if SLOPES:
@@ -211,8 +224,8 @@ def to_queries(
 
 @triton.jit
 def visit_queries(
-    k, v, q, g, of_rows, total, tile, begin, each, dk, dv, first, j, entry, h, place, heads, group, queries, count,
-    left, right, number, scale, softcap, drop_below, gain, slopes, seeds, mask, bias,
+    k, v, q, g, of_rows, total, tile, begin, each, dk, dv, first, j, entry, h, place, heads, group, all_queries,
+    queries, count, left, right, number, scale, softcap, drop_below, gain, slopes, seeds, mask, bias,
     q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
     ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
@@ -232,7 +245,7 @@ def visit_queries(
     g_at = g + entry * g_b + of_head * g_h + long(at) * g_l
     qt = load_tile(q_at, m[:, None], tl.arange(0, PAD)[None, :], q_l, inside, True, D, PAD)
     gt = load_tile(g_at, m[:, None], tl.arange(0, PADV)[None, :], g_l, inside, True, DV, PADV)
-    at_row = of_rows + (entry * heads + of_head) * queries + i
+    at_row = of_rows + (entry * heads + of_head) * all_queries + i
     lse = tl.load(at_row, mask=i < queries, other=INF)
     delta = tl.load(at_row + total, mask=i < queries, other=0.0)
     at_scale = scale + entry * scale_b + of_head * scale_h + i.to(tl.int64) * scale_l
@@ -262,14 +275,14 @@ def visit_queries(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def to_keys(
-    q, k, v, g, of_rows, scale, mask, bias, lengths, slopes, seeds, dk, dv, flags,
-    heads, group, queries, keys, tiles, left, right, number, softcap, drop_below, gain,
+    q, k, v, g, of_rows, scale, mask, bias, lengths, slopes, seeds, cu_q, cu_k, dk, dv, flags,
+    heads, group, queries, keys, tiles, sequences, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, dk_b, dk_h, dk_l, dv_b, dv_h, dv_l,
     scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, lengths_b, slopes_b, slopes_h,
     seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
+    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, PACKED: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -279,6 +292,18 @@ def to_keys(
     first = program % tiles * N
     groups = heads // group
     entry, h = head // groups, head % groups
+    key_rows, all_queries = head * keys, queries
+    if PACKED:
+        first, at_q, at_k, queries, keys = load_sequence(program % tiles, cu_k, cu_q, cu_k, sequences, N)
+        key_rows += at_k
+        q += long(at_q) * q_l
+        k += long(at_k) * k_l
+        v += long(at_k) * v_l
+        g += long(at_q) * g_l
+        scale += long(at_q) * scale_l
+        of_rows += at_q
+        dk += long(at_k) * dk_l
+        dv += long(at_k) * dv_l
     count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
     place = count - queries
     row = tl.arange(0, N)
@@ -286,7 +311,7 @@ def to_keys(
     e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
     kt = load_tile(k + entry * k_b + h * k_h + long(first) * k_l, row[:, None], e, k_l, j < count, True, D, PAD)
     vt = load_tile(v + entry * v_b + h * v_h + long(first) * v_l, row[:, None], f, v_l, j < count, True, DV, PADV)
-    total = tl.num_programs(0).to(tl.int64) // tiles * group * queries
+    total = tl.num_programs(0).to(tl.int64) // tiles * group * all_queries
     of_k, of_v = tl.zeros([N, PAD], tl.float32), tl.zeros([N, PADV], tl.float32)
     last = tl.minimum(first + N, count)
     begin, a, b, end = range_of_queries(first, last, place, queries, left, right, LEFT, RIGHT, M)
@@ -297,17 +322,17 @@ def to_keys(
         for tile in tl.range(0, group * n, num_stages=STAGES):
             of_k, of_v = visit_queries(
                 kt, vt, q, g, of_rows, total, tile, begin, n, of_k, of_v, first, j, entry, h, place, heads, group,
-                queries, count, left, right, number, scale, softcap, drop_below, gain, slopes, seeds, mask, bias,
-                q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
+                all_queries, queries, count, left, right, number, scale, softcap, drop_below, gain, slopes, seeds, mask,
+                bias, q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
                 bias_b, bias_h, bias_l, bias_k, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
                 True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, M,
             )  # fmt: skip
     n = (b - a) // M
     for tile in tl.range(0, group * n, num_stages=STAGES):
         of_k, of_v = visit_queries(
-            kt, vt, q, g, of_rows, total, tile, a, n, of_k, of_v, first, j, entry, h, place, heads, group, queries,
-            count, left, right, number, scale, softcap, drop_below, gain, slopes, seeds, mask, bias,
-            q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
+            kt, vt, q, g, of_rows, total, tile, a, n, of_k, of_v, first, j, entry, h, place, heads, group,
+            all_queries, queries, count, left, right, number, scale, softcap, drop_below, gain, slopes, seeds, mask,
+            bias, q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
             bias_b, bias_h, bias_l, bias_k, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
             False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, M,
         )  # fmt: skip
@@ -315,9 +340,9 @@ def to_keys(
         n = (end - b) // M
         for tile in tl.range(0, group * n, num_stages=STAGES):
             of_k, of_v = visit_queries(
-                kt, vt, q, g, of_rows, total, tile, b, n, of_k, of_v, first, j, entry, h, place, heads, group, queries,
-                count, left, right, number, scale, softcap, drop_below, gain, slopes, seeds, mask, bias,
-                q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
+                kt, vt, q, g, of_rows, total, tile, b, n, of_k, of_v, first, j, entry, h, place, heads, group,
+                all_queries, queries, count, left, right, number, scale, softcap, drop_below, gain, slopes, seeds, mask,
+                bias, q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
                 bias_b, bias_h, bias_l, bias_k, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
                 True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, M,
             )  # fmt: skip
@@ -335,4 +360,4 @@ def to_keys(
     tl.store(dk + at * dk_l + e, (of_k * factor).to(dk.dtype.element_ty), mask=(j < keys) & (e < D))
     tl.store(dv + at * dv_l + f, of_v.to(dv.dtype.element_ty), mask=(j < keys) & (f < DV))
     strange = is_strange(of_k) | is_strange(of_v)
-    tl.store(flags + head * keys + first + row, strange.to(tl.int8), mask=first + row < keys)
+    tl.store(flags + key_rows + first + row, strange.to(tl.int8), mask=first + row < keys)

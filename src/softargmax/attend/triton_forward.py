@@ -20,9 +20,12 @@ from softargmax.attend.triton_tiles import (
     LOW,
     is_strange,
     kept,
+    keys_of,
     load_count,
+    load_keys,
     load_scale,
     load_seed,
+    load_sequence,
     load_tile,
     long,
     range_of_keys,
@@ -45,16 +48,16 @@ def rounded(x, scale):
 @triton.jit
 def visit(
     q, k, v, at, m, l, o, i, row, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
-    mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
+    mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l, table, page, k_b, v_b,
     ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
-    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, D: tl.constexpr,
-    DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
+    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, PAGED: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Add a tile of keys to the state (m, l, o). With ENDS, some queries may not see some keys of the tile."""
     n = tl.arange(0, N)
     j = at + n[None, :]
     inside = (at + n < count)[:, None]
-    kt = load_tile(k + long(at) * k_l, n[:, None], tl.arange(0, PAD)[None, :], k_l, inside, ENDS, D, PAD)
+    kt = load_keys(k, at, n, k_l, inside, table, page, k_b, PAGED, ENDS, D, PAD)
     raw = product(q, tl.trans(kt))
     if SCALE == FOLDED:
         if ENDS or MASK:
@@ -80,7 +83,7 @@ def visit(
     else:
         p = tl.exp2(s - shift[:, None])
     f = tl.exp2(m - shift)
-    vt = load_tile(v + long(at) * v_l, n[:, None], tl.arange(0, PADV)[None, :], v_l, inside, ENDS, DV, PADV)
+    vt = load_keys(v, at, n, v_l, inside, table, page, v_b, PAGED, ENDS, DV, PADV)
     l = tl.fma(l, f, tile_sum(p))
     if SEEDS:
         p = tl.where(kept(i, at, seed, drop_below, N), p, 0.0)
@@ -91,10 +94,10 @@ def visit(
 @triton.jit
 def visited(
     q, k, v, begin, a, b, end, i, row, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
-    mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
+    mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l, table, page, k_b, v_b,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
+    BIAS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, PAGED: tl.constexpr, D: tl.constexpr,
+    DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The state (m, l, o) of the keys begin..end - 1, and which rows are strange. Rows see all keys from a to b."""
     m = tl.full([M], -INF, tl.float32)
@@ -104,14 +107,14 @@ def visited(
         for at in tl.range(begin, a, N, num_stages=STAGES):
             m, l, o = visit(
                 q, k, v, at, m, l, o, i, row, place, queries, count, left, right, scale, softcap, slope,
-                seed, drop_below, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
-                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, N,
+                seed, drop_below, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l, table, page, k_b, v_b,
+                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, PAGED, D, DV, PAD, PADV, N,
             )  # fmt: skip
     for at in tl.range(a, b, N, num_stages=STAGES):
         m, l, o = visit(
             q, k, v, at, m, l, o, i, row, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
-            mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
-            False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, N,
+            mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l, table, page, k_b, v_b,
+            False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, PAGED, D, DV, PAD, PADV, N,
         )  # fmt: skip
     if not (MASK or BIAS):
         missed = (m == -INF) & (b > a)  # the row's scores overflowed
@@ -120,8 +123,8 @@ def visited(
     for at in tl.range(b, end, N, num_stages=STAGES):
         m, l, o = visit(
             q, k, v, at, m, l, o, i, row, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
-            mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
-            True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, N,
+            mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l, table, page, k_b, v_b,
+            True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, PAGED, D, DV, PAD, PADV, N,
         )  # fmt: skip
     strange = missed | ~(l < INF) | is_strange(o) | ((m > -INF) & (tl.abs(m) > LARGE))
     return m, l, o, strange
@@ -149,29 +152,41 @@ def finished(m, l, o, sink, gain, SINK: tl.constexpr, SEEDS: tl.constexpr):
 
 @triton.jit(do_not_specialize=RUNTIME)
 def forward(
-    q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, output, lse, flags,
-    heads, group, queries, keys, tiles, left, right, number, softcap, drop_below, gain,
+    q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, cu_q, cu_k, table, output, lse, flags,
+    heads, group, queries, keys, tiles, sequences, page, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
-    seeds_b, seeds_h, seeds_k,
+    seeds_b, seeds_h, seeds_k, table_b,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
-    LSE: tl.constexpr,
+    PACKED: tl.constexpr, PAGED: tl.constexpr, LSE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one head. The last tile of a head, which may see the most keys, comes first."""
     program = tl.program_id(0)
     head = (program // tiles).to(tl.int64)
-    first = (tiles - 1 - program % tiles) * M
+    tile = tiles - 1 - program % tiles
+    first = tile * M
     entry, h = head // heads, head % heads
+    rows = head * queries
+    if PACKED:
+        first, at_q, at_k, queries, keys = load_sequence(tile, cu_q, cu_q, cu_k, sequences, M)
+        keys = tl.where(first < queries, keys, 0)
+        rows += at_q
+        q += long(at_q) * q_l
+        k += long(at_k) * k_l
+        v += long(at_k) * v_l
+        scale += long(at_q) * scale_l
+        output += long(at_q) * output_l
     count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
     place = count - queries
     row = tl.arange(0, M)
     i = (first + row)[:, None]
     q += entry * q_b + h * q_h
-    k += entry * k_b + h // group * k_h
-    v += entry * v_b + h // group * v_h
+    k = keys_of(k, entry, h // group, k_b, k_h, PAGED)
+    v = keys_of(v, entry, h // group, v_b, v_h, PAGED)
+    table += entry * table_b
     mask += entry * mask_b + h * mask_h
     bias += entry * bias_b + h * bias_h
     scale += entry * scale_b + h * scale_h
@@ -189,18 +204,17 @@ def forward(
     begin, a, b, end = range_of_keys(first, last, place, count, left, right, LEFT, RIGHT, N)
     m, l, o, strange = visited(
         qt, k, v, begin, a, b, end, i, row, place, queries, count, left, right, of_query, softcap, slope,
-        seed, drop_below, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
-        LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, M, N, STAGES,
+        seed, drop_below, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l, table, page, k_b, v_b,
+        LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, PAGED, D, DV, PAD, PADV, M, N, STAGES,
     )  # fmt: skip
     o, of_row, infinite = finished(m, l, o, of_sink, gain, SINK, SEEDS)
     f = tl.arange(0, PADV)[None, :]
     output += entry * output_b + h * output_h
-    lse += head * queries
     inside = (i < queries) & (f < DV)
     tl.store(output + i.to(tl.int64) * output_l + f, o.to(output.dtype.element_ty), mask=inside)
     if LSE:
-        tl.store(lse + first + row, of_row, mask=first + row < queries)
-    tl.store(flags + head * queries + first + row, (strange | infinite).to(tl.int8), mask=first + row < queries)
+        tl.store(lse + rows + first + row, of_row, mask=first + row < queries)
+    tl.store(flags + rows + first + row, (strange | infinite).to(tl.int8), mask=first + row < queries)
 
 
 # --- few queries: the keys are split between programs -----------------------------------------------------------------
@@ -208,13 +222,13 @@ def forward(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def split(
-    q, k, v, scale, mask, bias, lengths, slopes, seeds, o_parts, m_parts, l_parts,
-    heads, group, queries, keys, tiles, parts, left, right, number, softcap, drop_below,
+    q, k, v, scale, mask, bias, lengths, slopes, seeds, table, o_parts, m_parts, l_parts,
+    heads, group, queries, keys, tiles, parts, page, left, right, number, softcap, drop_below,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, lengths_b, slopes_b, slopes_h,
-    seeds_b, seeds_h, seeds_k,
+    seeds_b, seeds_h, seeds_k, table_b,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
+    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, PAGED: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr, LENGTH: tl.constexpr,
 ):  # fmt: skip
@@ -249,11 +263,11 @@ def split(
     b = tl.minimum(tl.maximum(b, first), first + LENGTH)
     end = tl.minimum(tl.maximum(end, first), first + LENGTH)
     m, l, o, strange = visited(
-        qt, k + entry * k_b + h * k_h, v + entry * v_b + h * v_h, begin, a, b, end, i, row, place, queries, count,
-        left, right, of_query, softcap, slope, seed, drop_below,
+        qt, keys_of(k, entry, h, k_b, k_h, PAGED), keys_of(v, entry, h, v_b, v_h, PAGED), begin, a, b, end, i, row,
+        place, queries, count, left, right, of_query, softcap, slope, seed, drop_below,
         mask + entry * mask_b + of_head * mask_h, mask_l, mask_k,
-        bias + entry * bias_b + of_head * bias_h, bias_l, bias_k, k_l, v_l,
-        LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, M, N, STAGES,
+        bias + entry * bias_b + of_head * bias_h, bias_l, bias_k, k_l, v_l, table + entry * table_b, page, k_b, v_b,
+        LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, PAGED, D, DV, PAD, PADV, M, N, STAGES,
     )  # fmt: skip
     at = ((entry * heads + h * group) * queries + row) * parts + part
     tl.store(m_parts + at, m, mask=exists)
@@ -264,14 +278,14 @@ def split(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def merge_splits(
-    q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, output, lse, o_parts, m_parts, l_parts,
-    heads, group, queries, keys, parts, left, right, number, softcap, drop_below, gain,
+    q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, table, output, lse, o_parts, m_parts, l_parts,
+    heads, group, queries, keys, parts, page, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
-    seeds_b, seeds_h, seeds_k,
+    seeds_b, seeds_h, seeds_k, table_b,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
-    LSE: tl.constexpr,
+    PAGED: tl.constexpr, LSE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Merge the states of a query in the order of the keys."""
@@ -298,12 +312,12 @@ def merge_splits(
     to = output + entry * output_b + h * output_h + i.to(tl.int64) * output_l + f
     if tl.max((~(l < INF) | infinite).to(tl.int32), axis=0) > 0:
         mend_query(
-            q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, output, lse, i, entry, h,
-            heads, group, queries, keys, left, right, number, softcap, drop_below, gain,
+            q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, table, output, lse + head * queries, i, entry, h,
+            heads, group, queries, keys, page, left, right, number, softcap, drop_below, gain,
             q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l,
             mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b,
-            slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
-            LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, SEEDS, LSE, D, DV, PAD, PADV, N,
+            slopes_b, slopes_h, seeds_b, seeds_h, seeds_k, table_b,
+            LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, SEEDS, PAGED, LSE, D, DV, PAD, PADV, N,
         )  # fmt: skip
     else:
         tl.store(to, o.to(output.dtype.element_ty), mask=f < DV)

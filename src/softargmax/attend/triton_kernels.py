@@ -1,4 +1,4 @@
-"""CUDA kernels of attention: what they serve, their layouts and sizes of tiles.
+"""CUDA kernels of attention, also of packed sequences and pages: what they serve, layouts and sizes of tiles.
 
 Kernels serve softmax attention (alpha = 1) for bfloat16 and float16 with heads of at most 256 numbers, and for float32
 with heads of at most 128. The definition serves all other calls. triton_forward.py computes the output,
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from softargmax.attend import operations, reference
-from softargmax.attend.arguments import AttentionGradients
+from softargmax.attend.arguments import Attention, AttentionGradients, AttentionVjp
 from softargmax.attend.dropout import threshold
 from softargmax.attend.triton_backward import prepare, to_keys, to_queries
 from softargmax.attend.triton_forward import forward, merge_splits, split
 from softargmax.attend.triton_mend import mend, mend_keys, mend_queries
 from softargmax.attend.triton_tiles import FOLDED, LOG2E, NUMBER, PER_QUERY
-from softargmax.core.triton_launch import Block, cdiv, define, launch, next_power_of_2, served
+from softargmax.core.triton_launch import LONGEST, Block, cdiv, define, launch, next_power_of_2, served
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from softargmax.attend.arguments import Attention, AttentionVjp
+    from softargmax.attend.arguments import Options, Packed, PackedVjp, Pages
 
 MENDED = 128
 """Queries per program that looks for strange rows."""
@@ -45,24 +45,65 @@ _OPTION_AXES = {"scale": "bhl", "mask": "bhlk", "bias": "bhlk", "sink": "bh", "l
 
 def attention(i: Attention, r: Any) -> None:
     """Compute the output, and lse if there is memory for it."""
-    output, lse = r
-    if not _served(i, output):
+    if not _served(i, r[0]):
         define(operations.attention, i, r)
         return
-    named, memory = _named(i, output), Written()
-    named |= memory.of("output", output) | {
-        "lse": memory.flat(lse) if lse is not None else i.q,
-        "LSE": lse is not None,
-    }
-    _forward(named)
+    _write(_named(i), *r)
+    _refuse_lengths(i.options, i.k.shape[-2], *r)
+
+
+def attention_varlen(i: Packed, r: Any) -> None:
+    """Compute the output of packed sequences, and lse if there is memory for it."""
+    if not _served(i.whole, r[0]):
+        define(operations.attention_varlen, i, r)
+        return
+    sequences, wrong = _sequences(i)
+    _write(_named(i.whole) | sequences, *r)
+    _refuse(wrong, *r)
+
+
+def attention_paged(i: Pages, r: Any) -> None:
+    """Compute the output of attention to pages, and lse if there is memory for it."""
+    k, v = (x.permute(0, 2, 1, 3) for x in (i.k_pages, i.v_pages))
+    of, (pages, size) = Attention(i.q, k, v, i.options), i.k_pages.shape[:2]
+    if not (_served(of, r[0]) and 0 < i.page_table.shape[1] * size < LONGEST):
+        define(operations.attention_paged, i, r)
+        return
+    lengths: Any = i.options.lengths
+    used = torch.arange(i.page_table.shape[1], device=lengths.device) * size < lengths[..., 0, 0]
+    wrong = (used & ((i.page_table < 0) | (i.page_table >= pages))).any(-1)
+    table = i.page_table.clamp(0, pages - 1).contiguous()
+    named = _named(of, table.shape[1])
+    _write(named | {"table": table, "table_b": table.stride(0), "page": size, "PAGED": True}, *r)
+    _refuse_lengths(i.options, named["keys"], *r)
+    _refuse(wrong[:, None, None, None], *r)
+
+
+def _write(named: dict[str, Any], output: Tensor, lse: Tensor | None) -> None:
+    """Launch the kernels that compute the output, and lse if there is memory for it."""
+    memory = Written()
+    given = {"lse": named["q"] if lse is None else memory.flat(lse), "LSE": lse is not None}
+    _forward(named | memory.of("output", output) | given)
     memory.finish()
-    _refuse_lengths(i, output, lse)
+
+
+def _sequences(i: Packed) -> tuple[dict[str, Any], Tensor]:
+    """The arguments of kernels for packed sequences, and True if the bounds are wrong.
+
+    Bounds on a GPU are not read before the call. Here they are clamped, so that kernels read no other memory.
+    """
+    named: dict[str, Any] = {"sequences": len(i.cu_q) - 1, "PACKED": True}
+    wrong = []
+    for name, offsets, total in (("cu_q", i.cu_q, i.whole.q.shape[-2]), ("cu_k", i.cu_k, i.whole.k.shape[-2])):
+        wrong.append((offsets[0] != 0) | (offsets[-1] != total) | (offsets[1:] < offsets[:-1]).any())
+        named[name] = offsets.clamp(0, total).to(torch.int32).contiguous()
+    return named, wrong[0] | wrong[1]
 
 
 def _served(i: Attention, *results: Tensor) -> bool:
     options, widest = i.options, max(i.q.shape[-1], i.v.shape[-1])
     arrays = [x for x in options if isinstance(x, torch.Tensor)]
-    fits = widest <= (WIDEST if i.q.dtype.itemsize == 2 else WIDEST // 2) and max(i.scores[-2:]) < 1 << 30
+    fits = widest <= (WIDEST if i.q.dtype.itemsize == 2 else WIDEST // 2) and max(i.scores[-2:]) < LONGEST
     plain = options.is_softmax and all(x.numel() for x in arrays)
     return plain and fits and served(*i[:3], *results)
 
@@ -72,9 +113,26 @@ def attention_vjp(i: AttentionVjp, r: Any) -> None:
     if not (_served(i.of, i.g, *r[:3]) and i.lse.numel()):
         define(operations.attention_vjp, i, r)
         return
-    of, memory, results = i.of, Written(), AttentionGradients(*r)
+    _write_gradients(_named(i.of), i, AttentionGradients(*r))
+    _refuse_lengths(i.of.options, i.of.k.shape[-2], *r[:3])
+
+
+def attention_varlen_vjp(i: PackedVjp, r: Any) -> None:
+    """Compute the gradients of <g, output> + <g_lse, lse> for packed sequences."""
+    of = AttentionVjp(i.g, i.g_lse, i.packed.whole, i.output, i.lse, False)
+    if not (_served(of.of, i.g, *r[:3]) and i.lse.numel()):
+        define(operations.attention_varlen_vjp, i, r)
+        return
+    sequences, wrong = _sequences(i.packed)
+    _write_gradients(_named(of.of) | sequences, of, AttentionGradients(*r))
+    _refuse(wrong, *r)
+
+
+def _write_gradients(named: dict[str, Any], i: AttentionVjp, results: AttentionGradients) -> None:
+    """Launch the kernels that compute gradients, and add up those of options."""
+    of, memory = i.of, Written()
     wanted = {name: getattr(results, name) for name in ("scale", "bias", "sink", "slopes")}  # empty if not
-    named, batch = _named(of, i.g), of.q.shape[:-3]
+    batch = of.q.shape[:-3]
     for name, x in (("g", i.g), ("output", i.output)):
         laid = flattened(x, batch)
         laid = laid if laid.stride(-1) == 1 else laid.contiguous()
@@ -102,18 +160,19 @@ def attention_vjp(i: AttentionVjp, r: Any) -> None:
     for name, result in wanted.items():
         if result.numel():
             result.copy_(reference.summed(found[name], getattr(of.options, name)))
-    _refuse_lengths(of, *r[:3])
 
 
-def _refuse_lengths(i: Attention, *results: Tensor | None) -> None:
+def _refuse_lengths(options: Options, keys: int, *results: Tensor | None) -> None:
     """Set the results of entries of the batch to NaN whose number of keys is out of range."""
-    lengths = i.options.lengths
-    if lengths is None:
-        return
-    wrong = (lengths < 0) | (lengths > i.k.shape[-2])
+    if options.lengths is not None:
+        _refuse((options.lengths < 0) | (options.lengths > keys), *results)
+
+
+def _refuse(wrong: Tensor, *results: Tensor | None) -> None:
+    """Set the results to NaN where `wrong`, of the output's shape with axes of size 1, or a number, is True."""
     for result in results:
         if result is not None and result.numel():
-            result.masked_fill_(wrong if result.ndim == wrong.ndim else wrong[..., 0], math.nan)
+            result.masked_fill_(wrong if wrong.ndim in (0, result.ndim) else wrong[..., 0], math.nan)
 
 
 class Written:
@@ -155,13 +214,16 @@ def strides(name: str, x: Tensor, axes: str = "bhl") -> dict[str, int]:
     return {f"{name}_{axis}": 0 if n == 1 else step for axis, n, step in zip(axes, x.shape, x.stride(), strict=False)}
 
 
-def _named(i: Attention, like: Tensor) -> dict[str, Any]:
-    """The arguments that all kernels share."""
+def _named(i: Attention, pages: int = 0) -> dict[str, Any]:
+    """The arguments that all kernels share. If there are pages, k and v have one in place of each entry of the batch.
+
+    `pages` is the number of pages of an entry, or 0.
+    """
     options, (heads, queries, width), (groups, keys) = i.options, i.q.shape[-3:], i.k.shape[-3:-1]
-    batch = i.q.shape[:-3]
+    batch, keys = i.q.shape[:-3], keys * (pages or 1)
     named: dict[str, Any] = {}
     for name, x in zip("qkv", i[:3], strict=True):
-        laid = flattened(x, batch)
+        laid = x if pages and name != "q" else flattened(x, batch)
         laid = laid if laid.stride(-1) == 1 else laid.contiguous()
         named |= {name: laid} | strides(name, laid)
     for name, axes in _OPTION_AXES.items():
@@ -188,6 +250,8 @@ def _named(i: Attention, like: Tensor) -> dict[str, Any]:
         "drop_below": threshold(options.dropout), "gain": 1.0 / (1.0 - options.dropout),
         "D": width, "DV": i.v.shape[-1],
         "PAD": max(16, next_power_of_2(width)), "PADV": max(16, next_power_of_2(i.v.shape[-1])),
+        "cu_q": named["q"], "cu_k": named["q"], "sequences": 0, "PACKED": False,
+        "table": named["q"], "table_b": 0, "page": 1, "PAGED": False,
     }  # fmt: skip
     return named
 
@@ -195,16 +259,22 @@ def _named(i: Attention, like: Tensor) -> dict[str, Any]:
 # --- the output -------------------------------------------------------------------------------------------------------
 
 
+def _tiles(named: dict[str, Any], axis: str, size: int) -> int:
+    """The number of tiles of `size` queries or keys. Packed sequences have at most one more for each sequence."""
+    count = named[axis]
+    return count // size + named["sequences"] if named["PACKED"] else cdiv(count, size)
+
+
 def _forward(named: dict[str, Any]) -> None:
     total, queries = named["q"].shape[0] * named["heads"], named["queries"]
-    if queries <= FEW:
+    if queries <= FEW and not named["PACKED"]:
         _split(named, total)
         return
     size, warps, constants = forward_tile(named)
-    tiles = cdiv(queries, size)
+    tiles = _tiles(named, "queries", size)
     flags = named["q"].new_empty(total * queries, dtype=torch.int8)
     launch(forward, Block((tiles * total,), warps, constants), **named, tiles=tiles, flags=flags)
-    tiles = cdiv(queries, MENDED)
+    tiles = _tiles(named, "queries", MENDED)
     warps = 16 if named["q"].dtype is torch.float32 else 4 if max(named["PAD"], named["PADV"]) <= 128 else 8
     launch(mend, Block((tiles * total,), warps, {"M": MENDED, "N": 16}), **named, tiles=tiles, flags=flags)
 
@@ -264,18 +334,18 @@ def _backward(named: dict[str, Any]) -> None:
     launch(prepare, Block((tiles * entries * heads,), 4, {"M": PREPARED}), **named, tiles=tiles)
     of_queries, of_keys = backward_tiles(named)
     size, warps, constants = of_queries
-    tiles = cdiv(queries, size)
+    tiles = _tiles(named, "queries", size)
     flags = named["q"].new_empty(entries * heads * max(queries, named["keys"]), dtype=torch.int8)
     mended = {"M": MENDED, "N": AT_ONCE}
     wide = named["q"].dtype is torch.float32  # these numbers of warps spill nothing with two versions of Triton
     launch(to_queries, Block((tiles * entries * heads,), warps, constants), **named, tiles=tiles, flags=flags)
-    tiles = cdiv(queries, MENDED)
+    tiles = _tiles(named, "queries", MENDED)
     launch(mend_queries, Block((tiles * entries * heads,), 2 if wide else 4, mended), **named, tiles=tiles, flags=flags)
     size, warps, constants = of_keys
-    tiles = cdiv(named["keys"], size)
+    tiles = _tiles(named, "keys", size)
     total = entries * heads // named["group"]
     launch(to_keys, Block((tiles * total,), warps, constants), **named, tiles=tiles, flags=flags)
-    tiles = cdiv(named["keys"], MENDED)
+    tiles = _tiles(named, "keys", MENDED)
     launch(mend_keys, Block((tiles * total,), 16 if wide else 4, mended), **named, tiles=tiles, flags=flags)
 
 

@@ -15,9 +15,12 @@ from softargmax.attend.triton_tiles import (
     LOG2E,
     PER_QUERY,
     keep_factors,
+    keys_of,
     load_count,
+    load_keys,
     load_scale,
     load_seed,
+    load_sequence,
     load_tile,
     long,
     range_of_keys,
@@ -61,22 +64,22 @@ def exact_scores(
 @triton.jit
 def mended_row(
     q, k, v, i, place, queries, count, scale, softcap, left, right, mask, mask_l, mask_k, bias, bias_l, bias_k, slope,
-    sink, seed, drop_below, gain, k_l, v_l, begin, end,
+    sink, seed, drop_below, gain, k_l, v_l, table, page, k_b, v_b, begin, end,
     SOFTCAP: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr, SINK: tl.constexpr, SLOPES: tl.constexpr,
-    SEEDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    PAD: tl.constexpr, PADV: tl.constexpr, B: tl.constexpr,
+    SEEDS: tl.constexpr, PAGED: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, D: tl.constexpr,
+    DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """The output (1, PADV) and lse (1, 1) of one query, whose row of q has shape (1, PAD)."""
-    e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
+    n = tl.arange(0, B)
     m, nan = tl.full([1], -INF, tl.float64), tl.zeros([1], tl.int32)
     if SINK:
         m = tl.maximum(m, tl.where(sink != sink, -INF, sink.to(tl.float64)))
         nan = nan + (sink != sink).to(tl.int32)
     for at in range(begin, end, B):
-        j = at + tl.arange(0, B)[None, :]
+        j = at + n[None, :]
         seen = sees(i, j, place, queries, count, left, right, mask, mask_l, mask_k, True, LEFT, RIGHT, MASK)
-        rows = long(at) + tl.arange(0, B)[:, None]
-        kt = load_tile(k, rows, e, k_l, rows < count, True, D, PAD)
+        inside = (at + n < count)[:, None]
+        kt = load_keys(k, at, n, k_l, inside, table, page, k_b, PAGED, True, D, PAD)
         s, _, _, seen = exact_scores(
             q, kt, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope, seen, SOFTCAP, BIAS, SLOPES
         )
@@ -89,10 +92,10 @@ def mended_row(
     o = tl.zeros([PADV, 1], tl.float64)
     high, low, odd = (tl.zeros([PADV, 1], tl.int32), tl.zeros([PADV, 1], tl.int32), tl.zeros([PADV, 1], tl.int32))
     for at in range(begin, end, B):
-        j = at + tl.arange(0, B)[None, :]
+        j = at + n[None, :]
         seen = sees(i, j, place, queries, count, left, right, mask, mask_l, mask_k, True, LEFT, RIGHT, MASK)
-        rows = long(at) + tl.arange(0, B)[:, None]
-        kt = load_tile(k, rows, e, k_l, rows < count, True, D, PAD)
+        inside = (at + n < count)[:, None]
+        kt = load_keys(k, at, n, k_l, inside, table, page, k_b, PAGED, True, D, PAD)
         s, _, _, seen = exact_scores(
             q, kt, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope, seen, SOFTCAP, BIAS, SLOPES
         )
@@ -102,7 +105,8 @@ def mended_row(
         l += row_sum(p, 1, tl.float64)
         if SEEDS:
             p = p * keep_factors(i, j, seed, drop_below, gain)
-        vt = tl.trans(load_tile(v, rows, f, v_l, rows < count, True, DV, PADV).to(tl.float64))  # (PADV, B)
+        vt = load_keys(v, at, n, v_l, inside, table, page, v_b, PAGED, True, DV, PADV)
+        vt = tl.trans(vt.to(tl.float64))  # (PADV, B)
         o += row_sum(tl.where(tl.abs(vt) < INF, vt, 0.0) * p, 1, tl.float64)[:, None]
         there = seen & (s > -INF)
         high = tl.maximum(high, tl.max((there & (vt == INF)).to(tl.int32), axis=1)[:, None])
@@ -118,17 +122,17 @@ def mended_row(
 
 @triton.jit
 def mend_query(
-    q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, output, lse, i, entry, h,
-    heads, group, queries, keys, left, right, number, softcap, drop_below, gain,
+    q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, table, output, lse, i, entry, h,
+    heads, group, queries, keys, page, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
-    seeds_b, seeds_h, seeds_k,
+    seeds_b, seeds_h, seeds_k, table_b,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
-    LSE: tl.constexpr,
+    PAGED: tl.constexpr, LSE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Compute a query by the definition, and store its output and lse. i has shape (1, 1)."""
+    """Compute a query by the definition, and store its output and lse. i has shape (1, 1); lse begins with query 0."""
     count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
     place = count - queries
     slope, of_sink, seed = tl.zeros([1, 1], tl.float32), 0.0, 0
@@ -147,48 +151,58 @@ def mend_query(
     first = tl.max(tl.reshape(i, [1]), axis=0)
     begin, _a, _b, end = range_of_keys(first, first + 1, place, count, left, right, LEFT, RIGHT, N)
     o, of_row = mended_row(
-        load_tile(q, i.to(tl.int64), e, q_l, i >= 0, True, D, PAD), k + entry * k_b + h // group * k_h,
-        v + entry * v_b + h // group * v_h, i, place, queries, count, of_query, softcap, left, right,
+        load_tile(q, i.to(tl.int64), e, q_l, i >= 0, True, D, PAD), keys_of(k, entry, h // group, k_b, k_h, PAGED),
+        keys_of(v, entry, h // group, v_b, v_h, PAGED), i, place, queries, count, of_query, softcap, left, right,
         mask + entry * mask_b + h * mask_h, mask_l, mask_k, bias + entry * bias_b + h * bias_h, bias_l, bias_k, slope,
-        of_sink, seed, drop_below, gain, k_l, v_l, begin, end,
-        SOFTCAP, MASK, BIAS, SINK, SLOPES, SEEDS, LEFT, RIGHT, D, DV, PAD, PADV, N,
+        of_sink, seed, drop_below, gain, k_l, v_l, table + entry * table_b, page, k_b, v_b, begin, end,
+        SOFTCAP, MASK, BIAS, SINK, SLOPES, SEEDS, PAGED, LEFT, RIGHT, D, DV, PAD, PADV, N,
     )  # fmt: skip
     to = output + entry * output_b + h * output_h + i.to(tl.int64) * output_l + f
     tl.store(to, o.to(output.dtype.element_ty), mask=f < DV)
     if LSE:
-        tl.store(lse + (entry * heads + h) * queries + i, of_row)
+        tl.store(lse + i, of_row)
 
 
 @triton.jit(do_not_specialize=RUNTIME)
 def mend(
-    q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, output, lse, flags,
-    heads, group, queries, keys, tiles, left, right, number, softcap, drop_below, gain,
+    q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, cu_q, cu_k, table, output, lse, flags,
+    heads, group, queries, keys, tiles, sequences, page, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
-    seeds_b, seeds_h, seeds_k,
+    seeds_b, seeds_h, seeds_k, table_b,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
-    LSE: tl.constexpr,
+    PACKED: tl.constexpr, PAGED: tl.constexpr, LSE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Compute the flagged queries of a tile once more, by the definition."""
     program = tl.program_id(0)
     head = (program // tiles).to(tl.int64)
     first = program % tiles * M
+    rows = head * queries
+    if PACKED:
+        first, at_q, at_k, queries, keys = load_sequence(program % tiles, cu_q, cu_q, cu_k, sequences, M)
+        rows += at_q
+        q += long(at_q) * q_l
+        k += long(at_k) * k_l
+        v += long(at_k) * v_l
+        scale += long(at_q) * scale_l
+        output += long(at_q) * output_l
     row = tl.arange(0, M)
-    strange = tl.load(flags + head * queries + first + row, mask=first + row < queries, other=0).to(tl.int32)
+    strange = tl.load(flags + rows + first + row, mask=first + row < queries, other=0).to(tl.int32)
     if tl.max(strange, axis=0) > 0:
         entry, h = head // heads, head % heads
         for r in range(M):
             if tl.max(tl.where(row == r, strange, 0), axis=0) > 0:
                 i = first + r + tl.zeros([1, 1], tl.int32)
                 mend_query(
-                    q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, output, lse, i, entry, h,
-                    heads, group, queries, keys, left, right, number, softcap, drop_below, gain,
+                    q, k, v, scale, mask, bias, sink, lengths, slopes, seeds, table, output, lse + rows, i, entry, h,
+                    heads, group, queries, keys, page, left, right, number, softcap, drop_below, gain,
                     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l,
                     scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k,
-                    sink_b, sink_h, lengths_b, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
-                    LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, SEEDS, LSE, D, DV, PAD, PADV, N,
+                    sink_b, sink_h, lengths_b, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k, table_b,
+                    LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, SEEDS, PAGED, LSE,
+                    D, DV, PAD, PADV, N,
                 )  # fmt: skip
 
 
@@ -211,24 +225,36 @@ def shares(s, lse, ties):
 
 @triton.jit(do_not_specialize=RUNTIME)
 def mend_queries(
-    q, k, v, g, lse, g_lse, of_rows, scale, mask, bias, sink, lengths, slopes, seeds,
+    q, k, v, g, lse, g_lse, of_rows, scale, mask, bias, sink, lengths, slopes, seeds, cu_q, cu_k,
     dq, per_query, bias_gradient, flags,
-    heads, group, queries, keys, tiles, left, right, number, softcap, drop_below, gain,
+    heads, group, queries, keys, tiles, sequences, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l, g_lse_b, g_lse_h, g_lse_l,
     dq_b, dq_h, dq_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b, slopes_b, slopes_h,
     seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, TO_BIAS: tl.constexpr,
-    SINK: tl.constexpr, G_LSE: tl.constexpr,
+    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, PACKED: tl.constexpr,
+    TO_BIAS: tl.constexpr, SINK: tl.constexpr, G_LSE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of flagged queries once more, and store their delta and the number of their maxima."""
     program = tl.program_id(0)
     head = (program // tiles).to(tl.int64)
     first = program % tiles * M
+    rows = head * queries
+    total = tl.num_programs(0).to(tl.int64) // tiles * queries
+    if PACKED:
+        first, at_q, at_k, queries, keys = load_sequence(program % tiles, cu_q, cu_q, cu_k, sequences, M)
+        rows += at_q
+        q += long(at_q) * q_l
+        k += long(at_k) * k_l
+        v += long(at_k) * v_l
+        g += long(at_q) * g_l
+        g_lse += long(at_q) * g_lse_l
+        scale += long(at_q) * scale_l
+        dq += long(at_q) * dq_l
     row = tl.arange(0, M)
-    strange = tl.load(flags + head * queries + first + row, mask=first + row < queries, other=0).to(tl.int32)
+    strange = tl.load(flags + rows + first + row, mask=first + row < queries, other=0).to(tl.int32)
     if tl.max(strange, axis=0) > 0:
         entry, h = head // heads, head % heads
         count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
@@ -239,7 +265,6 @@ def mend_queries(
         if SEEDS:
             seed = load_seed(seeds + entry * seeds_b + h * seeds_h, seeds_k)
         e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
-        total = tl.num_programs(0).to(tl.int64) // tiles * queries
         k_at, v_at = k + entry * k_b + h // group * k_h, v + entry * v_b + h // group * v_h
         mask_at, bias_at = mask + entry * mask_b + h * mask_h, bias + entry * bias_b + h * bias_h
         for r in range(M):
@@ -252,19 +277,19 @@ def mend_queries(
                 )  # fmt: skip
                 qt = load_tile(q + entry * q_b + h * q_h, at, e, q_l, i >= 0, True, D, PAD)
                 gt = load_tile(g + entry * g_b + h * g_h, at, f, g_l, i >= 0, True, DV, PADV).to(tl.float64)
-                of_row = tl.load(lse + head * queries + at)
+                of_row = tl.load(lse + rows + at)
                 begin, _a, _b, end = range_of_keys(first + r, first + r + 1, place, count, left, right, LEFT, RIGHT, N)
                 ties, delta = tl.zeros([1, 1], tl.float64), tl.zeros([1, 1], tl.float64)
                 if SINK:
                     ties += (tl.load(sink + entry * sink_b + h * sink_h) == INF).to(tl.float64)
                 for key in range(begin, end, N):
                     j = key + tl.arange(0, N)[None, :]
-                    rows = long(key) + tl.arange(0, N)[:, None]
+                    of_key = long(key) + tl.arange(0, N)[:, None]
                     seen = sees(
                         i, j, place, queries, count, left, right, mask_at, mask_l, mask_k, True, LEFT, RIGHT, MASK
                     )
-                    kt = load_tile(k_at, rows, e, k_l, rows < count, True, D, PAD)
-                    vt = load_tile(v_at, rows, f, v_l, rows < count, True, DV, PADV)
+                    kt = load_tile(k_at, of_key, e, k_l, of_key < count, True, D, PAD)
+                    vt = load_tile(v_at, of_key, f, v_l, of_key < count, True, DV, PADV)
                     s, _raw, _steep, seen = exact_scores(
                         qt, kt, i, j, place, queries, count, of_query, softcap, bias_at, bias_l, bias_k, slope, seen,
                         SOFTCAP, BIAS, SLOPES,
@@ -284,12 +309,12 @@ def mend_queries(
                 of_scale, of_slope = tl.zeros([1, 1], tl.float64), tl.zeros([1, 1], tl.float64)
                 for key in range(begin, end, N):
                     j = key + tl.arange(0, N)[None, :]
-                    rows = long(key) + tl.arange(0, N)[:, None]
+                    of_key = long(key) + tl.arange(0, N)[:, None]
                     seen = sees(
                         i, j, place, queries, count, left, right, mask_at, mask_l, mask_k, True, LEFT, RIGHT, MASK
                     )
-                    kt = load_tile(k_at, rows, e, k_l, rows < count, True, D, PAD)
-                    vt = load_tile(v_at, rows, f, v_l, rows < count, True, DV, PADV)
+                    kt = load_tile(k_at, of_key, e, k_l, of_key < count, True, D, PAD)
+                    vt = load_tile(v_at, of_key, f, v_l, of_key < count, True, DV, PADV)
                     s, raw, steep, seen = exact_scores(
                         qt, kt, i, j, place, queries, count, of_query, softcap, bias_at, bias_l, bias_k, slope, seen,
                         SOFTCAP, BIAS, SLOPES,
@@ -304,13 +329,13 @@ def mend_queries(
                     of_scale += row_sum(tl.where(p != 0.0, dz * raw, 0.0), 1, tl.float64)[:, None]
                     of_slope -= row_sum(ds * tl.abs(i + place - j).to(tl.float64), 1, tl.float64)[:, None]
                     if TO_BIAS:
-                        tl.store(bias_gradient + (head * queries + at) * keys + j, ds.to(tl.float32), mask=j < count)
+                        tl.store(bias_gradient + (rows + at) * keys + j, ds.to(tl.float32), mask=j < count)
                 factor = of_query.to(tl.float64) * LN2
                 if SOFTCAP:
                     factor = factor * softcap
                 to = dq + entry * dq_b + h * dq_h + at * dq_l + e
                 tl.store(to, (tl.trans(of_q) * factor).to(dq.dtype.element_ty), mask=e < D)
-                to_row = head * queries + at
+                to_row = rows + at
                 if SCALE == PER_QUERY:
                     tl.store(per_query + to_row, of_scale.to(tl.float32))
                 if SLOPES:
@@ -321,29 +346,42 @@ def mend_queries(
 
 @triton.jit(do_not_specialize=RUNTIME)
 def mend_keys(
-    q, k, v, g, lse, of_rows, scale, mask, bias, lengths, slopes, seeds, dk, dv, flags,
-    heads, group, queries, keys, tiles, left, right, number, softcap, drop_below, gain,
+    q, k, v, g, lse, of_rows, scale, mask, bias, lengths, slopes, seeds, cu_q, cu_k, dk, dv, flags,
+    heads, group, queries, keys, tiles, sequences, left, right, number, softcap, drop_below, gain,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, g_b, g_h, g_l,
     dk_b, dk_h, dk_l, dv_b, dv_h, dv_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, lengths_b, slopes_b, slopes_h,
     seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
-    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
+    BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, PACKED: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of flagged keys and values once more."""
     program = tl.program_id(0)
     head = (program // tiles).to(tl.int64)
     first = program % tiles * M
+    key_rows, all_queries = head * keys, queries
+    if PACKED:
+        first, at_q, at_k, queries, keys = load_sequence(program % tiles, cu_k, cu_q, cu_k, sequences, M)
+        key_rows += at_k
+        q += long(at_q) * q_l
+        k += long(at_k) * k_l
+        v += long(at_k) * v_l
+        g += long(at_q) * g_l
+        scale += long(at_q) * scale_l
+        lse += at_q
+        of_rows += at_q
+        dk += long(at_k) * dk_l
+        dv += long(at_k) * dv_l
     row = tl.arange(0, M)
-    strange = tl.load(flags + head * keys + first + row, mask=first + row < keys, other=0).to(tl.int32)
+    strange = tl.load(flags + key_rows + first + row, mask=first + row < keys, other=0).to(tl.int32)
     if tl.max(strange, axis=0) > 0:
         groups = heads // group
         entry, h = head // groups, head % groups
         count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
         place = count - queries
         e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
-        total = tl.num_programs(0).to(tl.int64) // tiles * group * queries
+        total = tl.num_programs(0).to(tl.int64) // tiles * group * all_queries
         for r in range(M):
             if tl.max(tl.where(row == r, strange, 0), axis=0) > 0:
                 j = first + r + tl.zeros([1, 1], tl.int32)
@@ -385,7 +423,7 @@ def mend_keys(
                             bias + entry * bias_b + of_head * bias_h, bias_l, bias_k, slope, seen,
                             SOFTCAP, BIAS, SLOPES,
                         )  # fmt: skip
-                        to_row = (entry * heads + of_head) * queries + i
+                        to_row = (entry * heads + of_head) * all_queries + i
                         of_row = tl.load(lse + to_row, mask=exists, other=0.0)
                         delta = tl.load(of_rows + total + to_row, mask=exists, other=0.0).to(tl.float64)
                         ties = tl.load(of_rows + 2 * total + to_row, mask=exists, other=1.0).to(tl.float64)

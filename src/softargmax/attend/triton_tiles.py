@@ -42,6 +42,51 @@ def load_tile(x, row, column, stride, inside, MASKED: tl.constexpr, WIDTH: tl.co
 
 
 @triton.jit
+def keys_of(x, entry, head, x_b, x_h, PAGED: tl.constexpr):
+    """The address of the keys or values of a head: in an entry of the batch, or in the first page."""
+    if PAGED:
+        return x + head * x_h
+    return x + entry * x_b + head * x_h
+
+
+@triton.jit
+def load_keys(
+    x, at, n, stride, inside, table, page, page_stride,
+    PAGED: tl.constexpr, MASKED: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """Load the keys or values at + n. In pages, number j is in the page table[j // page], in place j % page."""
+    column = tl.arange(0, PADDED)[None, :]
+    if PAGED:
+        j = at + n[:, None]
+        if MASKED:
+            number = tl.load(table + j // page, mask=inside, other=0)
+        else:
+            number = tl.load(table + j // page)
+        row = number.to(tl.int64) * page_stride + (j % page).to(tl.int64) * stride
+        return load_tile(x, row, column, 1, inside, MASKED, WIDTH, PADDED)
+    return load_tile(x + long(at) * stride, n[:, None], column, stride, inside, MASKED, WIDTH, PADDED)
+
+
+@triton.jit
+def load_sequence(tile, bounds, cu_q, cu_k, sequences, SIZE: tl.constexpr):
+    """Return where a tile of packed queries or keys begins in its sequence, where the queries and the keys of the
+    sequence begin, and how many there are.
+
+    `bounds` is cu_q for tiles of queries, and cu_k for tiles of keys. The tiles of sequence s are those from
+    bounds[s] // SIZE + s on. Some sequences have one more than they need, which begins behind their last row.
+    """
+    low, high = tile * 0, tile * 0 + sequences
+    while high - low > 1:
+        middle = (low + high) // 2
+        before = tl.load(bounds + middle) // SIZE + middle <= tile
+        low, high = tl.where(before, middle, low), tl.where(before, high, middle)
+    first = (tile - tl.load(bounds + low) // SIZE - low) * SIZE
+    at_q, at_k = tl.load(cu_q + low), tl.load(cu_k + low)
+    queries, keys = tl.load(cu_q + low + 1) - at_q, tl.load(cu_k + low + 1) - at_k
+    return first, at_q, at_k, tl.maximum(queries, 0), tl.maximum(keys, 0)
+
+
+@triton.jit
 def load_count(length, keys, LENGTHS: tl.constexpr):
     """The number of keys of an entry of the batch."""
     return tl.load(length).to(tl.int32) if LENGTHS else keys

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any, Unpack
 
 from softargmax.attend import operations
+from softargmax.attend.arguments import Packed
 from softargmax.attend.check_options import OfSequences, attention_of, pages_of, takes
 from softargmax.core import arrays, check
-from softargmax.core.arrays import device_of, namespace
+from softargmax.core.arrays import namespace
 from softargmax.core.offsets import bounds_hold, offsets_of
 from softargmax.core.types import Array, Integers, Vectors
 
@@ -58,7 +58,8 @@ def attention_varlen(
 
     Notes
     -----
-    The function reads the values of the offsets, so `jax.jit` and `torch.compile` cannot trace it.
+    In CPU memory the function reads the values of the offsets, so `jax.jit` and `torch.compile` cannot trace it. On a
+    GPU, the kernels compute the output of a sequence with at most 16 queries in the order of sums for more queries.
 
     See Also
     --------
@@ -83,25 +84,19 @@ def attention_varlen(
     for x, name in ((k, "k"), (v, "v")):
         if x.ndim != 3:
             raise ValueError(f"{name}: expected shape (keys, heads, width), got {tuple(x.shape)}")
-    ends = [_bounds(cu_q, q, "cu_q", "q"), _bounds(cu_k, k, "cu_k", "k")]
-    if len(ends[0]) != len(ends[1]):
-        raise ValueError(f"cu_k: expected {len(ends[0])} bounds, as in cu_q, got {len(ends[1])}")
+    cu_q, cu_k = _bounds(cu_q, q, "cu_q", "q"), _bounds(cu_k, k, "cu_k", "k")
+    if cu_q.shape != cu_k.shape:
+        raise ValueError(f"cu_k: expected {cu_q.shape[0]} bounds, as in cu_q, got {cu_k.shape[0]}")
     xp = namespace(q)
-    q_, k_, v_ = (xp.permute_dims(x, (1, 0, 2)) for x in (q, k, v))
-    whole, found = attention_of(q_, k_, v_, options), []
-    for (start, stop), (first, last) in zip(*map(pairwise, ends), strict=True):
-        i = whole.part(slice(start, stop))._replace(k=whole.k[:, first:last, :], v=whole.v[:, first:last, :])
-        found.append(xp.permute_dims(operations.attention.first(i), (1, 0, 2)))
-    if not found:
-        return xp.zeros((0, q.shape[1], v.shape[-1]), dtype=q.dtype, device=device_of(q))
-    return xp.concat(found, axis=0)
+    whole = attention_of(*(xp.permute_dims(x, (1, 0, 2)) for x in (q, k, v)), options)
+    return xp.permute_dims(operations.attention_varlen.first(Packed(whole, cu_q, cu_k)), (1, 0, 2))
 
 
-def _bounds(offsets: Any, x: Any, name: str, of: str) -> list[int]:
-    """Check the offsets and return them as Python integers."""
+def _bounds(offsets: Any, x: Any, name: str, of: str) -> Any:
+    """Check the offsets. Their values are checked if they can be read."""
     offsets = offsets_of(offsets, x, name, of)
     bounds_hold(offsets, x, name, of)
-    return [int(i) for i in offsets]
+    return offsets
 
 
 @takes(OfSequences)

@@ -29,7 +29,7 @@ _WARPS = 16
 _MOST_WARPS = 32
 _SHORT_WARPS = 4
 RUNTIME = ("count", "parts", "each", "tasks", "ahead", "ignore_index", "heads", "group", "queries", "keys", "left",
-           "right", "tiles", "drop_below")  # fmt: skip
+           "right", "tiles", "drop_below", "sequences")  # fmt: skip
 """Numbers for which Triton compiles no kernels of their own."""
 AT_ONCE = 264
 """Tasks that are read before the first write, two for each multiprocessor of an H100."""
