@@ -2,7 +2,7 @@
 
 A row of at most 16,384 scores stays in registers. A longer row belongs to one program, which reads its parts of 8,192
 scores again in each step of the search, mostly from the cache. Both numbers are 4,096 for options that need registers
-(`is_heavy`). triton_maps.py contains the mathematics.
+(`is_heavy`). core/triton_maps.py contains the mathematics.
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ from softargmax.core.triton_launch import (
     served,
     wider,
 )
-from softargmax.core.triton_math import INF, f32, f64
-from softargmax.core.triton_rows import load_beta, load_scores, offsets, store_block
-from softargmax.core.triton_state import any_of, is_limit, marked, row_sum, strange_rows, top_of, without_limits
-from softargmax.sparse import operations
-from softargmax.sparse.triton_maps import (
+from softargmax.core.triton_maps import (
     GENERAL,
     LINEAR,
     PAIR,
@@ -56,6 +52,10 @@ from softargmax.sparse.triton_maps import (
     step,
     tau_of,
 )
+from softargmax.core.triton_math import INF, f32, f64
+from softargmax.core.triton_rows import load_beta, load_scores, offsets, store_block
+from softargmax.core.triton_state import any_of, is_limit, marked, row_sum, strange_rows, top_of, without_limits
+from softargmax.sparse import operations
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,6 +13,16 @@ import triton
 import triton.language as tl
 
 from softargmax.core.triton_launch import PART, RUNTIME, Block, beta_of, launch, rows_of, served
+from softargmax.core.triton_maps import (
+    GENERAL,
+    base_of,
+    distances,
+    loss_of_class,
+    order_of,
+    powers,
+    slope_of,
+    solved,
+)
 from softargmax.core.triton_math import INF
 from softargmax.core.triton_rows import load_beta, load_scores, load_target, offsets, store_block
 from softargmax.core.triton_state import any_of, is_limit, marked, row_sum, top_of, without_limits
@@ -25,16 +35,6 @@ from softargmax.sparse.triton_kernels import (
     solved_parts,
     tile_of,
     top_of_parts,
-)
-from softargmax.sparse.triton_maps import (
-    GENERAL,
-    base_of,
-    distances,
-    loss_of_class,
-    order_of,
-    powers,
-    slope_of,
-    solved,
 )
 
 if TYPE_CHECKING:
