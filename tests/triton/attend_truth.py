@@ -41,6 +41,16 @@ def inputs(
     return [torch.randn(entries, *shape, generator=generator).to(device=device, dtype=dtype) for shape in shapes]
 
 
+def of_float32(q: Tensor, keys: int, each: int, reach: float, options: dict[str, Any]) -> float:
+    """The bound f of the errors of float32."""
+    f = 2.0**-24 * (keys + q.shape[-2] * each + q.shape[-1] * reach + 32)
+    if options.get("slopes") is not None:
+        f += 2.0**-22 * float(options["slopes"].abs().max()) * max(keys, q.shape[-2])
+    if options.get("softcap") is not None:
+        f += 2.0**-21 * options["softcap"]
+    return f
+
+
 def truth(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> Truth:
     """The output, lse and gradients of the definition, with bounds for kernels."""
     u, tiny, keys, each = ROUNDOFF[q.dtype], TINY[q.dtype], k.shape[-2], q.shape[-3] // k.shape[-3]
@@ -56,11 +66,7 @@ def truth(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> Truth:
     scale: Any = options.get("scale", q.shape[-1] ** -0.5)
     scale = scale.double().abs()[..., None] if isinstance(scale, Tensor) else abs(scale)
     reach = float((scale * (q.abs() @ many_k.mT.abs())).max())
-    f = 2.0**-24 * (keys + q.shape[-2] * each + q.shape[-1] * reach + 32)
-    if options.get("slopes") is not None:
-        f += 2.0**-22 * float(options["slopes"].abs().max()) * max(keys, q.shape[-2])
-    if options.get("softcap") is not None:
-        f += 2.0**-21 * options["softcap"]
+    f = of_float32(q, keys, each, reach, options)
     products = g.abs() @ many_v.mT.abs()
     slopes = p * (products / (1.0 - options.get("dropout", 0.0)) + (weights * products).sum(-1, keepdim=True))
     slopes = slopes * (1.0 + 2.0 * u) + tiny
@@ -147,3 +153,64 @@ def cases(
         for rows in (queries, 3) if not small or width == 7 else ():
             name = f"causal {dtype} {width} {values} {rows}"
             yield name, inputs(2, heads, groups, rows, keys, width, values, dtype, device), {"causal": True}
+
+
+def entmax_truth(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> Truth:
+    """The output and gradients of the definition with entmax, with bounds for kernels.
+
+    A kernel's v = (d + t)_+ has an absolute error of f, and p^(2 - alpha) is v for alpha = 1.5, and 1 for alpha = 2. So
+    p has an error of 2 p^(2 - alpha) f, and at most f outside the support.
+    """
+    u, keys, each, alpha = ROUNDOFF[q.dtype], k.shape[-2], q.shape[-3] // k.shape[-3], options["alpha"]
+    wide = {name: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for name, x in options.items()}
+    q, k, v, g = (x.double() for x in (q, k, v, g))
+    eye = torch.eye(keys, dtype=torch.float64, device=q.device).expand(*k.shape[:-1], keys)
+    kept = {name: x for name, x in wide.items() if name not in ("dropout", "seed", "stream")}
+    with sa.using("reference"):
+        output = sa.attention(q, k, v, **wide)
+        p, weights = sa.attention(q, k, eye, **kept), sa.attention(q, k, eye, **wide)
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        learned = {name: x.clone().requires_grad_() for name, x in wide.items() if name in ("scale", "sink", "slopes")}
+        again = sa.attention(*leaves, **wide | learned)
+        found = torch.autograd.grad(again, (*leaves, *learned.values()), g)
+    many_k, many_v = (x.repeat_interleave(each, -3) for x in (k, v))
+    scale: Any = options.get("scale", q.shape[-1] ** -0.5)
+    scale = scale.double().abs()[..., None] if isinstance(scale, Tensor) else abs(scale)
+    reach = float((scale * (q.abs() @ many_k.mT.abs())).max())
+    f = of_float32(q, keys, each, reach, options)
+    gain = 1.0 / (1.0 - options.get("dropout", 0.0))
+    inside = p > 0.0
+    slope = torch.where(inside, p ** (2.0 - alpha), 0.0)
+    mass = slope.sum(-1, keepdim=True).clamp(min=1.0)
+    products = gain * (g.abs() @ many_v.mT.abs())
+    reached = products + (slope * products).sum(-1, keepdim=True) / mass
+    error = (4.0 * u + 4.0 * f) * slope * reached
+    if alpha != 2.0:
+        error = error + f * inside * reached + 2.0 * f * slope * (inside * reached).sum(-1, keepdim=True) / mass
+
+    def grouped(x: Tensor) -> Tensor:
+        return x.unflatten(-3, (-1, each)).sum(-3)
+
+    of_p = 2.0 * gain * f * slope + f * f
+    outside = gain * f * float(alpha == 2.0)
+    bounds = {
+        "output": (2.1 * u * weights + 2.0 * of_p) @ many_v.abs() + outside * many_v.abs().amax(-2, True),
+        "dq": scale * (error @ many_k.abs()),
+        "dk": grouped((error * scale).mT @ q.abs()),
+        "dv": grouped((3.0 * u * weights + 2.0 * of_p).mT @ g.abs()) + outside * g.abs().amax(),
+    }
+    results = {"output": output} | dict(zip(("dq", "dk", "dv", *(f"d{name}" for name in learned)), found, strict=True))
+    total = error.sum((-1, -2), keepdim=True) * max(keys, q.shape[-2]) * (1.0 + reach)
+    for name in learned:
+        bounds[f"d{name}"] = torch.full_like(results[f"d{name}"], float(total.max()))
+    return Truth(results, bounds)
+
+
+def entmax_found(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> dict[str, Tensor]:
+    """The output and gradients by the kernels."""
+    names = [name for name in ("scale", "sink", "slopes") if name in options]
+    with sa.using("triton"):
+        leaves = [x.detach().clone().requires_grad_() for x in (q, k, v, *(options[name] for name in names))]
+        output = sa.attention(*leaves[:3], **options | dict(zip(names, leaves[3:], strict=True)))
+        found = torch.autograd.grad(output, leaves, g)
+    return {"output": output.detach()} | dict(zip((f"d{name}" for name in ("q", "k", "v", *names)), found, strict=True))

@@ -225,6 +225,8 @@ def _attention(dtype: torch.dtype) -> Iterator[Any]:
                 plain.options._replace(scale=of_queries, right=0, slopes=sink),
                 plain.options._replace(right=0, **dropout),
                 plain.options._replace(left=100, right=0, softcap=30.0, **dropout),
+                plain.options._replace(right=0, alpha=1.5),
+                plain.options._replace(left=100, right=0, softcap=30.0, sink=sink, alpha=2.0, **dropout),
             ):
                 yield from _attention_of(plain._replace(options=options))
             yield from _sequences(plain)

@@ -117,7 +117,8 @@ def test_the_definition_serves_what_no_kernel_serves(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(triton_kernels, "launch", lambda *_a, **_k: launched.append(1))
     q, k, v, _ = inputs(1, 2, 1, 20, 24, 16, 16, F32)
     with sa.using("triton"):
-        assert sa.attention(q, k, v, alpha=1.5).isfinite().all()
+        assert sa.attention(q, k, v, alpha=1.3).isfinite().all()
+        assert sa.attention(q, k, v, alpha=torch.full((2, 1), 1.5)).isfinite().all()
         assert sa.attention(q.double(), k.double(), v.double()).isfinite().all()
         wide = inputs(1, 1, 1, 2, 3, 300, 300, BF16)
         assert sa.attention_vjp(*wide).q.isfinite().all()

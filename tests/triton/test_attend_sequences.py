@@ -114,14 +114,14 @@ def test_bits_do_not_depend_on_other_sequences_layout_or_run() -> None:
     assert torch.equal(found["output"][a:], last)
 
 
-def test_nan_and_inf_stay_in_their_sequence() -> None:
+def test_nan_and_inf_stay_in_their_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_kernels, "AT_ONCE", 16)
     q, k, v, g = packed(F32)
     clean = [x.clone() for x in (q, k, v, g)]
     k[CU_K[3] + 5, 0, 2], v[CU_K[3] + 7, 0, 1], g[20, 1, 3] = float("nan"), float("inf"), float("nan")
     with sa.using("triton"):
         before, ours = differentiated(*clean, causal=True), differentiated(q, k, v, g, causal=True)
-    with sa.using("reference"):
-        theirs = differentiated(*(x.double() for x in (q, k, v, g)), causal=True)
+    theirs = differentiated(*(x.double() for x in (q, k, v, g)), causal=True)  # on the CPU
     for name, x in theirs.items():
         torch.testing.assert_close(ours[name].double(), x, rtol=1e-4, atol=1e-5, equal_nan=True, msg=name)
     assert torch.equal(ours["output"][: CU_Q[3]], before["output"][: CU_Q[3]])
@@ -139,14 +139,15 @@ def test_opcheck_of_packed_sequences() -> None:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("wrong", [[0, 40, 40, 41, 62], [1, 40, 40, 41, 63], [0, 40, 39, 41, 63], [0, -5, 99, 41, 63]])
+@pytest.mark.parametrize("wrong", [[0, 2, 4], [1, 2, 5], [0, 9, 5], [0, -5, 5], [0, 2, 99]])
 def test_wrong_bounds_that_cannot_be_read_give_nan(wrong: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "inspectable", lambda _: False)
     monkeypatch.setattr("softargmax.core.offsets.inspectable", lambda _: False)
-    q, k, v, g = packed(F32)
+    monkeypatch.setattr(triton_kernels, "AT_ONCE", 16)
+    q, k, v, g = (x[:5] for x in packed(F32))
     with sa.using("triton"):
         leaves = [x.requires_grad_() for x in (q, k, v)]
-        output = sa.attention_varlen(*leaves, torch.tensor(wrong), torch.tensor(CU_K))
+        output = sa.attention_varlen(*leaves, torch.tensor(wrong), torch.tensor([0, 3, 5]))
         assert output.isnan().all()
         assert all(x.isnan().all() for x in torch.autograd.grad(output, leaves, g))
 
@@ -156,8 +157,9 @@ def test_one_sequence_and_many_short_ones() -> None:
     with sa.using("triton"):
         whole = sa.attention_varlen(q, k, v, [0, len(q)], [0, len(k)])
         assert torch.equal(whole, sa.attention(*(x.transpose(0, 1) for x in (q, k, v))).transpose(0, 1))
-        single = sa.attention_varlen(q, k[: len(q)], v[: len(q)], range(len(q) + 1), range(len(q) + 1))
-    assert torch.equal(single, v[: len(q)].expand_as(single))  # each query sees one key
+        bounds = list(range(len(q) + 1))
+        single = sa.attention_varlen(q, k[: len(q)], v[: len(q)], bounds, bounds)
+    torch.testing.assert_close(single, v[: len(q)].expand_as(single), rtol=2.0**-7, atol=0.0)  # each sees one key
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
@@ -200,6 +202,7 @@ def test_pages_have_the_bits_of_one_array(
 @pytest.mark.parametrize("queries", [1, 20])
 def test_nan_and_inf_in_pages(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_kernels, "FEW", 16)
+    monkeypatch.setattr(triton_kernels, "AT_ONCE", 16)
     generator = torch.Generator().manual_seed(1)
     table = torch.tensor([[3, 0, 4], [1, 5, 2]])
     q, k, v = (torch.randn(2, 2, n, 8, generator=generator) for n in (queries, 24, 24))

@@ -6,7 +6,20 @@ from typing import Any
 
 import pytest
 import torch
-from tests.triton.attend_truth import BF16, F16, F32, cases, compare, found, inputs, truth
+from tests.triton.attend_truth import (
+    BF16,
+    F16,
+    F32,
+    cases,
+    compare,
+    entmax_found,
+    entmax_truth,
+    found,
+    inputs,
+    truth,
+)
+
+import softargmax as sa
 
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
@@ -39,3 +52,43 @@ def test_bits_do_not_depend_on_batch_queries_or_run(dtype: torch.dtype, width: i
         assert torch.equal(whole[name][:, :, 500:], last[name]), name
     few, first = (found(q[:, :, :n], k, v, g[:, :, :n])["output"] for n in (2, 1))
     assert torch.equal(few[:, :, :1], first)
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
+@pytest.mark.parametrize(("dtype", "width"), [(BF16, 128), (F32, 64)])
+@pytest.mark.parametrize("options", [{}, {"causal": True, "dropout": 0.25, "seed": 3}], ids=str)
+def test_entmax(dtype: torch.dtype, width: int, alpha: float, options: dict[str, Any]) -> None:
+    given = inputs(2, 4, 2, 333, 520, width, width, dtype, "cuda")
+    ours = entmax_found(*given, alpha=alpha, **options)
+    compare(ours, entmax_truth(*given, alpha=alpha, **options))
+    again = entmax_found(*(x[1:] for x in given), alpha=alpha, **options | {"stream": [1]} if options else {})
+    for name, x in ours.items():
+        assert torch.equal(x[1:], again[name]), name
+
+
+def test_drops_are_those_of_the_cpu() -> None:
+    q, k, _, _ = inputs(2, 4, 2, 150, 200, 64, 64, F32)
+    v = torch.eye(200).expand(2, 2, 200, 200)
+    with sa.using("triton"):
+        ours = sa.attention(*(x.cuda() for x in (q, k, v)), dropout=0.3, seed=5)
+    assert torch.equal(ours.cpu() == 0.0, sa.attention(q, k, v, dropout=0.3, seed=5) == 0.0)
+
+
+def test_packed_sequences_and_pages() -> None:
+    q, k, v, g = inputs(1, 4, 2, 700, 900, 64, 64, BF16, "cuda")
+    packed = [x[0].transpose(0, 1).clone().requires_grad_() for x in (q, k, v)]
+    cu_q, cu_k = [0, 300, 300, 700], [0, 500, 520, 900]
+    pages = [x[0].transpose(0, 1)[:896].reshape(14, 64, 2, 64).flip(0) for x in (k, v)]
+    table = torch.arange(13, -1, -1, device="cuda")[None]
+    with sa.using("triton"):
+        output = sa.attention_varlen(*packed, cu_q, cu_k, causal=True)
+        gradients = torch.autograd.grad(output, packed, g[0].transpose(0, 1))
+        of_pages = sa.attention_paged(q, *pages, table, [890], causal=True)
+        few = sa.attention_paged(q[:, :, -1:], *pages, table, [890])
+        for a, b, c, d in ((0, 300, 0, 500), (300, 700, 520, 900)):
+            alone = found(q[:, :, a:b], k[:, :, c:d], v[:, :, c:d], g[:, :, a:b], causal=True)
+            assert torch.equal(output[a:b], alone["output"][0].transpose(0, 1))
+            for x, name, (first, last) in zip(gradients, ("dq", "dk", "dv"), ((a, b), (c, d), (c, d)), strict=True):
+                assert torch.equal(x[first:last], alone[name][0].transpose(0, 1)), name
+        assert torch.equal(of_pages, sa.attention(q, k[:, :, :890], v[:, :, :890], causal=True))
+        assert torch.equal(few, sa.attention(q[:, :, -1:], k[:, :, :890], v[:, :, :890]))

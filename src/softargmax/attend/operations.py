@@ -32,7 +32,7 @@ from softargmax.attend.arguments import (
 from softargmax.attend.reference import joined
 from softargmax.attend.results import AttentionWithLse
 from softargmax.core._native import KEY_BLOCK
-from softargmax.core.arrays import device_of, mapped, namespace
+from softargmax.core.arrays import device_of, kind_of, mapped, namespace, recorded
 from softargmax.core.operation import Operation
 from softargmax.core.processes import exchanges
 from softargmax.core.record import Gradients, Result, Tangents, Wanted, gradient
@@ -77,8 +77,16 @@ def _in_front(i: Any, dims: Any, size: int, rank: int) -> Any:
 # --- attention: o = p v with p = softmax(S) or entmax(S) --------------------------------------------------------------
 
 
+def _served_by_vjp(i: Attention, wanted: Wanted) -> bool:
+    """True if `attention_vjp` computes the gradients that are wanted."""
+    if i.options.is_softmax:
+        return True
+    on_gpu = kind_of(i.q) == "torch-cuda" and attention_vjp.has_kernel("cuda") and not recorded(i.q)
+    return "alpha" not in wanted and (on_gpu or kernels.serves_entmax(i))
+
+
 def _attention_vjp(i: Attention, r: AttentionWithLse, g: AttentionWithLse, wanted: Wanted) -> Gradients:
-    if not i.options.is_softmax and ("alpha" in wanted or not kernels.serves_entmax(i)):
+    if not _served_by_vjp(i, wanted):
         return _by_definition(i, g, wanted)
     g_output = namespace(i.q).zeros_like(r.output) if g.output is None else g.output
     found = attention_vjp(AttentionVjp(g_output, g.lse, i, r.output, r.lse, "bias" in wanted))
@@ -255,8 +263,8 @@ def _packed(i: Packed) -> AttentionWithLse:
     return AttentionWithLse(xp.permute_dims(turned, (1, 0, 2)), xp.concat([one.lse for one in found], axis=-1))
 
 
-def _packed_vjp(i: Packed, r: AttentionWithLse, g: AttentionWithLse, _wanted: Wanted) -> Gradients:
-    if not i.whole.options.is_softmax:
+def _packed_vjp(i: Packed, r: AttentionWithLse, g: AttentionWithLse, wanted: Wanted) -> Gradients:
+    if not _served_by_vjp(i.whole, wanted):
         return {}
     g_output = namespace(i.whole.q).zeros_like(r.output) if g.output is None else g.output
     found = attention_varlen_vjp(PackedVjp(g_output, g.lse, i, r.output, r.lse))

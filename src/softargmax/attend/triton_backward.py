@@ -3,7 +3,8 @@
     p = 2^(s - lse)        dS = p (g v^T - delta)        delta = <g, o> - g_lse        dz = dS (1 - tanh^2)
 
 Both compute the scores again. So each gradient is the sum of one program, in a fixed order, and nothing is added by
-atomics. `prepare` computes delta first.
+atomics. `prepare` computes delta first. For entmax, p, dS and delta are those of triton_entmax.py, with the maximum of
+a query's scores in place of its lse, and `root` is t.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from softargmax.attend.triton_entmax import above
 from softargmax.attend.triton_tiles import (
     FOLDED,
     LARGE,
     LN2,
     LOG2E,
     PER_QUERY,
+    SOFTMAX,
     is_strange,
     kept,
     load_count,
@@ -25,6 +28,7 @@ from softargmax.attend.triton_tiles import (
     load_sequence,
     load_tile,
     long,
+    powers_of,
     range_of_keys,
     range_of_queries,
     scores_of,
@@ -72,10 +76,10 @@ def prepare(
 
 @triton.jit
 def slopes_of(
-    raw, dp, i, j, place, queries, count, left, right, scale, softcap, slope, lse, delta,
+    raw, dp, i, j, place, queries, count, left, right, scale, softcap, slope, lse, delta, root,
     mask, mask_l, mask_k, bias, bias_l, bias_k,
     ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
-    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, BOUNDS: tl.constexpr,
+    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, MAP: tl.constexpr, BOUNDS: tl.constexpr,
 ):  # fmt: skip
     """Return p, dS and dz of a tile, from the products q k^T and g v^T."""
     if ENDS or MASK:
@@ -87,10 +91,17 @@ def slopes_of(
         s, steep = scores_of(
             raw, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope, SOFTCAP, BIAS, SLOPES
         )
-        p = tl.exp2(s - lse)
+        if MAP == SOFTMAX:
+            p = tl.exp2(s - lse)
+        else:
+            p = above(s, lse, root, MAP)
     if ENDS or MASK:
         p = tl.where(seen, p, 0.0)
-    ds = p * (dp - delta)
+    if MAP == SOFTMAX:
+        ds = p * (dp - delta)
+    else:
+        p, of_map = powers_of(p, MAP)
+        ds = of_map * (dp - delta)
     dz = ds
     if SOFTCAP:
         dz = tl.where(p == 0.0, 0.0, ds * steep)
@@ -100,10 +111,10 @@ def slopes_of(
 @triton.jit
 def visit_keys(
     q, g, k, v, bias_gradient, at, dq, of_scale, of_slope, i, place, queries, keys, count, left, right, scale, softcap,
-    slope, seed, drop_below, gain, lse, delta, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
+    slope, seed, drop_below, gain, lse, delta, root, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
     ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
-    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, TO_BIAS: tl.constexpr,
-    D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
+    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, MAP: tl.constexpr,
+    TO_BIAS: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Add a tile of keys to the gradients of queries."""
     n = tl.arange(0, N)
@@ -116,8 +127,8 @@ def visit_keys(
     if SEEDS:
         dp = tl.where(kept(i, at, seed, drop_below, N), dp * gain, 0.0)
     p, ds, dz = slopes_of(
-        raw, dp, i, j, place, queries, count, left, right, scale, softcap, slope, lse, delta,
-        mask, mask_l, mask_k, bias, bias_l, bias_k, ENDS, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, True,
+        raw, dp, i, j, place, queries, count, left, right, scale, softcap, slope, lse, delta, root,
+        mask, mask_l, mask_k, bias, bias_l, bias_k, ENDS, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, MAP, True,
     )  # fmt: skip
     if SCALE == PER_QUERY:
         of_scale += tile_sum(tl.where(p == 0.0, 0.0, dz * raw))
@@ -138,7 +149,8 @@ def to_queries(
     seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, PACKED: tl.constexpr,
-    TO_BIAS: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
+    MAP: tl.constexpr, TO_BIAS: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a tile of queries, and of the options that have one number per query."""
@@ -176,6 +188,9 @@ def to_queries(
     at_row = of_rows + rows + i
     lse = tl.load(at_row, mask=i < queries, other=INF)
     delta = tl.load(at_row + total, mask=i < queries, other=0.0)
+    root = 0.0
+    if MAP != SOFTMAX:
+        root = tl.load(at_row + 2 * total, mask=i < queries, other=0.0)
     of_query = load_scale(scale, i.to(tl.int64) * scale_l, i < queries, number, softcap, SCALE, SOFTCAP)
     slope, seed = 0.0, 0
     if SLOPES:
@@ -190,23 +205,23 @@ def to_queries(
         for at in tl.range(begin, a, N, num_stages=STAGES):
             of_q, of_scale, of_slope = visit_keys(
                 qt, gt, k, v, bias_gradient, at, of_q, of_scale, of_slope, i, place, queries, keys, count, left, right,
-                of_query, softcap, slope, seed, drop_below, gain, lse, delta,
+                of_query, softcap, slope, seed, drop_below, gain, lse, delta, root,
                 mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
-                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, TO_BIAS, D, DV, PAD, PADV, N,
+                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, MAP, TO_BIAS, D, DV, PAD, PADV, N,
             )  # fmt: skip
     for at in tl.range(a, b, N, num_stages=STAGES):
         of_q, of_scale, of_slope = visit_keys(
             qt, gt, k, v, bias_gradient, at, of_q, of_scale, of_slope, i, place, queries, keys, count, left, right,
-            of_query, softcap, slope, seed, drop_below, gain, lse, delta,
+            of_query, softcap, slope, seed, drop_below, gain, lse, delta, root,
             mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
-            False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, TO_BIAS, D, DV, PAD, PADV, N,
+            False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, MAP, TO_BIAS, D, DV, PAD, PADV, N,
         )  # fmt: skip
     for at in tl.range(b, end, N, num_stages=STAGES):
         of_q, of_scale, of_slope = visit_keys(
             qt, gt, k, v, bias_gradient, at, of_q, of_scale, of_slope, i, place, queries, keys, count, left, right,
-            of_query, softcap, slope, seed, drop_below, gain, lse, delta,
+            of_query, softcap, slope, seed, drop_below, gain, lse, delta, root,
             mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l,
-            True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, TO_BIAS, D, DV, PAD, PADV, N,
+            True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, MAP, TO_BIAS, D, DV, PAD, PADV, N,
         )  # fmt: skip
     factor = of_query * LN2
     if SOFTCAP:
@@ -229,8 +244,8 @@ def visit_queries(
     q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l,
     mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
     ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
-    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, D: tl.constexpr,
-    DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr,
+    MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, MAP: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr,
 ):  # fmt: skip
     """Add a tile of queries to the gradients of keys and values. Its products have one row per key.
 
@@ -248,6 +263,9 @@ def visit_queries(
     at_row = of_rows + (entry * heads + of_head) * all_queries + i
     lse = tl.load(at_row, mask=i < queries, other=INF)
     delta = tl.load(at_row + total, mask=i < queries, other=0.0)
+    root = 0.0
+    if MAP != SOFTMAX:
+        root = tl.load(at_row + 2 * total, mask=i < queries, other=0.0)
     at_scale = scale + entry * scale_b + of_head * scale_h + i.to(tl.int64) * scale_l
     of_query = load_scale(at_scale, 0, i < queries, number, softcap, SCALE, SOFTCAP)
     slope = 0.0
@@ -260,9 +278,9 @@ def visit_queries(
         keep = tl.trans(kept((at + m)[:, None], first, seed, drop_below, j.shape[0]))
         dp = tl.where(keep, dp * gain, 0.0)
     p, _, dz = slopes_of(
-        raw, dp, i, j, place, queries, count, left, right, of_query, softcap, slope, lse, delta,
+        raw, dp, i, j, place, queries, count, left, right, of_query, softcap, slope, lse, delta, root,
         mask + entry * mask_b + of_head * mask_h, mask_l, mask_k, bias + entry * bias_b + of_head * bias_h, bias_l,
-        bias_k, ENDS, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, False,
+        bias_k, ENDS, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, MAP, False,
     )  # fmt: skip
     weight = p
     if SEEDS:
@@ -283,7 +301,7 @@ def to_keys(
     seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, PACKED: tl.constexpr,
-    D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
+    MAP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a tile of keys and values: the sum over the heads that share them, and over their queries."""
@@ -325,7 +343,7 @@ def to_keys(
                 all_queries, queries, count, left, right, number, scale, softcap, drop_below, gain, slopes, seeds, mask,
                 bias, q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
                 bias_b, bias_h, bias_l, bias_k, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
-                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, M,
+                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, MAP, D, DV, PAD, PADV, M,
             )  # fmt: skip
     n = (b - a) // M
     for tile in tl.range(0, group * n, num_stages=STAGES):
@@ -334,7 +352,7 @@ def to_keys(
             all_queries, queries, count, left, right, number, scale, softcap, drop_below, gain, slopes, seeds, mask,
             bias, q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
             bias_b, bias_h, bias_l, bias_k, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
-            False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, M,
+            False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, MAP, D, DV, PAD, PADV, M,
         )  # fmt: skip
     if LEFT:
         n = (end - b) // M
@@ -344,7 +362,7 @@ def to_keys(
                 all_queries, queries, count, left, right, number, scale, softcap, drop_below, gain, slopes, seeds, mask,
                 bias, q_b, q_h, q_l, g_b, g_h, g_l, scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k,
                 bias_b, bias_h, bias_l, bias_k, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k,
-                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, D, DV, PAD, PADV, M,
+                True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, MAP, D, DV, PAD, PADV, M,
             )  # fmt: skip
     factor = LN2
     if SCALE != PER_QUERY:

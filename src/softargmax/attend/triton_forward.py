@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from softargmax.attend.triton_entmax import attended
 from softargmax.attend.triton_mend import mend_query
 from softargmax.attend.triton_tiles import (
     FOLDED,
@@ -18,6 +19,7 @@ from softargmax.attend.triton_tiles import (
     LN2,
     LOG2E,
     LOW,
+    SOFTMAX,
     is_strange,
     kept,
     keys_of,
@@ -29,8 +31,8 @@ from softargmax.attend.triton_tiles import (
     load_tile,
     long,
     range_of_keys,
-    scores_of,
     sees,
+    visible_scores,
 )
 from softargmax.core.triton_launch import RUNTIME
 from softargmax.core.triton_math import INF, f32, log1p64
@@ -65,14 +67,10 @@ def visit(
             raw = tl.where(seen, tl.maximum(raw, -LOW, propagate_nan=tl.PropagateNan.ALL), -INF)
         top = rounded(tl.max(raw, axis=1), scale)
     else:
-        s, _ = scores_of(
-            raw, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope, SOFTCAP, BIAS, SLOPES
-        )
-        if ENDS or MASK or BIAS:
-            seen = sees(i, j, place, queries, count, left, right, mask, mask_l, mask_k, ENDS, LEFT, RIGHT, MASK)
-            if BIAS:
-                seen = seen & (s != -INF)
-            s = tl.where(seen, tl.maximum(s, -LOW, propagate_nan=tl.PropagateNan.ALL), -INF)
+        s = visible_scores(
+            raw, i, j, place, queries, count, left, right, scale, softcap, slope, mask, mask_l, mask_k,
+            bias, bias_l, bias_k, ENDS, LEFT, RIGHT, SOFTCAP, MASK, BIAS, SLOPES,
+        )  # fmt: skip
         top = rounded(tl.max(s, axis=1), 1.0)
     larger = tl.maximum(m, top)
     shift = larger
@@ -159,7 +157,7 @@ def forward(
     seeds_b, seeds_h, seeds_k, table_b,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
-    PACKED: tl.constexpr, PAGED: tl.constexpr, LSE: tl.constexpr,
+    PACKED: tl.constexpr, PAGED: tl.constexpr, MAP: tl.constexpr, LSE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -202,12 +200,20 @@ def forward(
         of_sink = tl.load(sink + entry * sink_b + h * sink_h).to(tl.float32)
     last = tl.minimum(first + M, queries)
     begin, a, b, end = range_of_keys(first, last, place, count, left, right, LEFT, RIGHT, N)
-    m, l, o, strange = visited(
-        qt, k, v, begin, a, b, end, i, row, place, queries, count, left, right, of_query, softcap, slope,
-        seed, drop_below, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l, table, page, k_b, v_b,
-        LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, PAGED, D, DV, PAD, PADV, M, N, STAGES,
-    )  # fmt: skip
-    o, of_row, infinite = finished(m, l, o, of_sink, gain, SINK, SEEDS)
+    if MAP == SOFTMAX:
+        m, l, o, strange = visited(
+            qt, k, v, begin, a, b, end, i, row, place, queries, count, left, right, of_query, softcap, slope,
+            seed, drop_below, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l, table, page, k_b, v_b,
+            LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, PAGED, D, DV, PAD, PADV, M, N, STAGES,
+        )  # fmt: skip
+        o, of_row, infinite = finished(m, l, o, of_sink, gain, SINK, SEEDS)
+    else:
+        o, strange = attended(
+            qt, k, v, begin, end, i, place, queries, count, left, right, of_query, softcap, slope, of_sink, seed,
+            drop_below, gain, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l, table, page, k_b, v_b,
+            LEFT, RIGHT, SOFTCAP, MASK, BIAS, SINK, SLOPES, SEEDS, PAGED, MAP, D, DV, PAD, PADV, M, N, STAGES,
+        )  # fmt: skip
+        of_row, infinite = tl.full([M], float("nan"), tl.float64), strange
     f = tl.arange(0, PADV)[None, :]
     output += entry * output_b + h * output_h
     inside = (i < queries) & (f < DV)
@@ -285,7 +291,7 @@ def merge_splits(
     seeds_b, seeds_h, seeds_k, table_b,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
-    PAGED: tl.constexpr, LSE: tl.constexpr,
+    PAGED: tl.constexpr, MAP: tl.constexpr, LSE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Merge the states of a query in the order of the keys."""
@@ -317,7 +323,7 @@ def merge_splits(
             q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l, scale_b, scale_h, scale_l,
             mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k, sink_b, sink_h, lengths_b,
             slopes_b, slopes_h, seeds_b, seeds_h, seeds_k, table_b,
-            LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, SEEDS, PAGED, LSE, D, DV, PAD, PADV, N,
+            LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, SEEDS, PAGED, MAP, LSE, D, DV, PAD, PADV, N,
         )  # fmt: skip
     else:
         tl.store(to, o.to(output.dtype.element_ty), mask=f < DV)

@@ -1,8 +1,8 @@
 """CUDA kernels of attention, also of packed sequences and pages: what they serve, layouts and sizes of tiles.
 
-Kernels serve softmax attention (alpha = 1) for bfloat16 and float16 with heads of at most 256 numbers, and for float32
-with heads of at most 128. The definition serves all other calls. triton_forward.py computes the output,
-triton_backward.py the gradients, and triton_mend.py results with NaN, inf or an overflow.
+Kernels serve the orders 1, 1.5 and 2, for bfloat16 and float16 with heads of at most 256 numbers, and for float32 with
+heads of at most 128. The definition serves all other calls. triton_forward.py computes the output, triton_backward.py
+the gradients, triton_entmax.py what orders above 1 need besides, and triton_mend.py rows with NaN, inf or an overflow.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from softargmax.attend import operations, reference
 from softargmax.attend.arguments import Attention, AttentionGradients, AttentionVjp
 from softargmax.attend.dropout import threshold
 from softargmax.attend.triton_backward import prepare, to_keys, to_queries
+from softargmax.attend.triton_entmax import prepare_entmax
 from softargmax.attend.triton_forward import forward, merge_splits, split
 from softargmax.attend.triton_mend import mend, mend_keys, mend_queries
-from softargmax.attend.triton_tiles import FOLDED, LOG2E, NUMBER, PER_QUERY
+from softargmax.attend.triton_tiles import FOLDED, LOG2E, MAPS, NUMBER, PER_QUERY, SOFTMAX
 from softargmax.core.triton_launch import LONGEST, Block, cdiv, define, launch, next_power_of_2, served
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _served(i: Attention, *results: Tensor) -> bool:
     options, widest = i.options, max(i.q.shape[-1], i.v.shape[-1])
     arrays = [x for x in options if isinstance(x, torch.Tensor)]
     fits = widest <= (WIDEST if i.q.dtype.itemsize == 2 else WIDEST // 2) and max(i.scores[-2:]) < LONGEST
-    plain = options.is_softmax and all(x.numel() for x in arrays)
+    plain = isinstance(options.alpha, float) and options.alpha in MAPS and all(x.numel() for x in arrays)
     return plain and fits and served(*i[:3], *results)
 
 
@@ -146,20 +147,34 @@ def _write_gradients(named: dict[str, Any], i: AttentionVjp, results: AttentionG
     )
     scores = of.q.new_zeros(of.scores, dtype=torch.float32) if wanted["bias"].numel() else rows
     g_lse = i.g if i.g_lse is None else flattened(i.g_lse[..., None], batch)
-    named |= {"g_lse": g_lse, "G_LSE": i.g_lse is not None} | strides("g_lse", g_lse)
-    named |= {"lse": i.lse.contiguous(), "of_rows": rows, "per_query": per_query, "bias_gradient": scores}
+    named |= {"g_lse": g_lse, "G_LSE": i.g_lse is not None and of.options.is_softmax} | strides("g_lse", g_lse)
+    lse = i.lse.contiguous() if of.options.is_softmax else i.lse.new_empty(i.lse.shape)  # maxima of scores
+    named |= {"lse": lse, "of_rows": rows, "per_query": per_query, "bias_gradient": scores}
     named |= {"TO_BIAS": scores is not rows, "VECTOR": 16 // of.q.element_size()}
     _backward(named)
     memory.finish()
     delta, found = rows[1], {"bias": scores, "scale": per_query[0, ..., None], "slopes": per_query[1, ..., None]}
     if wanted["sink"].numel():
         sink: Any = of.options.sink
-        score = sink[..., 0].double()
-        p = torch.where(i.lse == math.inf, (score == math.inf) / rows[2], torch.exp(score - i.lse))
-        found["sink"] = reference.to_heads(torch.where(i.lse == -math.inf, 0.0, -p * delta)[..., None], sink)
+        gained = torch.where(lse == -math.inf, 0.0, -_slope_of_sink(of.options, lse, rows[2]) * delta)
+        found["sink"] = reference.to_heads(gained[..., None], sink)
     for name, result in wanted.items():
         if result.numel():
             result.copy_(reference.summed(found[name], getattr(of.options, name)))
+
+
+def _slope_of_sink(options: Options, lse: Tensor, root: Tensor) -> Tensor:
+    """p of each query's sink, or p^(2 - alpha). The gradient of the sink is the sum of -delta times this slope.
+
+    `lse` and `root` are those of `exact_powers` in triton_exact.py.
+    """
+    sink: Any = options.sink
+    score, infinite = sink[..., 0].double(), lse == math.inf
+    if options.is_softmax:
+        return torch.where(infinite, (score == math.inf) / root, torch.exp(score - lse))
+    v = ((score - lse) * (options.alpha - 1.0) + root).clamp(min=0.0)
+    v = torch.where(infinite, torch.where(score == math.inf, root.double(), 0.0), v)
+    return v if options.alpha == 1.5 else torch.where(v > 0.0, 1.0, 0.0 * v)
 
 
 def _refuse_lengths(options: Options, keys: int, *results: Tensor | None) -> None:
@@ -240,14 +255,14 @@ def _named(i: Attention, pages: int = 0) -> dict[str, Any]:
             named[name.upper()] = given
     cap, scale = options.softcap, options.scale
     number = 1.0 if isinstance(scale, torch.Tensor) else scale * LOG2E.value / (cap or 1.0)
-    plain = 1e-6 < number < 1e6 and cap is None and not (named["BIAS"] or named["SLOPES"])
+    plain = 1e-6 < number < 1e6 and cap is None and not (named["BIAS"] or named["SLOPES"]) and options.is_softmax
     far = queries + keys
     named |= {
         "heads": heads, "group": heads // groups, "queries": queries, "keys": keys, "number": number,
         "softcap": float(cap or 0.0), "SOFTCAP": cap is not None, "left": min(options.left or 0, far),
         "right": min(options.right or 0, far), "LEFT": options.left is not None, "RIGHT": options.right is not None,
         "SCALE": (PER_QUERY if isinstance(scale, torch.Tensor) else FOLDED if plain else NUMBER).value,
-        "drop_below": threshold(options.dropout), "gain": 1.0 / (1.0 - options.dropout),
+        "MAP": MAPS[options.alpha], "drop_below": threshold(options.dropout), "gain": 1.0 / (1.0 - options.dropout),
         "D": width, "DV": i.v.shape[-1],
         "PAD": max(16, next_power_of_2(width)), "PADV": max(16, next_power_of_2(i.v.shape[-1])),
         "cu_q": named["q"], "cu_k": named["q"], "sequences": 0, "PACKED": False,
@@ -267,7 +282,7 @@ def _tiles(named: dict[str, Any], axis: str, size: int) -> int:
 
 def _forward(named: dict[str, Any]) -> None:
     total, queries = named["q"].shape[0] * named["heads"], named["queries"]
-    if queries <= FEW and not named["PACKED"]:
+    if queries <= FEW and not named["PACKED"] and named["MAP"] == SOFTMAX.value:
         _split(named, total)
         return
     size, warps, constants = forward_tile(named)
@@ -330,11 +345,14 @@ def forward_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
 
 def _backward(named: dict[str, Any]) -> None:
     entries, heads, queries = named["q"].shape[0], named["heads"], named["queries"]
-    tiles = cdiv(queries, PREPARED)
-    launch(prepare, Block((tiles * entries * heads,), 4, {"M": PREPARED}), **named, tiles=tiles)
     of_queries, of_keys = backward_tiles(named)
     size, warps, constants = of_queries
     tiles = _tiles(named, "queries", size)
+    if named["MAP"] == SOFTMAX.value:
+        prepared = cdiv(queries, PREPARED)
+        launch(prepare, Block((prepared * entries * heads,), 4, {"M": PREPARED}), **named, tiles=prepared)
+    else:
+        launch(prepare_entmax, Block((tiles * entries * heads,), warps, constants), **named, tiles=tiles)
     flags = named["q"].new_empty(entries * heads * max(queries, named["keys"]), dtype=torch.int8)
     mended = {"M": MENDED, "N": AT_ONCE}
     wide = named["q"].dtype is torch.float32  # these numbers of warps spill nothing with two versions of Triton

@@ -10,10 +10,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from softargmax.attend.triton_exact import (
+    exact_above,
+    exact_powers,
+    exact_scores,
+    finite,
+    root_of_row,
+    scores_at,
+    top_of_row,
+)
 from softargmax.attend.triton_tiles import (
     LN2,
     LOG2E,
     PER_QUERY,
+    SOFTMAX,
     keep_factors,
     keys_of,
     load_count,
@@ -23,42 +33,14 @@ from softargmax.attend.triton_tiles import (
     load_sequence,
     load_tile,
     long,
+    powers_of,
     range_of_keys,
     range_of_queries,
     sees,
 )
 from softargmax.core.triton_launch import RUNTIME
-from softargmax.core.triton_math import INF, exp64, less_one64, log1p64
+from softargmax.core.triton_math import INF, exp64, log1p64
 from softargmax.core.triton_state import row_sum
-
-
-@triton.jit
-def exact_scores(
-    q, k, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope, seen,
-    SOFTCAP: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr,
-):  # fmt: skip
-    """Scores in base e, the products q k^T, the slope of the soft-cap and the visible keys, by the definition.
-
-    q and k are tiles with as many rows as `seen` has entries, or one row.
-    """
-    raw = row_sum(q.to(tl.float64) * k.to(tl.float64), 1, tl.float64)
-    raw = tl.reshape(raw, seen.shape)
-    seen = seen & (raw != -INF)
-    z = tl.where(seen, raw, 0.0) * (scale.to(tl.float64) * LN2)
-    steep = tl.full(seen.shape, 1.0, tl.float64)
-    if SOFTCAP:
-        t = -less_one64(-2.0 * tl.abs(z))
-        t = t / (2.0 - t)
-        steep = 1.0 - t * t
-        z = tl.where(z < 0.0, -t, t) * softcap.to(tl.float64)
-    if BIAS:
-        at = bias + i.to(tl.int64) * bias_l + j.to(tl.int64) * bias_k
-        added = tl.load(at, mask=(i < queries) & (j < count), other=0.0).to(tl.float64)
-        seen = seen & (added != -INF)
-        z = z + tl.where(added == -INF, 0.0, added)
-    if SLOPES:
-        z = z - slope.to(tl.float64) * LN2 * tl.abs(i + place - j).to(tl.float64)
-    return tl.where(seen, z, -INF), raw, steep, seen
 
 
 @triton.jit
@@ -66,42 +48,43 @@ def mended_row(
     q, k, v, i, place, queries, count, scale, softcap, left, right, mask, mask_l, mask_k, bias, bias_l, bias_k, slope,
     sink, seed, drop_below, gain, k_l, v_l, table, page, k_b, v_b, begin, end,
     SOFTCAP: tl.constexpr, MASK: tl.constexpr, BIAS: tl.constexpr, SINK: tl.constexpr, SLOPES: tl.constexpr,
-    SEEDS: tl.constexpr, PAGED: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, D: tl.constexpr,
-    DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, B: tl.constexpr,
+    SEEDS: tl.constexpr, PAGED: tl.constexpr, MAP: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     """The output (1, PADV) and lse (1, 1) of one query, whose row of q has shape (1, PAD)."""
     n = tl.arange(0, B)
-    m, nan = tl.full([1], -INF, tl.float64), tl.zeros([1], tl.int32)
-    if SINK:
-        m = tl.maximum(m, tl.where(sink != sink, -INF, sink.to(tl.float64)))
-        nan = nan + (sink != sink).to(tl.int32)
-    for at in range(begin, end, B):
-        j = at + n[None, :]
-        seen = sees(i, j, place, queries, count, left, right, mask, mask_l, mask_k, True, LEFT, RIGHT, MASK)
-        inside = (at + n < count)[:, None]
-        kt = load_keys(k, at, n, k_l, inside, table, page, k_b, PAGED, True, D, PAD)
-        s, _, _, seen = exact_scores(
-            q, kt, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope, seen, SOFTCAP, BIAS, SLOPES
-        )
-        nan = tl.maximum(nan, tl.max((s != s).to(tl.int32), axis=1))
-        m = tl.maximum(m, tl.max(tl.where(s == s, s, -INF), axis=1))
+    m, ties, nan = top_of_row(
+        q, k, begin, end, i, place, queries, count, scale, softcap, left, right, mask, mask_l, mask_k, bias, bias_l,
+        bias_k, slope, sink, k_l, table, page, k_b,
+        SOFTCAP, MASK, BIAS, SINK, SLOPES, PAGED, LEFT, RIGHT, D, PAD, B,
+    )  # fmt: skip
+    t = m
+    if MAP != SOFTMAX:
+        t = root_of_row(
+            q, k, begin, end, i, place, queries, count, scale, softcap, left, right, mask, mask_l, mask_k, bias, bias_l,
+            bias_k, slope, sink, k_l, table, page, k_b, m, ties, nan,
+            SOFTCAP, MASK, BIAS, SINK, SLOPES, PAGED, LEFT, RIGHT, MAP, D, PAD, B,
+        )  # fmt: skip
     l = tl.zeros([1], tl.float64)
-    if SINK:
+    if SINK and MAP != SOFTMAX:
+        l, _of_sink = powers_of(exact_above(sink.to(tl.float64), m, t, MAP), MAP)
+    elif SINK:
         l = tl.where(sink == m, 1.0, tl.where(sink < m, exp64(tl.where(m < INF, sink.to(tl.float64) - m, -INF)), 0.0))
         l = tl.where(m == -INF, 0.0, l)
     o = tl.zeros([PADV, 1], tl.float64)
     high, low, odd = (tl.zeros([PADV, 1], tl.int32), tl.zeros([PADV, 1], tl.int32), tl.zeros([PADV, 1], tl.int32))
     for at in range(begin, end, B):
-        j = at + n[None, :]
-        seen = sees(i, j, place, queries, count, left, right, mask, mask_l, mask_k, True, LEFT, RIGHT, MASK)
-        inside = (at + n < count)[:, None]
-        kt = load_keys(k, at, n, k_l, inside, table, page, k_b, PAGED, True, D, PAD)
-        s, _, _, seen = exact_scores(
-            q, kt, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope, seen, SOFTCAP, BIAS, SLOPES
-        )
+        j, inside = at + n[None, :], (at + n < count)[:, None]
+        s, seen = scores_at(
+            q, k, at, i, place, queries, count, scale, softcap, left, right, mask, mask_l, mask_k, bias, bias_l, bias_k,
+            slope, k_l, table, page, k_b, SOFTCAP, MASK, BIAS, SLOPES, PAGED, LEFT, RIGHT, D, PAD, B,
+        )  # fmt: skip
         s = tl.where(s == s, s, -INF)
-        p = tl.where(s == m[:, None], 1.0, tl.where(m[:, None] < INF, exp64(s - m[:, None]), 0.0))
-        p = tl.where(s == -INF, 0.0, p)
+        if MAP == SOFTMAX:
+            p = tl.where(s == m[:, None], 1.0, tl.where(m[:, None] < INF, exp64(s - m[:, None]), 0.0))
+            p = tl.where(s == -INF, 0.0, p)
+        else:
+            p, _slope = powers_of(exact_above(s, m[:, None], t[:, None], MAP), MAP)
         l += row_sum(p, 1, tl.float64)
         if SEEDS:
             p = p * keep_factors(i, j, seed, drop_below, gain)
@@ -117,6 +100,8 @@ def mended_row(
     o = tl.where(high > 0, INF, tl.where(low > 0, -INF, o))
     o = tl.where((odd > 0) | ((high > 0) & (low > 0)), float("nan"), o)
     lse = tl.where(tl.abs(m) == INF, m, m + log1p64(l - 1.0))
+    if MAP != SOFTMAX:
+        lse = tl.full([1], float("nan"), tl.float64)
     return tl.trans(o), tl.where(nan > 0, float("nan"), lse)[:, None]
 
 
@@ -129,7 +114,7 @@ def mend_query(
     seeds_b, seeds_h, seeds_k, table_b,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
-    PAGED: tl.constexpr, LSE: tl.constexpr,
+    PAGED: tl.constexpr, MAP: tl.constexpr, LSE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Compute a query by the definition, and store its output and lse. i has shape (1, 1); lse begins with query 0."""
@@ -155,7 +140,7 @@ def mend_query(
         keys_of(v, entry, h // group, v_b, v_h, PAGED), i, place, queries, count, of_query, softcap, left, right,
         mask + entry * mask_b + h * mask_h, mask_l, mask_k, bias + entry * bias_b + h * bias_h, bias_l, bias_k, slope,
         of_sink, seed, drop_below, gain, k_l, v_l, table + entry * table_b, page, k_b, v_b, begin, end,
-        SOFTCAP, MASK, BIAS, SINK, SLOPES, SEEDS, PAGED, LEFT, RIGHT, D, DV, PAD, PADV, N,
+        SOFTCAP, MASK, BIAS, SINK, SLOPES, SEEDS, PAGED, MAP, LEFT, RIGHT, D, DV, PAD, PADV, N,
     )  # fmt: skip
     to = output + entry * output_b + h * output_h + i.to(tl.int64) * output_l + f
     tl.store(to, o.to(output.dtype.element_ty), mask=f < DV)
@@ -172,7 +157,7 @@ def mend(
     seeds_b, seeds_h, seeds_k, table_b,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, SINK: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr,
-    PACKED: tl.constexpr, PAGED: tl.constexpr, LSE: tl.constexpr,
+    PACKED: tl.constexpr, PAGED: tl.constexpr, MAP: tl.constexpr, LSE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Compute the flagged queries of a tile once more, by the definition."""
@@ -201,7 +186,7 @@ def mend(
                     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, output_b, output_h, output_l,
                     scale_b, scale_h, scale_l, mask_b, mask_h, mask_l, mask_k, bias_b, bias_h, bias_l, bias_k,
                     sink_b, sink_h, lengths_b, slopes_b, slopes_h, seeds_b, seeds_h, seeds_k, table_b,
-                    LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, SEEDS, PAGED, LSE,
+                    LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SINK, LENGTHS, SLOPES, SEEDS, PAGED, MAP, LSE,
                     D, DV, PAD, PADV, N,
                 )  # fmt: skip
 
@@ -209,22 +194,8 @@ def mend(
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 
-@triton.jit
-def finite(x):
-    """A tile in float64, with 0 for NaN and inf."""
-    return tl.where(tl.abs(x) < INF, x, 0.0).to(tl.float64)
-
-
-@triton.jit
-def shares(s, lse, ties):
-    """p of scores in float64. `ties` is the number of maxima of a row whose lse is inf."""
-    limit = lse == INF
-    p = tl.where(limit, tl.where(s == INF, 1.0 / ties, 0.0), exp64(s - tl.where(limit, 0.0, lse)))
-    return tl.where(s == -INF, 0.0, tl.where((lse != lse) | (s != s), float("nan"), p))
-
-
 @triton.jit(do_not_specialize=RUNTIME)
-def mend_queries(
+def mend_queries(  # noqa: PLR0912 each option, and both kinds of maps
     q, k, v, g, lse, g_lse, of_rows, scale, mask, bias, sink, lengths, slopes, seeds, cu_q, cu_k,
     dq, per_query, bias_gradient, flags,
     heads, group, queries, keys, tiles, sequences, left, right, number, softcap, drop_below, gain,
@@ -234,10 +205,13 @@ def mend_queries(
     seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, PACKED: tl.constexpr,
-    TO_BIAS: tl.constexpr, SINK: tl.constexpr, G_LSE: tl.constexpr,
+    MAP: tl.constexpr, TO_BIAS: tl.constexpr, SINK: tl.constexpr, G_LSE: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of flagged queries once more, and store their delta and the number of their maxima."""
+    """Compute the gradients of flagged queries once more, and store their delta and the number of their maxima.
+
+    With entmax, store t in place of the number, and m in place of lse.
+    """
     program = tl.program_id(0)
     head = (program // tiles).to(tl.int64)
     first = program % tiles * M
@@ -277,11 +251,27 @@ def mend_queries(
                 )  # fmt: skip
                 qt = load_tile(q + entry * q_b + h * q_h, at, e, q_l, i >= 0, True, D, PAD)
                 gt = load_tile(g + entry * g_b + h * g_h, at, f, g_l, i >= 0, True, DV, PADV).to(tl.float64)
-                of_row = tl.load(lse + rows + at)
                 begin, _a, _b, end = range_of_keys(first + r, first + r + 1, place, count, left, right, LEFT, RIGHT, N)
                 ties, delta = tl.zeros([1, 1], tl.float64), tl.zeros([1, 1], tl.float64)
+                mass, of_sink = tl.zeros([1, 1], tl.float64), 0.0
                 if SINK:
-                    ties += (tl.load(sink + entry * sink_b + h * sink_h) == INF).to(tl.float64)
+                    of_sink = tl.load(sink + entry * sink_b + h * sink_h).to(tl.float32)
+                    ties += (of_sink == INF).to(tl.float64)
+                if MAP == SOFTMAX:
+                    of_row = tl.load(lse + rows + at)
+                    root = 1.0 + ties * 0.0
+                else:
+                    m, infinite, nan = top_of_row(
+                        qt, k_at, begin, end, i, place, queries, count, of_query, softcap, left, right, mask_at, mask_l,
+                        mask_k, bias_at, bias_l, bias_k, slope, of_sink, k_l, k_at, 1, 0,
+                        SOFTCAP, MASK, BIAS, SINK, SLOPES, False, LEFT, RIGHT, D, PAD, N,
+                    )  # fmt: skip
+                    t = root_of_row(
+                        qt, k_at, begin, end, i, place, queries, count, of_query, softcap, left, right, mask_at, mask_l,
+                        mask_k, bias_at, bias_l, bias_k, slope, of_sink, k_l, k_at, 1, 0, m, infinite, nan,
+                        SOFTCAP, MASK, BIAS, SINK, SLOPES, False, LEFT, RIGHT, MAP, D, PAD, N,
+                    )  # fmt: skip
+                    of_row, root = tl.where(nan > 0, float("nan"), m)[:, None], t[:, None]
                 for key in range(begin, end, N):
                     j = key + tl.arange(0, N)[None, :]
                     of_key = long(key) + tl.arange(0, N)[:, None]
@@ -290,18 +280,26 @@ def mend_queries(
                     )
                     kt = load_tile(k_at, of_key, e, k_l, of_key < count, True, D, PAD)
                     vt = load_tile(v_at, of_key, f, v_l, of_key < count, True, DV, PADV)
-                    s, _raw, _steep, seen = exact_scores(
+                    s, _raw, _slope, seen = exact_scores(
                         qt, kt, i, j, place, queries, count, of_query, softcap, bias_at, bias_l, bias_k, slope, seen,
                         SOFTCAP, BIAS, SLOPES,
                     )  # fmt: skip
-                    p = shares(s, of_row, 1.0)
+                    p, steep = exact_powers(s, of_row, root, MAP)
                     dp = row_sum(gt * vt.to(tl.float64), 1, tl.float64)[None, :]
                     if SEEDS:
                         dp = dp * keep_factors(i, j, seed, drop_below, gain)
                     ties += tl.sum((s == INF).to(tl.int32), axis=1)[:, None].to(tl.float64)
-                    delta += row_sum(tl.where(p != 0.0, p * dp, 0.0), 1, tl.float64)[:, None]
-                ties = tl.where(of_row == INF, tl.maximum(ties, 1.0), 1.0)
-                delta = delta / ties
+                    delta += row_sum(tl.where(p != 0.0, steep * dp, 0.0), 1, tl.float64)[:, None]
+                    mass += row_sum(steep, 1, tl.float64)[:, None]
+                if MAP == SOFTMAX:
+                    root = tl.where(of_row == INF, tl.maximum(ties, 1.0), 1.0)
+                    delta = delta / root
+                else:
+                    if SINK:
+                        score = tl.zeros([1, 1], tl.float64) + of_sink
+                        _p, more = powers_of(exact_above(score, of_row, root, MAP), MAP)
+                        mass += more
+                    delta = delta / tl.where(mass == 0.0, 1.0, mass)
                 if G_LSE:
                     at_lse = entry * g_lse_b + h * g_lse_h + at * g_lse_l
                     delta -= tl.load(g_lse + at_lse).to(tl.float64)
@@ -315,16 +313,16 @@ def mend_queries(
                     )
                     kt = load_tile(k_at, of_key, e, k_l, of_key < count, True, D, PAD)
                     vt = load_tile(v_at, of_key, f, v_l, of_key < count, True, DV, PADV)
-                    s, raw, steep, seen = exact_scores(
+                    s, raw, of_cap, seen = exact_scores(
                         qt, kt, i, j, place, queries, count, of_query, softcap, bias_at, bias_l, bias_k, slope, seen,
                         SOFTCAP, BIAS, SLOPES,
                     )  # fmt: skip
-                    p = shares(s, of_row, ties)
+                    p, steep = exact_powers(s, of_row, root, MAP)
                     dp = row_sum(gt * vt.to(tl.float64), 1, tl.float64)[None, :]
                     if SEEDS:
                         dp = dp * keep_factors(i, j, seed, drop_below, gain)
-                    ds = tl.where(p != 0.0, p * (dp - delta), 0.0)
-                    dz = tl.where(p != 0.0, ds * steep, 0.0)
+                    ds = tl.where(p != 0.0, steep * (dp - delta), 0.0)
+                    dz = tl.where(p != 0.0, ds * of_cap, 0.0)
                     of_q += row_sum(tl.trans(finite(kt)) * dz, 1, tl.float64)[:, None]
                     of_scale += row_sum(tl.where(p != 0.0, dz * raw, 0.0), 1, tl.float64)[:, None]
                     of_slope -= row_sum(ds * tl.abs(i + place - j).to(tl.float64), 1, tl.float64)[:, None]
@@ -341,7 +339,9 @@ def mend_queries(
                 if SLOPES:
                     tl.store(per_query + total + to_row, of_slope.to(tl.float32))
                 tl.store(of_rows + total + to_row, delta.to(tl.float32))
-                tl.store(of_rows + 2 * total + to_row, ties.to(tl.float32))
+                tl.store(of_rows + 2 * total + to_row, root.to(tl.float32))
+                if MAP != SOFTMAX:
+                    tl.store(lse + to_row, of_row)
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -354,6 +354,7 @@ def mend_keys(
     seeds_b, seeds_h, seeds_k,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, LENGTHS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, PACKED: tl.constexpr,
+    MAP: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, PAD: tl.constexpr, PADV: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of flagged keys and values once more."""
@@ -418,7 +419,7 @@ def mend_keys(
                         )
                         qt = load_tile(q + entry * q_b + of_head * q_h, rows, e, q_l, rows < queries, True, D, PAD)
                         gt = load_tile(g + entry * g_b + of_head * g_h, rows, f, g_l, rows < queries, True, DV, PADV)
-                        s, _raw, steep, seen = exact_scores(
+                        s, _raw, of_cap, seen = exact_scores(
                             qt, kt, i, j, place, queries, count, of_query, softcap,
                             bias + entry * bias_b + of_head * bias_h, bias_l, bias_k, slope, seen,
                             SOFTCAP, BIAS, SLOPES,
@@ -426,8 +427,8 @@ def mend_keys(
                         to_row = (entry * heads + of_head) * all_queries + i
                         of_row = tl.load(lse + to_row, mask=exists, other=0.0)
                         delta = tl.load(of_rows + total + to_row, mask=exists, other=0.0).to(tl.float64)
-                        ties = tl.load(of_rows + 2 * total + to_row, mask=exists, other=1.0).to(tl.float64)
-                        p = shares(s, of_row, tl.where(of_row == INF, ties, 1.0))
+                        root = tl.load(of_rows + 2 * total + to_row, mask=exists, other=1.0).to(tl.float64)
+                        p, steep = exact_powers(s, of_row, root, MAP)
                         dp, weight = row_sum(gt.to(tl.float64) * vt, 1, tl.float64)[None, :], p
                         if SEEDS:
                             keep = keep_factors(i, j, seed, drop_below, gain)
@@ -435,7 +436,7 @@ def mend_keys(
                         factor = of_query.to(tl.float64) * LN2
                         if SOFTCAP:
                             factor = factor * softcap
-                        dz = tl.where(p != 0.0, p * (dp - delta) * steep, 0.0) * factor
+                        dz = tl.where(p != 0.0, steep * (dp - delta) * of_cap, 0.0) * factor
                         of_k += row_sum(tl.trans(finite(qt)) * dz, 1, tl.float64)[:, None]
                         gt = tl.trans(gt.to(tl.float64))
                         of_v += row_sum(tl.where(tl.abs(gt) < INF, gt, 0.0) * weight, 1, tl.float64)[:, None]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from softargmax.core.triton_maps import LINEAR, SQUARED
 from softargmax.core.triton_math import INF, f32
 from softargmax.core.triton_philox import four_words, in_order, word_of
 
@@ -18,6 +19,9 @@ LOW = tl.constexpr(1e30)
 """Scores below -LOW are replaced by -LOW, so that a row of such scores differs from a row without keys."""
 LARGE = tl.constexpr(2.0**22)
 """Rows whose scores are larger are computed in float64, because float32 has no digits left for their differences."""
+SOFTMAX = tl.constexpr(-1)
+MAPS = {1.0: SOFTMAX.value, 1.5: SQUARED.value, 2.0: LINEAR.value}
+"""The map from scores to p of each order alpha. Those of orders above 1 are in core/triton_maps.py."""
 FOLDED, NUMBER, PER_QUERY = (tl.constexpr(k) for k in range(3))
 """How the scale is passed: a positive number for one step with the exponent, a number, or a number per query."""
 
@@ -183,6 +187,32 @@ def scores_of(
 
 
 @triton.jit
+def visible_scores(
+    raw, i, j, place, queries, count, left, right, scale, softcap, slope, mask, mask_l, mask_k, bias, bias_l, bias_k,
+    ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
+    BIAS: tl.constexpr, SLOPES: tl.constexpr,
+):  # fmt: skip
+    """The scores of `scores_of`, and -inf for keys that a query does not see."""
+    s, _ = scores_of(
+        raw, i, j, place, queries, count, scale, softcap, bias, bias_l, bias_k, slope, SOFTCAP, BIAS, SLOPES
+    )
+    if ENDS or MASK or BIAS:
+        seen = sees(i, j, place, queries, count, left, right, mask, mask_l, mask_k, ENDS, LEFT, RIGHT, MASK)
+        if BIAS:
+            seen = seen & (s != -INF)
+        s = tl.where(seen, tl.maximum(s, -LOW, propagate_nan=tl.PropagateNan.ALL), -INF)
+    return s
+
+
+@triton.jit
+def powers_of(v, MAP: tl.constexpr):
+    """p = v^(1/a) and p^(2 - alpha), from v = (d + t)_+ (core/triton_maps.py)."""
+    if MAP == LINEAR:
+        return v, tl.where(v > 0.0, 1.0, 0.0 * v)
+    return v * v, v
+
+
+@triton.jit
 def load_scale(scale, at, inside, number, softcap, SCALE: tl.constexpr, SOFTCAP: tl.constexpr):
     """The scale for `scores_of`, with one number per query if SCALE is PER_QUERY."""
     if SCALE == PER_QUERY:
@@ -225,4 +255,4 @@ def keep_factors(i, j, seed, drop_below, gain):
     """The factors of p in float64, 0 or gain = 1 / (1 - rate), for queries i and keys j that broadcast."""
     none = 0 * (i + j).to(tl.int64)
     word = word_of(none + j, none + seed, none + i, none, 0)
-    return tl.where(word >= drop_below.to(tl.uint32), gain.to(tl.float64), 0.0)
+    return (word >= drop_below.to(tl.uint32)).to(tl.float64) * gain

@@ -88,7 +88,8 @@ def attention_varlen(
     if cu_q.shape != cu_k.shape:
         raise ValueError(f"cu_k: expected {cu_q.shape[0]} bounds, as in cu_q, got {cu_k.shape[0]}")
     xp = namespace(q)
-    whole = attention_of(*(xp.permute_dims(x, (1, 0, 2)) for x in (q, k, v)), options)
+    q, k, v = (xp.permute_dims(x, (1, 0, 2)) for x in (q, k, v))
+    whole = attention_of(q, k, v, options)
     return xp.permute_dims(operations.attention_varlen.first(Packed(whole, cu_q, cu_k)), (1, 0, 2))
 
 
@@ -143,8 +144,8 @@ def attention_paged(
 
     Notes
     -----
-    The kernel reads the pages in place. For derivatives, and for orders other than 1, the pages are first copied into
-    one array.
+    The kernel reads the pages in place. For derivatives, and for orders other than 1 (on a GPU: 1, 1.5 and 2), the
+    pages are first copied into one array.
 
     See Also
     --------

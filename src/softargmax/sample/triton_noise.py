@@ -1,6 +1,8 @@
 """Gumbel noise in Triton, from random words: the noise of gumbel_max.hpp.
 
     w = w1 2^32 + w2        V = (w + 1/2) / 2^64        g = -log(-log(1 - V))
+
+w1 and w2 are the upper and the lower word.
 """
 
 from __future__ import annotations
