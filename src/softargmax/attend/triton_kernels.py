@@ -321,7 +321,7 @@ def split_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
 
 def special(named: dict[str, Any]) -> bool:
     """True for options that need registers, so tiles are smaller."""
-    return named["MASK"] or named["SCALE"] != FOLDED.value
+    return named["MASK"] or named["SEEDS"] or named["SCALE"] != FOLDED.value
 
 
 def forward_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
