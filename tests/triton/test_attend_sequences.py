@@ -152,6 +152,38 @@ def test_wrong_bounds_that_cannot_be_read_give_nan(wrong: list[int], monkeypatch
         assert all(x.isnan().all() for x in torch.autograd.grad(output, leaves, g))
 
 
+def test_bounds_that_begin_behind_a_tile_give_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("softargmax.core.offsets.inspectable", lambda _: False)
+    monkeypatch.setattr(triton_kernels, "AT_ONCE", 16)
+    cu_q, cu_k = [40, 40, 63], [60, 57, 90]
+    q, k, v, g = packed(F32)
+    with sa.using("triton"):
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        output = sa.attention_varlen(*leaves, torch.tensor(cu_q), torch.tensor(cu_k))
+        assert output.isnan().all()
+        assert all(x.isnan().all() for x in torch.autograd.grad(output, leaves, g))
+
+
+def test_no_sequences_for_some_queries_raise_before_bounds_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("softargmax.core.offsets.inspectable", lambda _: False)
+    q, k, v, _ = packed(F32)
+    none = torch.tensor([0])
+    with sa.using("triton"):
+        with pytest.raises(ValueError, match="cu_q: expected bounds from 0 to 63, the length of q, got no sequences"):
+            sa.attention_varlen(q, k, v, none, none)
+        with pytest.raises(ValueError, match=r"cu_k: .* got no sequences"):
+            sa.attention_varlen(q[:0], k, v, none, none)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+def test_narrow_bounds(dtype: torch.dtype) -> None:
+    q, k, v, _ = packed(BF16)
+    with sa.using("triton"):
+        wide = sa.attention_varlen(q, k, v, CU_Q, CU_K)
+        narrow = sa.attention_varlen(q, k, v, torch.tensor(CU_Q, dtype=dtype), torch.tensor(CU_K, dtype=dtype))
+    assert torch.equal(narrow, wide)
+
+
 def test_one_sequence_and_many_short_ones() -> None:
     q, k, v, _ = packed(BF16)
     with sa.using("triton"):

@@ -55,7 +55,7 @@ def attention(i: Attention, r: Any) -> None:
 
 def attention_varlen(i: Packed, r: Any) -> None:
     """Compute the output of packed sequences, and lse if there is memory for it."""
-    if not _served(i.whole, r[0]):
+    if not (_served(i.whole, r[0]) and len(i.cu_q) > 1):
         define(operations.attention_varlen, i, r)
         return
     sequences, wrong = _sequences(i)
@@ -121,7 +121,7 @@ def attention_vjp(i: AttentionVjp, r: Any) -> None:
 def attention_varlen_vjp(i: PackedVjp, r: Any) -> None:
     """Compute the gradients of <g, output> + <g_lse, lse> for packed sequences."""
     of = AttentionVjp(i.g, i.g_lse, i.packed.whole, i.output, i.lse, False)
-    if not (_served(of.of, i.g, *r[:3]) and i.lse.numel()):
+    if not (_served(of.of, i.g, *r[:3]) and i.lse.numel() and len(i.packed.cu_q) > 1):
         define(operations.attention_varlen_vjp, i, r)
         return
     sequences, wrong = _sequences(i.packed)

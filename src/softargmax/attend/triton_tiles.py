@@ -84,7 +84,7 @@ def load_sequence(tile, bounds, cu_q, cu_k, sequences, SIZE: tl.constexpr):
         middle = (low + high) // 2
         before = tl.load(bounds + middle) // SIZE + middle <= tile
         low, high = tl.where(before, middle, low), tl.where(before, high, middle)
-    first = (tile - tl.load(bounds + low) // SIZE - low) * SIZE
+    first = tl.maximum(tile - tl.load(bounds + low) // SIZE - low, 0) * SIZE  # wrong bounds may begin above 0
     at_q, at_k = tl.load(cu_q + low), tl.load(cu_k + low)
     queries, keys = tl.load(cu_q + low + 1) - at_q, tl.load(cu_k + low + 1) - at_k
     return first, at_q, at_k, tl.maximum(queries, 0), tl.maximum(keys, 0)

@@ -97,6 +97,8 @@ def _bounds(offsets: Any, x: Any, name: str, of: str) -> Any:
     """Check the offsets. Their values are checked if they can be read."""
     offsets = offsets_of(offsets, x, name, of)
     bounds_hold(offsets, x, name, of)
+    if offsets.shape[0] == 1 and x.shape[0]:
+        raise ValueError(f"{name}: expected bounds from 0 to {x.shape[0]}, the length of {of}, got no sequences")
     return offsets
 
 
