@@ -11,7 +11,10 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from softargmax.core import types
+from softargmax.core.offsets import read_bounds_hold
 from softargmax.core.record import Array, Dense, Integers, Rowwise
 from softargmax.core.row_chunks import piece
 from softargmax.core.types import of_arrays
@@ -124,12 +127,22 @@ class Packed(NamedTuple):
     cu_k: Integers
 
     def sequences(self) -> Iterator[tuple[slice, slice, Attention]]:
-        """Yield the queries, the keys and the arguments of each sequence."""
-        bounds = ([int(x) for x in offsets] for offsets in (self.cu_q, self.cu_k))
+        """Yield the queries, the keys and the arguments of each sequence. Wrong bounds raise ValueError."""
+        bounds = (
+            _read(offsets, x.shape[-2], f"cu_{name}", name)
+            for offsets, x, name in ((self.cu_q, self.whole.q, "q"), (self.cu_k, self.whole.k, "k"))
+        )
         for (start, stop), (first, last) in zip(*map(pairwise, bounds), strict=True):
             queries, keys = slice(start, stop), slice(first, last)
             part = self.whole.part(queries)
             yield queries, keys, part._replace(k=part.k[:, keys, :], v=part.v[:, keys, :])
+
+
+def _read(offsets: Any, length: int, name: str, of: str) -> list[int]:
+    """Read bounds at once, and check them: on a GPU nothing else has."""
+    bounds: list[int] = offsets.tolist() if hasattr(offsets, "tolist") else [int(x) for x in offsets]
+    read_bounds_hold(np.asarray(bounds), length, name, of)
+    return bounds
 
 
 class Pages(NamedTuple):

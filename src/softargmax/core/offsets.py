@@ -110,10 +110,14 @@ def _signed(offsets: Any, z: Any, name: str, of: str) -> Any:
 
 def bounds_hold(offsets: Any, z: Any, name: str = "offsets", of: str = "z") -> None:
     """Check the values of the bounds if they can be read."""
-    if not inspectable(offsets):
-        return
+    if inspectable(offsets):
+        read_bounds_hold(offsets, z.shape[0], name, of)
+
+
+def read_bounds_hold(offsets: Any, length: int, name: str, of: str) -> None:
+    """Check the values of the bounds of `length` rows."""
     first, last = int(offsets[0]), int(offsets[-1])
-    if first != 0 or last != z.shape[0]:
-        raise ValueError(f"{name}: expected bounds from 0 to {z.shape[0]}, the length of {of}, got {first} to {last}")
+    if first != 0 or last != length:
+        raise ValueError(f"{name}: expected bounds from 0 to {length}, the length of {of}, got {first} to {last}")
     if bool(namespace(offsets).any(offsets[1:] < offsets[:-1])):
         raise ValueError(f"{name}: expected non-decreasing numbers, got some that decrease")
