@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,9 @@ import torch
 from tests.triton.attend_truth import BF16, F16, F32, cases, compare, found, inputs, truth
 
 from softargmax.attend import operations, triton_kernels
+from softargmax.attend.arguments import Packed, PackedVjp
+from softargmax.attend.check_options import attention_of
+from softargmax.core.triton_launch import define
 
 SMALL = {name: (given, options) for name, given, options in cases("cpu", small=True, widths=(16,))}
 
@@ -123,6 +127,30 @@ def test_the_definition_serves_what_no_kernel_serves(monkeypatch: pytest.MonkeyP
         wide = inputs(1, 1, 1, 2, 3, 300, 300, BF16)
         assert sa.attention_vjp(*wide).q.isfinite().all()
     assert not launched
+
+
+@pytest.mark.parametrize("wrong", [[0, 40, 40, 41, 62], [1, 40, 40, 41, 63], [0, 50, 40, 41, 63], [0]])
+def test_the_definition_refuses_wrong_bounds(wrong: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads the bounds, so that it never returns memory without results."""
+    monkeypatch.setattr("softargmax.core.offsets.inspectable", lambda _: False)
+    q = torch.randn(2, 63, 16)
+    right = torch.tensor([0] if wrong == [0] else [0, 40, 40, 41, 63])
+    options = attention_of(q, q, q, {"alpha": 1.5 if wrong == [0] else 1.3})
+    i, lse = Packed(options, torch.tensor(wrong), right), torch.zeros(2, 63, dtype=torch.float64)
+    with sa.using("triton"):
+        with pytest.raises(ValueError, match="cu_q: expected"):
+            operations.attention_varlen(i)
+        with pytest.raises(ValueError, match="cu_q: expected"):
+            operations.attention_varlen_vjp(PackedVjp(q, None, i, q, lse))
+
+
+def test_results_of_another_shape_than_their_memory_raise() -> None:
+    operation = SimpleNamespace(name="some", fields=("a", "b"), define=lambda _: (torch.ones(2), torch.zeros(0)))
+    memory = torch.zeros(2), torch.zeros(3)
+    define(operation, None, memory)
+    assert memory[0].all()
+    with pytest.raises(ValueError, match="some: expected a result of shape"):
+        define(operation, None, (torch.zeros(3), None))
 
 
 def test_entries_whose_number_of_keys_is_out_of_range_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:

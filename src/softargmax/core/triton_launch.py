@@ -347,8 +347,14 @@ def served(first: Tensor, *others: Tensor | None, beta: Scale = UNIT, axes: tupl
 
 
 def define(operation: Any, i: Any, results: Sequence[Tensor | None]) -> None:
-    """Write the results of the definition into the memory of a kernel's results."""
+    """Write the results of the definition into the memory of a kernel's results.
+
+    A result of shape (0,) was not computed: only kernels compute states.
+    """
     found = operation.define(i)
     for memory, one in zip(results, found if len(operation.fields) > 1 else (found,), strict=True):
-        if memory is not None and one is not None and one.shape == memory.shape:  # only kernels compute states
-            memory.copy_(one)
+        if memory is None or one is None or one.shape == (0,):
+            continue
+        if one.shape != memory.shape:
+            raise ValueError(f"{operation.name}: expected a result of shape {memory.shape}, got {one.shape}")
+        memory.copy_(one)
