@@ -208,8 +208,8 @@ def entmax_truth(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> 
 
 def entmax_found(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> dict[str, Tensor]:
     """The output and gradients by the kernels."""
-    names = [name for name in ("scale", "sink", "slopes") if name in options]
-    with sa.using("triton"):
+    names = [name for name in ("scale", "sink", "slopes") if isinstance(options.get(name), Tensor)]
+    with sa.using("triton"), kernels_only():
         leaves = [x.detach().clone().requires_grad_() for x in (q, k, v, *(options[name] for name in names))]
         output = sa.attention(*leaves[:3], **options | dict(zip(names, leaves[3:], strict=True)))
         found = torch.autograd.grad(output, leaves, g)

@@ -73,6 +73,28 @@ def test_p_is_within_1e6_of_the_largest(alpha: float) -> None:
 
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
+def test_an_infinite_value_of_a_dropped_key_of_the_support_gives_nan(
+    alpha: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The definition multiplies inf by 0."""
+    monkeypatch.setattr(triton_kernels, "AT_ONCE", 16)
+    q, k, v, g = inputs(1, 1, 1, 5, 18, 8, 8, F32)
+    options = {"alpha": alpha, "dropout": 0.5, "seed": 5, "scale": 0.02}  # all keys are in the support
+    eye = torch.eye(18, dtype=torch.float64)[None, None]
+    weights = sa.attention(q.double(), k.double(), eye, **options)
+    key = int((weights[0, 0] == 0.0).sum(0).argmax())
+    dropped = weights[0, 0, :, key] == 0.0
+    v[0, 0, key, 3] = float("inf")
+    ours = entmax_found(q, k, v, g, **options)
+    wide = [x.double().requires_grad_(at < 3) for at, x in enumerate((q, k, v, g))]
+    found = torch.autograd.grad(sa.attention(*wide[:3], **options), wide[:3], wide[3])
+    assert dropped.any()
+    assert found[0][0, 0, dropped].isnan().all()
+    for name, x in zip(("dq", "dk", "dv"), found, strict=True):
+        assert torch.equal(ours[name].isnan(), x.isnan()), name
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
 @pytest.mark.parametrize("queries", [40, 3])
 def test_bits_do_not_depend_on_batch_queries_layout_or_run(queries: int, alpha: float) -> None:
     q, k, v, g = inputs(2, 2, 1, queries, 50, 16, 16, BF16)

@@ -125,7 +125,7 @@ def visit_keys(
     raw = product(q, tl.trans(kt))
     dp = product(g, tl.trans(vt))
     if SEEDS:
-        dp = tl.where(kept(i, at, seed, drop_below, N), dp * gain, 0.0)
+        dp = dp * tl.where(kept(i, at, seed, drop_below, N), gain, 0.0)
     p, ds, dz = slopes_of(
         raw, dp, i, j, place, queries, count, left, right, scale, softcap, slope, lse, delta, root,
         mask, mask_l, mask_k, bias, bias_l, bias_k, ENDS, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, MAP, True,
@@ -276,7 +276,7 @@ def visit_queries(
     if SEEDS:
         seed = load_seed(seeds + entry * seeds_b + of_head * seeds_h, seeds_k)
         keep = tl.trans(kept((at + m)[:, None], first, seed, drop_below, j.shape[0]))
-        dp = tl.where(keep, dp * gain, 0.0)
+        dp = dp * tl.where(keep, gain, 0.0)
     p, _, dz = slopes_of(
         raw, dp, i, j, place, queries, count, left, right, of_query, softcap, slope, lse, delta, root,
         mask + entry * mask_b + of_head * mask_h, mask_l, mask_k, bias + entry * bias_b + of_head * bias_h, bias_l,

@@ -221,7 +221,7 @@ def prepare_entmax(
         vt = load_keys(v, at, n, v_l, (at + n < count)[:, None], k, 1, 0, False, True, DV, PADV)
         dp = product(gt, tl.trans(vt))
         if SEEDS:
-            dp = tl.where(kept(i, at, seed, drop_below, N), dp * gain, 0.0)
+            dp = dp * tl.where(kept(i, at, seed, drop_below, N), gain, 0.0)
         delta += tile_sum(steep * dp)
         mass += tile_sum(steep)
     delta = delta / tl.where(mass == 0.0, 1.0, mass)
