@@ -153,6 +153,30 @@ def test_results_of_another_shape_than_their_memory_raise() -> None:
         define(operation, None, (torch.zeros(3), None))
 
 
+@pytest.mark.parametrize("alpha", [1.3, 3.0, torch.full((2, 1), 1.5)], ids=str)
+def test_gradients_of_orders_without_kernels_are_those_of_the_definition(
+    alpha: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v, g = inputs(1, 2, 1, 20, 24, 16, 16, F32)
+
+    def gradients(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        leaves = [x.clone().requires_grad_() for x in given]
+        return torch.autograd.grad(sa.attention(*leaves, alpha=alpha), leaves, g.to(leaves[0].dtype))
+
+    theirs = gradients(q.double(), k.double(), v.double())
+    monkeypatch.setattr(operations, "kind_of", lambda _: "torch-cuda")
+    monkeypatch.setattr(operations.kernels, "serves_entmax", lambda _: False)
+    with sa.using("triton"):
+        i = attention_of(q, k, v, {"alpha": alpha})
+        with torch.no_grad():
+            assert not operations._served_by_vjp(i, {"q"})
+            assert operations._served_by_vjp(i._replace(options=i.options._replace(alpha=2.0)), {"q"})
+        monkeypatch.undo()
+        ours = gradients(q, k, v)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-4, atol=1e-5)
+
+
 def test_entries_whose_number_of_keys_is_out_of_range_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     # Lengths on a GPU are not read before the call. Here they are hidden from the check.
     monkeypatch.setattr(check, "inspectable", lambda _: False)

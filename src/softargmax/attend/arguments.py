@@ -57,6 +57,8 @@ class Options(NamedTuple):
         return self._replace(**{name: change(x) for name, x in self._asdict().items() if hasattr(x, "shape")})
 
 
+ORDERS = (1.5, 2.0)
+"""The orders above 1 that CUDA kernels serve."""
 OF_KEYS = {"k": -2, "v": -2, "mask": -1, "bias": -1}
 """The arguments with numbers for each key, and the axis of the keys."""
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from softargmax.attend import kernels, reference
 from softargmax.attend.arguments import (
     OF_KEYS,
+    ORDERS,
     Attention,
     AttentionGradients,
     AttentionVjp,
@@ -82,7 +83,8 @@ def _served_by_vjp(i: Attention, wanted: Wanted) -> bool:
     if i.options.is_softmax:
         return True
     on_gpu = kind_of(i.q) == "torch-cuda" and attention_vjp.has_kernel("cuda") and not recorded(i.q)
-    return "alpha" not in wanted and (on_gpu or kernels.serves_entmax(i))
+    order = isinstance(i.options.alpha, float) and i.options.alpha in ORDERS
+    return "alpha" not in wanted and ((on_gpu and order) or kernels.serves_entmax(i))
 
 
 def _attention_vjp(i: Attention, r: AttentionWithLse, g: AttentionWithLse, wanted: Wanted) -> Gradients:

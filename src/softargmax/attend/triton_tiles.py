@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from softargmax.attend.arguments import ORDERS
 from softargmax.core.triton_maps import LINEAR, SQUARED
 from softargmax.core.triton_math import INF, f32
 from softargmax.core.triton_philox import four_words, in_order, word_of
@@ -20,7 +21,7 @@ LOW = tl.constexpr(1e30)
 LARGE = tl.constexpr(2.0**22)
 """Rows whose scores are larger are computed in float64, because float32 has no digits left for their differences."""
 SOFTMAX = tl.constexpr(-1)
-MAPS = {1.0: SOFTMAX.value, 1.5: SQUARED.value, 2.0: LINEAR.value}
+MAPS = {1.0: SOFTMAX.value} | dict(zip(ORDERS, (SQUARED.value, LINEAR.value), strict=True))
 """The map from scores to p of each order alpha. Those of orders above 1 are in core/triton_maps.py."""
 FOLDED, NUMBER, PER_QUERY = (tl.constexpr(k) for k in range(3))
 """How the scale is passed: a positive number for one step with the exponent, a number, or a number per query."""
