@@ -231,6 +231,16 @@ def test_pages_have_the_bits_of_one_array(
         assert torch.equal(found, narrow)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+def test_narrow_tables_and_lengths(dtype: torch.dtype) -> None:
+    """The number of pages and the number of keys of the table are above what the dtype holds."""
+    q, pages = torch.randn(2, 2, 20, 8), torch.randn(300, 80, 1, 8)
+    table, lengths = torch.tensor([[100, 7, 3, 2], [5, 120, 0, 1]]), torch.tensor([25, 90])
+    with sa.using("triton"):
+        wide = sa.attention_paged(q, pages, pages, table, lengths)
+        assert torch.equal(sa.attention_paged(q, pages, pages, table.to(dtype), lengths.to(dtype)), wide)
+
+
 @pytest.mark.parametrize("queries", [1, 20])
 def test_nan_and_inf_in_pages(queries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_kernels, "FEW", 16)

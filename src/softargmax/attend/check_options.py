@@ -246,6 +246,7 @@ def lengths_of(lengths: Any, q: Any, shape: tuple[int, ...], name: str = "key_le
     lengths = arrays.like(lengths, q, name)
     if arrays.dtype_name(lengths.dtype) not in arrays.INTEGERS - {"bool"}:
         raise TypeError(f"{name}: expected integers, got dtype {lengths.dtype}")
+    lengths = _wide(lengths)
     batch, keys = shape[:-3], shape[-1]
     if not check.broadcasts(tuple(lengths.shape), batch):
         raise ValueError(
@@ -255,6 +256,11 @@ def lengths_of(lengths: Any, q: Any, shape: tuple[int, ...], name: str = "key_le
         check.counts(lengths, keys, name)
     xp = namespace(lengths)
     return xp.reshape(xp.broadcast_to(lengths, batch), (*batch, 1, 1, 1))
+
+
+def _wide(x: Any) -> Any:
+    """Integers in a dtype that holds any number of keys or pages, so that comparisons with it are right."""
+    return namespace(x).astype(x, arrays.integer_dtype(x), copy=False)
 
 
 def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any, options: Mapping[str, Any]) -> Pages:
@@ -277,7 +283,7 @@ def pages_of(q: Any, k_pages: Any, v_pages: Any, page_table: Any, lengths: Any, 
         raise TypeError(f"page_table: expected integers, got dtype {table.dtype}")
     if table.ndim != 2 or table.shape[0] != batch:
         raise ValueError(f"page_table: expected shape ({batch}, pages of an entry), got {tuple(table.shape)}")
-    keys = table.shape[1] * k.shape[1]
+    table, keys = _wide(table), table.shape[1] * k.shape[1]
     lengths = lengths_of(lengths, q, (batch, heads, 1, keys), "lengths")
     _check_pages(table, lengths, k)
     return Pages(q, k, v, table, options_of(q, keys, options)._replace(lengths=lengths))

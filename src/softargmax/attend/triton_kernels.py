@@ -95,7 +95,8 @@ def _sequences(i: Packed) -> tuple[dict[str, Any], Tensor]:
     """
     named: dict[str, Any] = {"sequences": len(i.cu_q) - 1, "PACKED": True}
     wrong = []
-    for name, offsets, total in (("cu_q", i.cu_q, i.whole.q.shape[-2]), ("cu_k", i.cu_k, i.whole.k.shape[-2])):
+    for name, given, total in (("cu_q", i.cu_q, i.whole.q.shape[-2]), ("cu_k", i.cu_k, i.whole.k.shape[-2])):
+        offsets = given.long()  # a narrow dtype may not hold the total
         wrong.append((offsets[0] != 0) | (offsets[-1] != total) | (offsets[1:] < offsets[:-1]).any())
         named[name] = offsets.clamp(0, total).to(torch.int32).contiguous()
     return named, wrong[0] | wrong[1]
