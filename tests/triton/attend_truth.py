@@ -200,9 +200,23 @@ def entmax_truth(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> 
         "dv": grouped((3.0 * u * weights + 2.0 * of_p).mT @ g.abs()) + outside * g.abs().amax(),
     }
     results = {"output": output} | dict(zip(("dq", "dk", "dv", *(f"d{name}" for name in learned)), found, strict=True))
-    total = error.sum((-1, -2), keepdim=True) * max(keys, q.shape[-2]) * (1.0 + reach)
-    for name in learned:
-        bounds[f"d{name}"] = torch.full_like(results[f"d{name}"], float(total.max()))
+    place = keys - q.shape[-2] + torch.arange(q.shape[-2], device=q.device)[:, None]
+    distance = (place - torch.arange(keys, device=q.device)).abs()
+    of_delta = (slope * products).sum(-1) / mass[..., 0]  # |delta| at most
+    error_of_delta = (4.0 * u + 4.0 * f) * of_delta
+    of_sink = torch.where(1.0 - p.sum(-1) > 1e-12, (1.0 - p.sum(-1)).clamp(min=0.0) ** (2.0 - alpha), 0.0)
+    error_of_sink = torch.zeros_like(of_sink)
+    if alpha != 2.0:
+        moved = (inside * products).sum(-1) + 2.0 * of_delta * inside.sum(-1)
+        error_of_delta, error_of_sink = error_of_delta + f * moved / mass[..., 0], error_of_sink + f
+    each_query = {
+        "scale": (error * (q.abs() @ many_k.mT.abs())).sum(-1),
+        "slopes": (error * distance).sum(-1),
+        "sink": of_sink * error_of_delta + 4.0 * error_of_sink * of_delta,
+    }
+    for name, x in learned.items():
+        like = x if name == "scale" else x[..., None]  # one number per query, or per head
+        bounds[f"d{name}"] = each_query[name].sum_to_size(like.shape).reshape(x.shape)
     return Truth(results, bounds)
 
 
