@@ -11,8 +11,10 @@ and the gradients have the same bounds with their terms.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -101,9 +103,23 @@ def truth(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> Truth:
     return Truth(results, bounds)
 
 
+@contextmanager
+def kernels_only() -> Iterator[None]:
+    """No call is left to the definition."""
+    from softargmax.attend import operations, triton_kernels
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("expected a kernel, got the definition")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triton_kernels, "define", refuse)
+        patch.setattr(operations, "_by_definition", refuse)
+        yield
+
+
 def found(q: Tensor, k: Tensor, v: Tensor, g: Tensor, **options: Any) -> dict[str, Tensor]:
     """The output, lse and gradients by the kernels."""
-    with sa.using("triton"):
+    with sa.using("triton"), kernels_only():
         output, lse = sa.attention_with_lse(q, k, v, **options)
         gradients = sa.attention_vjp(q, k, v, g, **options)
     learned = {f"d{name}": x for name, x in gradients._asdict().items() if x is not None}

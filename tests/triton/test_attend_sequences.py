@@ -6,6 +6,7 @@ theirs, and gradients of options, which are sums over sequences, with the defini
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +19,7 @@ if not dispatch.INTERPRETED:
     pytest.skip("needs TRITON_INTERPRET=1: run `make test-triton`", allow_module_level=True)
 
 import torch
-from tests.triton.attend_truth import BF16, F32
+from tests.triton.attend_truth import BF16, F32, kernels_only
 from torch import Tensor
 
 from softargmax.attend import operations, triton_kernels
@@ -30,14 +31,11 @@ CU_Q, CU_K = [0, 40, 40, 41, 63], [0, 50, 57, 57, 90]
 
 
 @pytest.fixture(autouse=True)
-def one_order_of_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_order_of_sums(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Few queries are added in the order of many, as in packed sequences, and no call is left to the definition."""
-
-    def refuse(*_: Any) -> None:
-        raise AssertionError("expected a kernel, got the definition")
-
     monkeypatch.setattr(triton_kernels, "FEW", 0)
-    monkeypatch.setattr(triton_kernels, "define", refuse)
+    with kernels_only():
+        yield
 
 
 def packed(dtype: torch.dtype, heads: int = 2, groups: int = 1, width: int = 16, seed: int = 0) -> list[Tensor]:

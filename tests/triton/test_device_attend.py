@@ -16,6 +16,7 @@ from tests.triton.attend_truth import (
     entmax_truth,
     found,
     inputs,
+    kernels_only,
     truth,
 )
 
@@ -69,7 +70,7 @@ def test_entmax(dtype: torch.dtype, width: int, alpha: float, options: dict[str,
 def test_drops_are_those_of_the_cpu() -> None:
     q, k, _, _ = inputs(2, 4, 2, 150, 200, 64, 64, F32)
     v = torch.eye(200).expand(2, 2, 200, 200)
-    with sa.using("triton"):
+    with sa.using("triton"), kernels_only():
         ours = sa.attention(*(x.cuda() for x in (q, k, v)), dropout=0.3, seed=5)
     assert torch.equal(ours.cpu() == 0.0, sa.attention(q, k, v, dropout=0.3, seed=5) == 0.0)
 
@@ -80,7 +81,7 @@ def test_packed_sequences_and_pages() -> None:
     cu_q, cu_k = [0, 300, 300, 700], [0, 500, 520, 900]
     pages = [x[0].transpose(0, 1)[:896].reshape(14, 64, 2, 64).flip(0) for x in (k, v)]
     table = torch.arange(13, -1, -1, device="cuda")[None]
-    with sa.using("triton"):
+    with sa.using("triton"), kernels_only():
         output = sa.attention_varlen(*packed, cu_q, cu_k, causal=True)
         gradients = torch.autograd.grad(output, packed, g[0].transpose(0, 1))
         of_pages = sa.attention_paged(q, *pages, table, [890], causal=True)
