@@ -63,6 +63,25 @@ def test_p_is_within_1e6_of_the_largest(alpha: float) -> None:
 
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
+@pytest.mark.parametrize("queries", [40, 3])
+def test_bits_do_not_depend_on_batch_queries_layout_or_run(queries: int, alpha: float) -> None:
+    q, k, v, g = inputs(2, 2, 1, queries, 50, 16, 16, BF16)
+    options = {"causal": True, "alpha": alpha}
+    whole, again = entmax_found(q, k, v, g, **options), entmax_found(q, k, v, g, **options)
+    one = entmax_found(q[1:], k[1:], v[1:], g[1:], **options)
+    other = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)] + [g.mT.contiguous().mT]
+    strided = entmax_found(*other, **options)
+    rows = slice(queries // 2 + 1, None)
+    last = entmax_found(q[:, :, rows], k, v, g[:, :, rows], **options)
+    for name, x in whole.items():
+        assert torch.equal(x, again[name]), name
+        assert torch.equal(x[1:], one[name]), name
+        assert torch.equal(x, strided[name]), name
+    for name in ("output", "dq"):
+        assert torch.equal(whole[name][:, :, rows], last[name]), name
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0])
 def test_an_infinite_value_of_a_dropped_key_of_the_support_gives_nan(
     alpha: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,25 +101,6 @@ def test_an_infinite_value_of_a_dropped_key_of_the_support_gives_nan(
     assert found[0][0, 0, dropped].isnan().all()
     for name, x in zip(("dq", "dk", "dv"), found, strict=True):
         assert torch.equal(ours[name].isnan(), x.isnan()), name
-
-
-@pytest.mark.parametrize("alpha", [1.5, 2.0])
-@pytest.mark.parametrize("queries", [40, 3])
-def test_bits_do_not_depend_on_batch_queries_layout_or_run(queries: int, alpha: float) -> None:
-    q, k, v, g = inputs(2, 2, 1, queries, 50, 16, 16, BF16)
-    options = {"causal": True, "alpha": alpha}
-    whole, again = entmax_found(q, k, v, g, **options), entmax_found(q, k, v, g, **options)
-    one = entmax_found(q[1:], k[1:], v[1:], g[1:], **options)
-    other = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)] + [g.mT.contiguous().mT]
-    strided = entmax_found(*other, **options)
-    rows = slice(queries // 2 + 1, None)
-    last = entmax_found(q[:, :, rows], k, v, g[:, :, rows], **options)
-    for name, x in whole.items():
-        assert torch.equal(x, again[name]), name
-        assert torch.equal(x[1:], one[name]), name
-        assert torch.equal(x, strided[name]), name
-    for name in ("output", "dq"):
-        assert torch.equal(whole[name][:, :, rows], last[name]), name
 
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0])
@@ -125,6 +125,24 @@ def test_nan_inf_and_overflow_change_what_depends_on_them(
         if value == "1e30" and name == "dk":
             continue  # of one key, dk is as large as q
         torch.testing.assert_close(ours[name].double(), x, rtol=1e-4, atol=1e-5, equal_nan=True, msg=name)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.5])
+def test_mended_rows_with_a_soft_cap(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_kernels, "AT_ONCE", 16)
+    given, options = inputs(1, 1, 1, 5, 10, 8, 8, F32), {"alpha": alpha, "softcap": 3.0}
+    given[0][0, 0, 2, 3] = 1e20  # the scores of this query are at the cap
+    ours = entmax_found(*given, **options)
+    wide = [x.double().requires_grad_(at < 3) for at, x in enumerate(given)]
+    output = sa.attention(*wide[:3], **options)
+    found = torch.autograd.grad(output, wide[:3], wide[3])
+    theirs = {"output": output.detach()} | dict(zip(("dq", "dk", "dv"), found, strict=True))
+    for name, x in theirs.items():
+        assert x.isfinite().all()
+        torch.testing.assert_close(ours[name].double(), x, rtol=1e-4, atol=1e-5, msg=name)
+    given[2][0, 0, 3, 1] = float("inf")
+    output = sa.attention(*(x.double() for x in given[:3]), **options)
+    torch.testing.assert_close(entmax_found(*given, **options)["output"].double(), output, rtol=1e-4, atol=1e-5)
 
 
 def test_queries_without_keys_and_ties() -> None:

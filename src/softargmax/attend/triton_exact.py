@@ -35,7 +35,7 @@ def exact_scores(
         t = -less_one64(-2.0 * tl.abs(z))
         t = t / (2.0 - t)
         steep = 1.0 - t * t
-        z = tl.where(z < 0.0, -t, t) * softcap.to(tl.float64)
+        z = tl.where(z < 0.0, -t, t) * softcap
     if BIAS:
         at = bias + i.to(tl.int64) * bias_l + j.to(tl.int64) * bias_k
         added = tl.load(at, mask=(i < queries) & (j < count), other=0.0).to(tl.float64)
