@@ -205,7 +205,7 @@ def prepare_entmax(
     begin, _a, _b, end = range_of_keys(first, last, place, count, left, right, LEFT, RIGHT, N)
     m, t, strange = root_of(
         qt, k, begin, end, i, place, queries, count, left, right, of_query, softcap, slope, of_sink,
-        mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, k, 1, 0,
+        mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, k, 1, 0,  # no pages
         LEFT, RIGHT, SOFTCAP, MASK, BIAS, SINK, SLOPES, False, MAP, D, PAD, M, N, STAGES,
     )  # fmt: skip
     delta, mass = tl.zeros([M], tl.float32), tl.zeros([M], tl.float32)
@@ -214,7 +214,8 @@ def prepare_entmax(
     for at in tl.range(begin, end, N, num_stages=STAGES):
         s = scores_at(
             qt, k, at, i, place, queries, count, left, right, of_query, softcap, slope, mask, mask_l, mask_k,
-            bias, bias_l, bias_k, k_l, k, 1, 0, LEFT, RIGHT, SOFTCAP, MASK, BIAS, SLOPES, False, D, PAD, N,
+            bias, bias_l, bias_k, k_l, k, 1, 0,  # no pages
+            LEFT, RIGHT, SOFTCAP, MASK, BIAS, SLOPES, False, D, PAD, N,
         )  # fmt: skip
         _p, steep = powers_of(above(s, m[:, None], t[:, None], MAP), MAP)
         n = tl.arange(0, N)

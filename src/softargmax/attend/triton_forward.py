@@ -49,7 +49,7 @@ def rounded(x, scale):
 
 @triton.jit
 def visit(
-    q, k, v, at, m, l, o, i, row, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
+    q, k, v, at, m, l, o, i, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
     mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l, table, page, k_b, v_b,
     ENDS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
     MASK: tl.constexpr, BIAS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, PAGED: tl.constexpr,
@@ -91,7 +91,7 @@ def visit(
 
 @triton.jit
 def visited(
-    q, k, v, begin, a, b, end, i, row, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
+    q, k, v, begin, a, b, end, i, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
     mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l, table, page, k_b, v_b,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, MASK: tl.constexpr,
     BIAS: tl.constexpr, SLOPES: tl.constexpr, SEEDS: tl.constexpr, PAGED: tl.constexpr, D: tl.constexpr,
@@ -104,13 +104,13 @@ def visited(
     if LEFT:
         for at in tl.range(begin, a, N, num_stages=STAGES):
             m, l, o = visit(
-                q, k, v, at, m, l, o, i, row, place, queries, count, left, right, scale, softcap, slope,
+                q, k, v, at, m, l, o, i, place, queries, count, left, right, scale, softcap, slope,
                 seed, drop_below, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l, table, page, k_b, v_b,
                 True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, PAGED, D, DV, PAD, PADV, N,
             )  # fmt: skip
     for at in tl.range(a, b, N, num_stages=STAGES):
         m, l, o = visit(
-            q, k, v, at, m, l, o, i, row, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
+            q, k, v, at, m, l, o, i, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
             mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l, table, page, k_b, v_b,
             False, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, PAGED, D, DV, PAD, PADV, N,
         )  # fmt: skip
@@ -120,7 +120,7 @@ def visited(
         missed = l != l
     for at in tl.range(b, end, N, num_stages=STAGES):
         m, l, o = visit(
-            q, k, v, at, m, l, o, i, row, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
+            q, k, v, at, m, l, o, i, place, queries, count, left, right, scale, softcap, slope, seed, drop_below,
             mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l, table, page, k_b, v_b,
             True, LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, PAGED, D, DV, PAD, PADV, N,
         )  # fmt: skip
@@ -202,7 +202,7 @@ def forward(
     begin, a, b, end = range_of_keys(first, last, place, count, left, right, LEFT, RIGHT, N)
     if MAP == SOFTMAX:
         m, l, o, strange = visited(
-            qt, k, v, begin, a, b, end, i, row, place, queries, count, left, right, of_query, softcap, slope,
+            qt, k, v, begin, a, b, end, i, place, queries, count, left, right, of_query, softcap, slope,
             seed, drop_below, mask, mask_l, mask_k, bias, bias_l, bias_k, k_l, v_l, table, page, k_b, v_b,
             LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, PAGED, D, DV, PAD, PADV, M, N, STAGES,
         )  # fmt: skip
@@ -269,7 +269,7 @@ def split(
     b = tl.minimum(tl.maximum(b, first), first + LENGTH)
     end = tl.minimum(tl.maximum(end, first), first + LENGTH)
     m, l, o, strange = visited(
-        qt, keys_of(k, entry, h, k_b, k_h, PAGED), keys_of(v, entry, h, v_b, v_h, PAGED), begin, a, b, end, i, row,
+        qt, keys_of(k, entry, h, k_b, k_h, PAGED), keys_of(v, entry, h, v_b, v_h, PAGED), begin, a, b, end, i,
         place, queries, count, left, right, of_query, softcap, slope, seed, drop_below,
         mask + entry * mask_b + of_head * mask_h, mask_l, mask_k,
         bias + entry * bias_b + of_head * bias_h, bias_l, bias_k, k_l, v_l, table + entry * table_b, page, k_b, v_b,

@@ -263,12 +263,13 @@ def mend_queries(  # noqa: PLR0912 each option, and both kinds of maps
                 else:
                     m, infinite, nan = top_of_row(
                         qt, k_at, begin, end, i, place, queries, count, of_query, softcap, left, right, mask_at, mask_l,
-                        mask_k, bias_at, bias_l, bias_k, slope, of_sink, k_l, k_at, 1, 0,
+                        mask_k, bias_at, bias_l, bias_k, slope, of_sink, k_l, k_at, 1, 0,  # no pages
                         SOFTCAP, MASK, BIAS, SINK, SLOPES, False, LEFT, RIGHT, D, PAD, N,
                     )  # fmt: skip
                     t = root_of_row(
                         qt, k_at, begin, end, i, place, queries, count, of_query, softcap, left, right, mask_at, mask_l,
-                        mask_k, bias_at, bias_l, bias_k, slope, of_sink, k_l, k_at, 1, 0, m, infinite, nan,
+                        mask_k, bias_at, bias_l, bias_k, slope, of_sink, k_l, k_at, 1, 0,  # no pages
+                        m, infinite, nan,
                         SOFTCAP, MASK, BIAS, SINK, SLOPES, False, LEFT, RIGHT, MAP, D, PAD, N,
                     )  # fmt: skip
                     of_row, root = tl.where(nan > 0, float("nan"), m)[:, None], t[:, None]
