@@ -146,8 +146,8 @@ def attention_paged(
 
     Notes
     -----
-    The kernel reads the pages in place. For derivatives, and for orders other than 1 (on a GPU: other than 1, 1.5 and 2), the
-    pages are first copied into one array.
+    The kernel reads the pages in place. For derivatives, and for orders other than 1 (on a GPU: other than 1, 1.5 and
+    2), the pages are first copied into one array.
 
     See Also
     --------
