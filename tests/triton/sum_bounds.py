@@ -29,9 +29,9 @@ def sizes(function: Callable[..., Any], *tensors: torch.Tensor, **options: Any) 
     log_p, log_q = logs[0], logs[-1]
     p, q = log_p.exp(), log_q.exp()
     if function is sa.kl_divergence:
-        both = (p > 0.0) & (q > 0.0)
-        delta = torch.where(both, log_p - log_q, 0.0).abs().amax(1, keepdim=True)
-        found = [p * delta, p * delta + (q - p).abs()]
+        delta = torch.where((p > 0.0) & log_q.isfinite(), log_p - log_q, 0.0).abs()  # also where q is 0 in float64
+        size = p * (delta + (p * delta).sum(1, keepdim=True))
+        found = [size, size + (q - p).abs()]
     elif function is sa.entropy:
         gap = torch.where(p > 0.0, log_p.amax(1, keepdim=True) - log_p, 0.0)
         found = [p * (gap + (p * gap).sum(1, keepdim=True))]
