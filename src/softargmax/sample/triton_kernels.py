@@ -21,6 +21,7 @@ import triton.language as tl
 
 from softargmax.core.triton_launch import RUNTIME, Block, cdiv, define, launch, next_power_of_2, served
 from softargmax.core.triton_math import INF, f32
+from softargmax.core.triton_philox import word_of, words_of_block
 from softargmax.core.triton_rows import PER_ROW, is_last, offsets
 from softargmax.core.triton_state import any_of
 from softargmax.sample import operations, triton_filters, triton_ranks
@@ -29,8 +30,6 @@ from softargmax.sample.triton_noise import (
     noise_rows,
     surely_first,
     waiting_times,
-    word_of,
-    words_of_block,
 )
 from softargmax.sample.triton_scores import beta_per_row, distance64, load_part, scores_of, store_draws
 

@@ -15,8 +15,9 @@ import triton.language as tl
 
 from softargmax.core.triton_launch import RUNTIME, Block, cdiv, launch, next_power_of_2
 from softargmax.core.triton_math import INF
+from softargmax.core.triton_philox import words_of_block
 from softargmax.core.triton_rows import offsets
-from softargmax.sample.triton_noise import gumbel64, words_of_block
+from softargmax.sample.triton_noise import gumbel64
 from softargmax.sample.triton_scores import beta_per_row, distance64, load_part, store_draws
 
 if TYPE_CHECKING:
