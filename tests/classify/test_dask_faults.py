@@ -19,9 +19,9 @@ from softargmax.classify.objective import Objective
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_blocks")]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster() -> Iterator[Any]:
-    """A cluster of these tests alone, because they kill its workers."""
+    """A cluster for each test, because they kill its workers, and on a busy machine not all of these come back."""
     with two_workers() as client:
         yield client
 
