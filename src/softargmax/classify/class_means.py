@@ -29,16 +29,11 @@ def power_of_two(largest: float) -> float:
     return float(2.0 ** np.floor(np.log2(largest))) if largest > 0 else 1.0
 
 
-def scaled(X: NDArray[Any], scale: float) -> Floats:
+def scaled(X: NDArray[Any], scale: float, out: Floats | None = None) -> Floats:
     """Return rows divided by the scale and clipped to `FAR`, in float64."""
-    found: Floats = np.array(X, np.float64)
-    return _scaled(found, scale, found)
-
-
-def _scaled(X: NDArray[Any], scale: float, out: Floats) -> Floats:
     with np.errstate(over="ignore"):
-        np.divide(X, scale, out=out, dtype=np.float64)
-    return np.clip(out, -FAR, FAR, out=out)
+        found: Floats = np.divide(X, scale, out=out, dtype=np.float64)
+    return np.clip(found, -FAR, FAR, out=found)
 
 
 class Means(NamedTuple):
@@ -114,7 +109,7 @@ def _add_rows(into: Sums, block: Block, scale: float, centres: Floats | None = N
     for start in range(0, len(order), TOGETHER):
         some = order[start : start + TOGETHER]
         of, x = block.target[some], rows[: len(some)]
-        _scaled(np.take(block.x, some, axis=0, out=given[: len(some)], mode="clip"), scale, x)
+        scaled(np.take(block.x, some, axis=0, out=given[: len(some)], mode="clip"), scale, x)
         if centres is not None:
             x -= np.take(centres, of, axis=0, out=near[: len(some)], mode="clip")
             np.square(x, out=x)
