@@ -12,7 +12,7 @@ namespace {
 // it is the total weight of the rows, or infinity if the total weight is 0, so that the mean is 0.
 double divisor(const Args& args, std::int64_t begin, std::int64_t end) {
     if (!args.mean) return 1;
-    if (args.divisor != 0) return args.divisor;  // it may be NaN
+    if (args.divisor != 0) return args.divisor;  // NaN if the weight of a class is NaN
     std::int64_t counted = end - begin;
     Twofold weights{};
     for (std::int64_t i = begin; i < end && args.target; ++i)
