@@ -1,6 +1,6 @@
 """Time functions and fits on a cluster on this machine, on Dask's threads, and by formulas of dask.array and dask-ml.
 
-    python -m bench.dask              10 minutes; writes bench/results/dask.json
+    python -m bench.dask              20 minutes; writes bench/results/dask.json
 
 The cluster has WORKERS workers with one thread each, and Dask's threads are as many. All arrays are in memory, or on
 the workers, before a call. The cluster and threads take turns. On the cluster, functions of LARGE chunks and fits
@@ -197,7 +197,15 @@ class Places:
         return float(max(after[worker] - before[worker] for worker in before))
 
 
-def peers(places: Places) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
+@contextmanager
+def new_cluster() -> Iterator[Places]:
+    """Start a cluster for one case: after a peer's GiB, workers were up to three times slower in the next case."""
+    options = {"n_workers": WORKERS, "threads_per_worker": 1, "dashboard_address": ":0", "memory_limit": "10GiB"}
+    with LocalCluster(**options) as cluster, Client(cluster) as client:
+        yield Places(client)
+
+
+def peers() -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
     """Return the models of dask-ml for fits of ours, by the case's name, and the errors of those that fail here.
 
     Its LogisticRegression has two classes only. There are none if dask-ml is not installed.
@@ -212,8 +220,9 @@ def peers(places: Places) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]
     models = {TWO_CLASSES: partial(LogisticRegression, solver="lbfgs", max_iter=STEPS, tol=0.0), BAYES: GaussianNB}
     for name, model in models.items():
         try:
-            for place in (CLUSTER, THREADS):
-                places.once(place, model().fit, places.load(place, *rows_of(1000, 5, 2, 500)))
+            with new_cluster() as places:
+                for place in (CLUSTER, THREADS):
+                    places.once(place, model().fit, places.load(place, *rows_of(1000, 5, 2, 500)))
         except Exception as error:  # noqa: BLE001 whatever a peer raises with this version of Dask
             fail[name] = f"{type(error).__name__}: {error}".split("\n")[0]
             print(f"{name}: {PEER} fails, {fail[name]}", flush=True)
@@ -256,12 +265,13 @@ def beyond(places: Places, functions: dict[str, Function], arrays: Sequence[Any]
 # --- graphs and bits --------------------------------------------------------------------------------------------------
 
 
-def graph(places: Places, name: str) -> dict[str, Any]:
+def graph(name: str) -> dict[str, Any]:
     """Count the tasks for rows of many chunks, and time them."""
     function, _ = FUNCTIONS[name]
     arrays = scores_of(*LONG)
-    tasks = dict(dask.optimize(function(*places.load(THREADS, *arrays)))[0].__dask_graph__())
-    record = timed(places, f"{name}, {ROW_CHUNKS} chunks in each row", {OURS: function}, arrays)
+    with new_cluster() as places:
+        tasks = dict(dask.optimize(function(*places.load(THREADS, *arrays)))[0].__dask_graph__())
+        record = timed(places, f"{name}, {ROW_CHUNKS} chunks in each row", {OURS: function}, arrays)
     inputs = max(len(get_dependencies(tasks, key)) for key in tasks)
     print(" " * 45, f"{len(tasks)} tasks, at most {inputs} inputs", flush=True)
     return {**record, "tasks": len(tasks), "inputs": inputs}
@@ -315,34 +325,36 @@ def learned(model: Any) -> Any:
 # --- the whole --------------------------------------------------------------------------------------------------------
 
 
-def functions_of(places: Places, shape: Scores) -> dict[str, Any]:
+def functions_of(shape: Scores) -> dict[str, Any]:
     """Time all functions."""
-    arrays = scores_of(*shape)
-    return {
-        name: timed(places, name, {OURS: ours, FORMULA: formula}, arrays) for name, (ours, formula) in FUNCTIONS.items()
-    }
+    arrays, found = scores_of(*shape), {}
+    for name, (ours, formula) in FUNCTIONS.items():
+        with new_cluster() as places:
+            found[name] = timed(places, name, {OURS: ours, FORMULA: formula}, arrays)
+    return found
 
 
-def fits_of(places: Places, fits: dict[str, tuple[Shape, Any]], of_peers: dict[str, Any]) -> dict[str, Any]:
+def fits_of(fits: dict[str, tuple[Shape, Any]], of_peers: dict[str, Any]) -> dict[str, Any]:
     """Time fits, and those of peers, and compare their bits."""
     found = {}
     for name, (shape, model) in fits.items():
         models = {OURS: model} | ({PEER: of_peers[name]} if name in of_peers else {})
         # A fit of dask-ml may leave its results to be computed.
         calls = {side: (lambda X, y, model=model: learned(model().fit(X, y))) for side, model in models.items()}
-        record = timed(places, name, calls, rows_of(*shape), FEW_ROUNDS)
+        with new_cluster() as places:
+            record = timed(places, name, calls, rows_of(*shape), FEW_ROUNDS)
         found[name] = {**record, "other bits": bits_of_fits(models, shape)}
     return found
 
 
-def measured(places: Places) -> dict[str, Any]:
+def measured() -> dict[str, Any]:
     """Measure everything."""
-    of_peers, fail = peers(places)
+    of_peers, fail = peers()
     return {
-        "functions": functions_of(places, LARGE),
-        "fits": fits_of(places, FITS, of_peers),
-        "small": {**functions_of(places, SMALL), **fits_of(places, SMALL_FITS, {})},
-        "graphs": {name: graph(places, name) for name in ("softmax", "logsumexp", "entropy")},
+        "functions": functions_of(LARGE),
+        "fits": fits_of(FITS, of_peers),
+        "small": {**functions_of(SMALL), **fits_of(SMALL_FITS, {})},
+        "graphs": {name: graph(name) for name in ("softmax", "logsumexp", "entropy")},
         "bits": {name: bits(name) for name in FUNCTIONS},
         "fail": fail,
     }
@@ -363,10 +375,7 @@ def main() -> int:
     watched = Run()
     sa.set_num_threads(1)
     versions = {name: package_version(name) for name in ("dask", "distributed", PEER)}
-    options = {"n_workers": WORKERS, "threads_per_worker": 1, "dashboard_address": ":0", "memory_limit": "10GiB"}
-    with LocalCluster(**options) as cluster, Client(cluster) as client:
-        found = measured(Places(client))
-    record = {"machine": watched.machine(), "versions": versions, **found}
+    record = {**measured(), "machine": watched.machine(), "versions": versions}
     for limit in missed(record):
         print("MISSED:", limit)
     (RESULTS / "dask.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
