@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from bench.exchanges import HEADER, Member, Step, added, back, moved, rearranged, transposed
+from bench.exchanges import HEADER, Member, Step, added, back, rearranged, transposed
 
 from softargmax.parallel.layout import (
     Chunks,
@@ -88,53 +88,42 @@ def attention(
     of: Member, heads: Heads, *, number: int = 4, causal: bool = False, zigzag: bool = False, backward: bool = False
 ) -> Iterator[Step]:
     """The steps for queries and keys of the same layout, without a mask and a bias."""
-    have, want, row = chunks(of.sizes, zigzag=zigzag), in_order(of.sizes), heads.keys * number
-    vectors, result = (heads.each * heads.width * row, heads.width * row, heads.values * row), heads.each * heads.values
-    if backward:
-        yield from rearranged(of, have, want, result * row)
-    else:
+    have = chunks(of.sizes, zigzag=zigzag)
+    if not backward:
         yield from [Step("to all", HEADER.each)] * 2
-        for size in vectors:
-            yield from rearranged(of, have, want, size)
     if of.world >= 2 * heads.keys:
-        yield from _by_keys(of, heads, number, causal=causal, backward=backward)
+        yield from _by_keys(of, have, heads, number, causal=causal, backward=backward)
     else:
-        yield from _by_heads(of, heads, number, backward=backward)
-    if backward:
-        for size in reversed(vectors):
-            yield from rearranged(of, want, have, size)
-    else:
-        yield from rearranged(of, want, have, result * row)
+        yield from _by_heads(of, have, heads, number, backward=backward)
 
 
-def _by_heads(of: Member, heads: Heads, number: int, *, backward: bool) -> Iterator[Step]:
-    layout = dealt(heads.keys, of.world)
-    mine, of_q, of_output = of._replace(sizes=layout), heads.each * heads.width, heads.each * heads.values
-    vectors = [size * number for size in (of_q, heads.width, heads.values)]
+def _by_heads(of: Member, have: Chunks, heads: Heads, number: int, *, backward: bool) -> Iterator[Step]:
+    dealt_out, of_output = in_order(dealt(heads.keys, of.world)), heads.each * heads.values
+    vectors = [size * number for size in (heads.each * heads.width, heads.width, heads.values)]
     if backward:
-        yield from transposed(of, layout, of_output * number)
+        yield from transposed(of, have, dealt_out, of_output * number)
         for size in reversed(vectors):
-            yield from transposed(mine, of.sizes, size)
+            yield from transposed(of, dealt_out, have, size)
     else:
         for size in vectors:
-            yield from transposed(of, layout, size)
-        yield from transposed(mine, of.sizes, of_output * number)
+            yield from transposed(of, have, dealt_out, size)
+        yield from transposed(of, dealt_out, have, of_output * number)
 
 
-def _by_keys(of: Member, heads: Heads, number: int, *, causal: bool, backward: bool) -> Iterator[Step]:
+def _by_keys(of: Member, have: Chunks, heads: Heads, number: int, *, causal: bool, backward: bool) -> Iterator[Step]:
     blocks, row, length = whole_blocks(of.sizes, KEYS), heads.keys * number, sum(of.sizes)
     if causal:  # so that all processes have about the same work
         blocks = balanced(length, of.world, KEYS, lambda first: length - first)
-    spread = of._replace(sizes=blocks)
+    spread, vectors = of._replace(sizes=blocks), (heads.width * row, heads.values * row)
     if backward:
         yield Step("to all", max(of.sizes) * heads.each * heads.values * row)
         yield from attention_split_kv_backward(spread, heads, number=number)
-        yield from moved(spread, of.sizes, heads.values * row)
-        yield from moved(spread, of.sizes, heads.width * row)
+        for size in reversed(vectors):
+            yield from rearranged(of, in_order(blocks), have, size)
     else:
         yield Step("to all", max(of.sizes) * heads.each * heads.width * row)
-        yield from moved(of, blocks, heads.width * row)
-        yield from moved(of, blocks, heads.values * row)
+        for size in vectors:
+            yield from rearranged(of, have, in_order(blocks), size)
         yield from list(attention_split_kv(spread, heads, number=number))[1:]  # nothing is compared again
 
 

@@ -292,14 +292,15 @@ def to_blocks(of: Member, block: int = BLOCK) -> Member:
     return of._replace(sizes=whole_blocks(of.sizes, block))
 
 
-def transposed(of: Member, want: Layout, number: int) -> Iterator[Step]:
-    """The steps by which whole entries of another axis, in the layout `want`, replace parts of this one. `number`:
-    bytes of a number of both axes.
+def transposed(of: Member, have: Chunks, want: Chunks, number: int) -> Iterator[Step]:
+    """The steps by which whole entries of another axis, in the chunks of `want`, replace the chunks of this one.
+    `number`: bytes of a number of both axes.
     """
+    of_have, of_want = ([size for process, size in layout if process == of.rank] for layout in (have, want))
     yield from _exchanged(
         of,
-        [(to, of.sizes[of.rank] * size * number) for to, size in enumerate(want)],
-        [(to, size * want[of.rank] * number) for to, size in enumerate(of.sizes)],
+        [(to, count * size * number) for to, size in want for count in of_have],
+        [(process, count * size * number) for size in of_want for process, count in have],
     )
 
 
@@ -336,9 +337,9 @@ def categorical(
     if kept is not None:
         yield Step("to all", 8)
     if kept is not None and kept * of.world * _PAIR < sum(of.sizes) * number:
-        yield from transposed(of._replace(sizes=(kept,) * of.world), layout, _PAIR)
+        yield from transposed(of, in_order((kept,) * of.world), in_order(layout), _PAIR)
     else:
-        yield from transposed(of, layout, number)
+        yield from transposed(of, in_order(of.sizes), in_order(layout), number)
     of_logprob = 8 + max(number, 4) * draws if logprob else 0
     yield Step("to all", max(layout) * (1 + 8 * draws + of_logprob))
 

@@ -14,7 +14,6 @@ from softargmax.parallel.layout import (
     dealt,
     in_order,
     in_zigzag,
-    overlaps,
     own_places,
     sends,
     shares,
@@ -53,7 +52,7 @@ def test_every_score_moves_once_and_back(sizes: tuple[int, ...], block: int) -> 
     for have, to in ((sizes, want), (want, sizes)):
         received: list[list[int]] = [[] for _ in sizes]
         for process in range(len(sizes)):
-            for other, start, stop in overlaps(have, to, process):
+            for other, start, stop in sends(in_order(have), in_order(to), process):
                 received[other] += parts[process][start:stop]
         parts = [sorted(one) for one in received]
         assert parts == [row[start:stop] for start, stop in bounds(to)]

@@ -6,7 +6,8 @@ of a row, chunks say which ones.
 
 >>> whole_blocks((5000, 5000, 0, 6000), block=4096)
 (8192, 4096, 0, 3712)
->>> overlaps((5000, 5000, 0, 6000), (8192, 4096, 0, 3712), 1)  # process 1 sends 3192 scores to process 0
+>>> have, want = in_order((5000, 5000, 0, 6000)), in_order((8192, 4096, 0, 3712))
+>>> sends(have, want, 1)  # process 1 sends 3192 scores to process 0
 [(0, 0, 3192), (1, 3192, 5000)]
 """
 
@@ -54,14 +55,6 @@ def balanced(length: int, processes: int, block: int, work: Callable[[int], int]
     fair = [done[-1] * process // processes for process in range(1, processes)]
     cuts = [min((abs(before - to), blocks) for blocks, before in enumerate(done))[1] * block for to in fair]
     return tuple(stop - start for start, stop in pairwise([0, *(min(cut, length) for cut in cuts), length]))
-
-
-def overlaps(have: Layout, want: Layout, process: int) -> list[tuple[int, int, int]]:
-    """What a process of the layout `have` sends for the layout `want`: (process, start, stop), with places from its own
-    first score.
-    """
-    start, stop = bounds(have)[process]
-    return [(to, first - start, last - start) for to, first, last in shares(start, stop, bounds(want))]
 
 
 def shares(start: int, stop: int, parts: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
@@ -127,6 +120,21 @@ def own_places(chunks: Chunks) -> list[tuple[int, int]]:
     return found
 
 
+def places_in_row(chunks: Chunks) -> list[tuple[int, int, int]]:
+    """Each chunk in the order of the row: (process, start, stop), with places in the row."""
+    return [(of, *places) for (of, _), places in zip(chunks, bounds(sizes_of_chunks(chunks)), strict=True)]
+
+
+def places_of(chunks: Chunks, process: int) -> list[tuple[int, int]]:
+    """The places [start, stop) of each chunk of a process in its part."""
+    return [places for (of, _), places in zip(chunks, own_places(chunks), strict=True) if of == process]
+
+
+def in_order_of_ranks(chunks: Chunks) -> list[int]:
+    """The numbers of the chunks as they lie in the parts of all processes, one part after the other."""
+    return sorted(range(len(chunks)), key=lambda number: chunks[number][0])
+
+
 def sends(have: Chunks, want: Chunks, process: int) -> list[tuple[int, int, int]]:
     """What a process of `have` sends for `want`, in the order of the row: (process, start, stop), with places in its
     own part.
@@ -134,7 +142,7 @@ def sends(have: Chunks, want: Chunks, process: int) -> list[tuple[int, int, int]
     parts = bounds(sizes_of_chunks(want))
     return [
         (want[number][0], own + first - start, own + last - start)
-        for (of, _), (own, _), (start, stop) in zip(have, own_places(have), bounds(sizes_of_chunks(have)), strict=True)
+        for (of, start, stop), (own, _) in zip(places_in_row(have), own_places(have), strict=True)
         if of == process
         for number, first, last in shares(start, stop, parts)
     ]

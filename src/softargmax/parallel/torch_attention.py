@@ -25,16 +25,26 @@ from softargmax.core.dispatch import requesting
 from softargmax.core.processes import SpreadAxes
 from softargmax.core.signature import takes_options_of
 from softargmax.core.torch_processes import along, part, spread_text, whole
-from softargmax.parallel.layout import balanced, bounds, dealt, in_order, in_zigzag, sizes_of_processes, whole_blocks
+from softargmax.parallel.layout import (
+    balanced,
+    bounds,
+    dealt,
+    in_order,
+    in_order_of_ranks,
+    in_zigzag,
+    sizes_of_chunks,
+    sizes_of_processes,
+    whole_blocks,
+)
 from softargmax.parallel.torch_agreement import Facts, facts_of
 from softargmax.parallel.torch_functions import Group  # noqa: TC001 `takes_options_of` reads the types
 from softargmax.parallel.torch_graphs import in_graphs
-from softargmax.parallel.torch_move import moved, rearranged, transposed
+from softargmax.parallel.torch_move import rearranged, transposed
 from softargmax.parallel.torch_parts import in_parts
 from softargmax.parallel.torch_spread import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection, Sequence
 
     from torch.distributed import ProcessGroup
 
@@ -122,8 +132,6 @@ def attention(
     adds them to the states (m, l, o) of its queries, while the next ones arrive. So it has its own parts in memory, and
     few of others. In the backward pass, queries visit the processes, too. Keys visit only the processes that see them.
     The bits are the same.
-
-    With zigzag=True, by="heads" and by="keys" move all parts so that they are consecutive, and the result back.
 
     With axis=-3, processes compare their arguments and exchange nothing else.
 
@@ -309,8 +317,8 @@ class _OfQueries(_Call):
         found = found._replace(k=self.k, v=self.v)
         with requesting(None):
             if by == "keys":
-                return _in_order(self.group, found, queries, keys, _by_keys)
-            by_heads = functools.partial(_in_order, self.group, queries=queries, compute=_exchanged)
+                return _by_keys(self.group, found, queries, keys)
+            by_heads = functools.partial(_by_heads, self.group, queries=queries)
             return in_parts(self.group, found, queries, keys, by_heads) if by == "parts" else by_heads(found, keys=keys)
 
     def _chosen(self, i: Any) -> str:
@@ -330,60 +338,58 @@ def _refuse_shared(i: Any) -> None:
             )
 
 
-def _in_order(group: ProcessGroup, i: Any, queries: Chunks, keys: Chunks, compute: Callable[..., Tensor]) -> Tensor:
-    """Give each process consecutive queries and keys, compute attention, and move the result back."""
-    of_queries, of_keys = (sizes_of_processes(x, group.size()) for x in (queries, keys))
-
-    def straight(name: str, x: Any) -> Any:
-        if name in _OF_KEYS:
-            return rearranged(x, LENGTHS, group, keys, in_order(of_keys))
-        moves = name in _OF_QUERIES and isinstance(x, Tensor)
-        return rearranged(x, LENGTHS, group, queries, in_order(of_queries)) if moves else x
-
-    options = i.options._replace(**{name: straight(name, x) for name, x in i.options._asdict().items()})
-    vectors = {name: straight(name, getattr(i, name)) for name in ("q", "k", "v")}
-    found = compute(group, i._replace(**vectors, options=options), of_queries, of_keys)
-    return rearranged(found, LENGTHS, group, in_order(of_queries), queries)
-
-
-def _by_keys(group: ProcessGroup, i: Any, queries: Layout, keys: Layout) -> Tensor:
+def _by_keys(group: ProcessGroup, i: Any, queries: Chunks, keys: Chunks) -> Tensor:
     """Compute all queries for this process's keys. Return the results of this process's queries.
 
-    So no process is idle with twice as many processes as heads of keys. The bits are those of `_exchanged`. That sends
+    So no process is idle with twice as many processes as heads of keys. The bits are those of `_by_heads`. That sends
     less, and takes less time with fewer processes.
     """
-    block, of_queries = operations.attention.block, spread_text(group, queries)
-    right, length = i.options.right, sum(keys)
-    blocks = whole_blocks(keys, block)
+    block, of_queries = operations.attention.block, spread_text(group, sizes_of_processes(queries, group.size()))
+    right, length = i.options.right, sum(sizes_of_chunks(keys))
+    layout = whole_blocks(sizes_of_processes(keys, group.size()), block)
     if right is not None and i.options.left is None:  # causal: more queries see the first keys than the last
-        blocks = balanced(length, group.size(), block, lambda first: min(sum(queries), length - first + right))
+        count = sum(sizes_of_chunks(queries))
+        layout = balanced(length, group.size(), block, lambda first: min(count, length - first + right))
+    blocks, ranked = in_order(layout), in_order_of_ranks(queries)
+    in_row = sorted(range(len(ranked)), key=ranked.__getitem__)
+
+    def all_queries(x: Tensor) -> Tensor:
+        return _reordered(whole(x, LENGTHS, of_queries), [queries[number][1] for number in ranked], in_row)
 
     def moved_option(name: str, x: Any) -> Any:
         if name in operations.attention.spreads and x is not None:
             rows = torch.broadcast_to(x, (*x.shape[:-1], length))
             return transposed(rows, -2, -1, group, queries, blocks)
-        return whole(x, LENGTHS, of_queries) if name in _OF_QUERIES and isinstance(x, Tensor) else x
+        return all_queries(x) if name in _OF_QUERIES and isinstance(x, Tensor) else x
 
     options = {name: moved_option(name, x) for name, x in i.options._asdict().items()}
     found = operations.attention.first(
         i._replace(
-            q=whole(i.q, LENGTHS, of_queries),
-            k=moved(i.k, LENGTHS, group, keys, blocks),
-            v=moved(i.v, LENGTHS, group, keys, blocks),
-            options=i.options._replace(**options)._replace(spread=spread_text(group, blocks)),
+            q=all_queries(i.q),
+            k=rearranged(i.k, LENGTHS, group, keys, blocks),
+            v=rearranged(i.v, LENGTHS, group, keys, blocks),
+            options=i.options._replace(**options)._replace(spread=spread_text(group, layout)),
         )
     )
-    return part(found, LENGTHS, of_queries)
+    return part(_reordered(found, sizes_of_chunks(queries), ranked), LENGTHS, of_queries)
 
 
-def _exchanged(group: ProcessGroup, i: Any, queries: Layout, keys: Layout) -> Tensor:
+def _reordered(x: Tensor, sizes: Sequence[int], order: Sequence[int]) -> Tensor:
+    """Chunks of queries of these sizes in another order, which is given by their numbers."""
+    if [*order] == sorted(order):
+        return x
+    chunks = x.split_with_sizes([*sizes], LENGTHS)
+    return torch.cat([chunks[number] for number in order], LENGTHS)
+
+
+def _by_heads(group: ProcessGroup, i: Any, queries: Chunks, keys: Chunks) -> Tensor:
     """Compute some of the heads for all queries. Return all heads for this process's queries."""
     *batch, groups, _, _ = i.k.shape
     heads, units = i.q.shape[-3], math.prod(batch) * groups
     layout = dealt(units, group.size())
     first, last = bounds(layout)[group.rank()]
     each = heads // max(groups, 1)
-    axes = SpreadAxes((), spread_text(group, queries))
+    axes = SpreadAxes((), spread_text(group, layout))
 
     def of_units(x: Tensor, count: int) -> Tensor:
         """x with one entry of the batch for each head of keys."""
@@ -394,9 +400,9 @@ def _exchanged(group: ProcessGroup, i: Any, queries: Layout, keys: Layout) -> Te
         if not isinstance(x, Tensor):
             return x
         if name in _OF_KEYS:
-            return transposed(of_units(x, 1), 2, 0, group, keys, layout)
+            return transposed(of_units(x, 1), 2, 0, group, keys, in_order(layout))
         if name in _OF_QUERIES:
-            return transposed(of_units(x, each), 2, 0, group, queries, layout)
+            return transposed(of_units(x, each), 2, 0, group, queries, in_order(layout))
         if name == "lengths":
             return of_units(torch.broadcast_to(x, (*batch, groups, 1, 1)), 1)[first:last]
         return of_units(along(x, axes), each)[first:last]
@@ -404,4 +410,4 @@ def _exchanged(group: ProcessGroup, i: Any, queries: Layout, keys: Layout) -> Te
     options = i.options._replace(**{name: of_mine(name, x) for name, x in i.options._asdict().items()})
     vectors = {name: of_mine(name, getattr(i, name)) for name in ("q", "k", "v")}
     found = operations.attention.first(i._replace(**vectors, options=options))
-    return transposed(found, 0, 2, group, layout, queries).reshape(*i.q.shape[:-1], i.v.shape[-1])
+    return transposed(found, 0, 2, group, in_order(layout), queries).reshape(*i.q.shape[:-1], i.v.shape[-1])

@@ -22,7 +22,7 @@ from softargmax.core.operation import Native, row_max
 from softargmax.core.processes import SpreadAxes
 from softargmax.core.signature import takes_options_of
 from softargmax.core.torch_processes import of_all, parts_of_all, spread_text
-from softargmax.parallel.layout import bounds, dealt
+from softargmax.parallel.layout import bounds, dealt, in_order
 from softargmax.parallel.torch_agreement import Facts
 from softargmax.parallel.torch_functions import Group  # noqa: TC001 `takes_options_of` reads the types
 from softargmax.parallel.torch_graphs import in_graphs
@@ -256,18 +256,18 @@ def _dealt(i: Any, group: ProcessGroup, sizes: Layout, layout: Layout) -> Tensor
     columns = sum(sizes)
     kept = _candidates(i, SpreadAxes((1,), spread_text(group, sizes)))
     if kept is None:
-        return transposed(z, 1, 0, group, sizes, layout)
+        return transposed(z, 1, 0, group, in_order(sizes), in_order(layout))
     row, column = kept.nonzero(as_tuple=True)
     counts = torch.bincount(row, minlength=len(z))
     most = max(int(x) for x in of_all(group, counts.max() if len(counts) else torch.zeros((), dtype=torch.int64)))
     if most * group.size() * _PAIR >= columns * z.itemsize:
-        return transposed(z, 1, 0, group, sizes, layout)
+        return transposed(z, 1, 0, group, in_order(sizes), in_order(layout))
     pairs = torch.full((len(z), most, 2), -math.inf, dtype=torch.float64)
     pairs[..., 0] = columns  # a class behind the last one, up to the same number of pairs in all rows
     place = torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]
     pairs[row, place, 0] = (column + bounds(sizes)[group.rank()][0]).double()
     pairs[row, place, 1] = z[row, column].double()
-    classes, found = transposed(pairs, 1, 0, group, (most,) * group.size(), layout).unbind(-1)
+    classes, found = transposed(pairs, 1, 0, group, in_order((most,) * group.size()), in_order(layout)).unbind(-1)
     of_all_classes = z.new_full((len(found), columns + 1), -math.inf)
     return of_all_classes.scatter_(1, classes.long(), found.to(z.dtype))[:, :columns]
 

@@ -9,7 +9,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from softargmax.core.torch_processes import answering, require_numbers
-from softargmax.parallel.layout import bounds, in_order, sends, sizes_of_processes
+from softargmax.parallel.layout import (
+    in_order,
+    places_in_row,
+    places_of,
+    sends,
+    sizes_of_chunks,
+    sizes_of_processes,
+)
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -40,27 +47,34 @@ class _Rearranged(torch.autograd.Function):
         return rearranged(g[0], *ctx.arguments), None, None, None, None
 
 
-def transposed(x: Tensor, part: int, whole: int, group: ProcessGroup, have: Layout, want: Layout) -> Tensor:
-    """Return x with all of axis `part`, and this process's part of axis `whole`.
+def transposed(x: Tensor, part: int, whole: int, group: ProcessGroup, have: Chunks, want: Chunks) -> Tensor:
+    """Return x with all of axis `part`, and this process's chunks of axis `whole`, one after the other.
 
-    x has this process's part of axis `part`, in the layout `have`, and all of axis `whole`. The layout of axis `whole`
-    becomes `want`.
+    x has this process's chunks of axis `part`, those of `have`, and all of axis `whole`. The chunks of axis `whole`
+    become those of `want`.
     """
     return cast("Tensor", _Transposed.apply(x, part, whole, group, have, want))  # type: ignore[no-untyped-call]
 
 
 class _Transposed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, part: int, whole: int, group: ProcessGroup, have: Layout, want: Layout) -> Tensor:
+    def forward(ctx: Any, x: Tensor, part: int, whole: int, group: ProcessGroup, have: Chunks, want: Chunks) -> Tensor:
         require_numbers(x)
         ctx.arguments = whole, part, group, want, have
-        shape = list(x.shape)
-        shape[part], shape[whole] = sum(have), want[group.rank()]
+        rank, shape = group.rank(), list(x.shape)
+        shape[part], shape[whole] = sum(sizes_of_chunks(have)), sizes_of_processes(want, group.size())[rank]
         result = x.new_empty(shape)
-        sent, places = (
-            [(of, a.narrow(axis, start, stop - start)) for of, (start, stop) in enumerate(bounds(layout))]
-            for a, axis, layout in ((x, whole, want), (result, part, have))
-        )
+        own_parts, own_wholes = places_of(have, rank), places_of(want, rank)
+        sent = [
+            (to, x.narrow(whole, first, last - first).narrow(part, start, stop - start))
+            for to, first, last in places_in_row(want)
+            for start, stop in own_parts
+        ]
+        places = [
+            (of, result.narrow(whole, first, last - first).narrow(part, start, stop - start))
+            for first, last in own_wholes
+            for of, start, stop in places_in_row(have)
+        ]
         _exchange(group, sent, places)
         return result
 
