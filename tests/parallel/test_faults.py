@@ -11,6 +11,7 @@ import torch
 from tests.parallel.workers import Workers
 
 import softargmax
+from softargmax.parallel.torch_agreement import with_checksum
 
 
 def softmax(group: Any, arguments: list[tuple[tuple[int, ...], dict[str, Any]]]) -> Any:
@@ -116,6 +117,12 @@ def different_temperatures(group: Any) -> Any:
     return softargmax.parallel.softmax(torch.zeros(2, 5), group=group, temperature=t)
 
 
+def different_hidden_vectors(group: Any) -> Any:
+    """As of a dropout with another seed in each process."""
+    h, w, y = torch.zeros(2, 3) + group.rank(), torch.zeros(5, 3), torch.tensor([0, 1])
+    return softargmax.parallel.linear_cross_entropy(h, w, y, group=group)
+
+
 def in_different_orders(group: Any) -> Any:
     h, w, y = torch.zeros(2, 3), torch.zeros(5, 3), torch.tensor([0, 1])
     return softargmax.parallel.linear_cross_entropy(h, w, y, group=group, reproducible=group.rank() == 0)
@@ -141,6 +148,11 @@ def of_other_shapes(group: Any) -> Any:
             "1 / temperature: expected the same in all processes, got float64 (2, 1)",
         ),
         (
+            different_hidden_vectors,
+            "ValueError",
+            "h: expected the same in all processes, got float32 (2, 3) with checksum ",
+        ),
+        (
             in_different_orders,
             "ValueError",
             "reproducible: expected the same in all processes, got True, False in proc",
@@ -152,6 +164,24 @@ def test_what_is_refused(workers: Workers, function: Any, kind: str, message: st
     found = one_error(workers.errors(2, function))
     assert found[0] == kind
     assert found[1].startswith(message)
+
+
+def test_checksums() -> None:
+    """They differ if numbers have another order, and do not depend on how a tensor lies in memory."""
+    x = torch.randn(40, 101, generator=torch.Generator().manual_seed(0))
+    plain, found = x.reshape(-1), {with_checksum(x)}
+    swaps = [(0, 1), (0, 2), (0, 1024), (2, 1026), (5, 4039), (4038, 4039), (4035, 4036)]
+    for one, other in swaps:
+        y = plain.clone()
+        y[[one, other]] = y[[other, one]]
+        found.add(with_checksum(y.reshape(x.shape)))
+    assert len(found) == 1 + len(swaps)
+    assert with_checksum(x.T.contiguous().T) == with_checksum(x)
+    shifted = torch.cat([x[0, :1], plain])[1:]  # not at a multiple of 8 bytes
+    assert with_checksum(shifted.reshape(x.shape)) == with_checksum(x)
+    for dtype in (torch.bool, torch.bfloat16, torch.int64):
+        assert with_checksum(torch.ones(5000, dtype=dtype)) != with_checksum(torch.zeros(5000, dtype=dtype))
+    assert with_checksum(torch.zeros(0)) == with_checksum(torch.zeros(3, 0))
 
 
 def test_without_a_group() -> None:

@@ -378,6 +378,8 @@ def wrong(group: Any, what: str) -> None:
         spread.sample(hidden, 3 + last)
     elif what == "values":
         spread.log_prob(hidden + last)
+    elif what == "values of a loss":
+        spread(hidden + last, target)
     elif what == "nan":
         hidden[2, 3] = torch.nan
         spread.sample(hidden, 0)
@@ -390,10 +392,11 @@ def wrong(group: Any, what: str) -> None:
     [
         ("target", "process 1: target: expected 0 to 39, or -100 (ignored), got 40 at"),
         ("hidden", "process 1: hidden: expected shape (..., 24), got (5, 8, 23)"),
-        ("rows", "h: expected the same in all processes, got float32 (37, 24), float32 (29, 24) in processes 0 to 1"),
+        ("rows", "h: expected the same in all processes, got float32 (37, 24) with checksum "),
         ("k", "k: expected the same in all processes, got 3, 4 in processes 0 to 1"),
         ("seed", "seed: expected the same in all processes"),
         ("values", "hidden: expected the same in all processes"),
+        ("values of a loss", "h: expected the same in all processes"),
         ("nan", "hidden: expected vectors without NaN probabilities, got NaN in row 19"),
     ],
 )
