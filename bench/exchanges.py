@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from softargmax.core import _native
 from softargmax.core.native import BLOCK
-from softargmax.parallel.layout import Chunks, Layout, bounds, dealt, in_order, sends, whole_blocks
+from softargmax.parallel.layout import Chunks, Layout, dealt, in_order, sends, whole_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -246,18 +246,18 @@ def layer_by_rows(
     sums = [count * width * number for count in parts_of_w] + [classes * number] * bias
     if reproducible:
         yield from expected(of, *sums)
-    start, stop = bounds(of.sizes)[of.rank]
-    inside = _native.bounds_of_parts(sum(of.sizes), width, classes, _native.PARTS)
-    edges = [start, *(edge for edge in inside if start < edge < stop), stop]
-    for first, last in pairwise(edges):
+    rows = of.sizes[of.rank]
+    of_all = _native.bounds_of_parts(sum(of.sizes), width, classes, _native.PARTS)
+    # Each process divides its rows, from the first of them, as one process divides all.
+    for first, last in pairwise([0, *(edge for edge in of_all if 0 < edge < rows), rows]):
         yield Step("compute", 2 * (last - first) * width * classes)  # the scores and dh
         for place, size in enumerate(sums):
             work = Step("compute", (last - first) * width * (parts_of_w[place] if place < len(parts_of_w) else 0))
             if reproducible:
-                yield from added(of, size, work=work, receive="arrive", of_part=(first == start, last == stop))
+                yield from added(of, size, work=work, receive="arrive", of_part=(first == 0, last == rows))
             else:
                 yield work
-                yield from [Step("sum", size)] * (last == stop and of.world > 1)
+                yield from [Step("sum", size)] * (last == rows and of.world > 1)
     if reproducible:
         yield from back(of, *sums)
     else:

@@ -36,6 +36,13 @@ def mine(group: Any, kind: str) -> torch.Tensor:
     return part(group, scores().requires_grad_(), cuts(kind, group.size()))
 
 
+def rows(group: Any, count: int, **options: Any) -> torch.Tensor:
+    """A last layer, of which each process has so many rows. dW is passed on in nine parts."""
+    h, w = drawn(count, 64), drawn(9000, 64)
+    target = torch.zeros(count, dtype=torch.int64)
+    return parallel.linear_cross_entropy(h, w, target, by="rows", group=group, **options)
+
+
 STEPS: dict[str, Callable[[Any], torch.Tensor]] = {
     "parts": lambda group: attention(group, by="parts"),
     "zigzag": lambda group: attention(group, by="parts", zigzag=True),
@@ -49,6 +56,9 @@ STEPS: dict[str, Callable[[Any], torch.Tensor]] = {
     ),
     "moved scores": lambda group: parallel.softmax(mine(group, "even"), group=group),
     "divergence": lambda group: parallel.kl_divergence(mine(group, "blocks"), mine(group, "blocks"), group=group),
+    "rows": lambda group: rows(group, 512),
+    "cut rows": lambda group: rows(group, 600),
+    "rows in any order": lambda group: rows(group, 512, reproducible=False),
 }
 
 
@@ -79,8 +89,15 @@ FAULTS = {
     "results of draws": ("draws", "all_gather", 2),
     "blocks that a cut divides": ("moved scores", "isend", 0),
     "sums of the backward pass": ("divergence", "all_gather", 5),
+    "weights of rows": ("rows", "all_gather", 1),
+    "parts of dW that are passed on": ("rows", "isend", 4),
+    "dW that comes back": ("rows", "isend", 9),
+    "losses of rows": ("rows", "all_gather", 2),
+    "rows that are moved": ("cut rows", "isend", 1),
+    "gradients of rows that were moved": ("cut rows", "irecv", 20),
+    "dW in any order": ("rows in any order", "all_reduce", 3),
 }
-QUICK = ("keys that visit", "rows that are dealt out")
+QUICK = ("keys that visit", "rows that are dealt out", "parts of dW that are passed on")
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "temperature of rows": {"temperature": torch.rand(ROWS, 1) + 0.5},
     "where of rows": {"where": torch.from_numpy(RNG.random((ROWS, 700)) < 0.8)},
     "where": {"where": torch.from_numpy(RNG.random(700) < 0.8)},
+    "where of one row": {"where": torch.from_numpy(RNG.random((1, 700)) < 0.8)},
 }
 CUTS = {
     2: [(512, 788), (1024, 276), (700, 600), (1300, 0), (0, 1300), (3, 1297)],
@@ -116,6 +117,7 @@ def test_cuts(workers: Workers, name: str) -> None:
     assert (bounds == (0, ROWS)) == (classes == 700)
     assert (bounds[1] < 512) == ("smaller" in name or "parts of rows" in name)
     assert (_native.classes_at_once(classes, width) < classes) == (width > WIDTH)
+    assert -(-classes // _native.classes_at_once(classes, width)) <= 11
     for world, cuts in {1: [(ROWS,)], **CUTS}.items():
         workers.run(world, wide, classes, width, cuts)
 
@@ -184,27 +186,35 @@ def test_sums_in_any_order(workers: Workers) -> None:
     workers.run(2, in_any_order)
 
 
+def changed(change: str, rank: int) -> dict[str, Any]:
+    """The arguments of a process that differ from those of most calls."""
+    of_all: dict[str, dict[str, Any]] = {
+        "bias": {"bias": torch.full((5,), float(rank))},
+        "mask": {"where": torch.arange(5) > rank},
+        "name": {"by": "row"},
+        "temperature": {"temperature": torch.ones((), requires_grad=True)},
+        "second": {"h": torch.ones(4, WIDTH, requires_grad=True)},
+        "masks": {"where": torch.ones(5, dtype=torch.bool)},
+    }
+    of_last: dict[str, dict[str, Any]] = {
+        "class": {"target": torch.tensor([0, 1, 5, 3])},
+        "classes": {"w": torch.ones(6, WIDTH)},
+        "weights": {"w": torch.full((5, WIDTH), 2.0)},
+        "masks": {"where": torch.ones(4, 5, dtype=torch.bool)},
+        "by": {"by": "classes"},
+        "a name": {"by": "row"},
+        "order": {"reproducible": 1},
+    }
+    return (of_all | of_last if rank else of_all).get(change, {})
+
+
 def wrong(group: Any, change: str) -> None:
     """One process passes something else than the others, or all ask for what there is not."""
-    h, w, target = torch.ones(4, WIDTH), torch.ones(5, WIDTH), torch.arange(4)
-    options: dict[str, Any] = {"by": "rows"}
-    if change == "class" and group.rank() == 1:
-        target[2] = 5
-    if change == "classes" and group.rank() == 1:
-        w = torch.ones(6, WIDTH)
-    if change == "bias":
-        options["bias"] = torch.full((5,), float(group.rank()))
-    if change == "by" and group.rank() == 1:
-        options["by"] = "classes"
-    if change == "name":
-        options["by"] = "row"
-    if change == "temperature":
-        options["temperature"] = torch.ones((), requires_grad=True)
+    given = {"h": torch.ones(4, WIDTH), "w": torch.ones(5, WIDTH), "target": torch.arange(4), "by": "rows"}
+    given |= changed(change, group.rank())
+    loss = parallel.linear_cross_entropy(**given, group=group)
     if change == "second":
-        h = h.requires_grad_()
-    loss = parallel.linear_cross_entropy(h, w, target, group=group, **options)
-    if change == "second":
-        (g,) = torch.autograd.grad(loss, h, create_graph=True)
+        (g,) = torch.autograd.grad(loss, given["h"], create_graph=True)
         g.sum().backward()
     loss.backward()
 
@@ -213,10 +223,15 @@ def wrong(group: Any, change: str) -> None:
     ("change", "kind", "text"),
     [
         ("class", "IndexError", "process 1: target: expected 0 to 4, or -100 (ignored), got 5 at (2,)"),
-        ("classes", "ValueError", "w: expected the same in all processes, got float32 (5, 6), float32 (6, 6) in proc"),
+        ("classes", "ValueError", "w: expected the same in all processes, got float32 (5, 6) with checksum "),
+        ("weights", "ValueError", "w: expected the same in all processes, got float32 (5, 6) with checksum "),
         ("bias", "ValueError", "bias: expected the same in all processes, got float32 (5) with checksum "),
-        ("by", "ValueError", "h: expected the same in all processes, got float32 (*, 6), float32 (4, 6) in processes"),
-        ("name", "ValueError", "by: expected one of 'classes', 'rows', got 'row'"),
+        ("mask", "ValueError", "where: expected the same in all processes, got bool (1, 5) with checksum "),
+        ("masks", "ValueError", "where: expected the same in all processes, got bool (1, 5) with checksum "),
+        ("by", "ValueError", "h: expected the same in all processes, got float32 (*, 6), float32 (4, 6) with checks"),
+        ("name", "ValueError", "process 0: by: expected one of 'classes', 'rows', got 'row'"),
+        ("a name", "ValueError", "process 1: by: expected one of 'classes', 'rows', got 'row'"),
+        ("order", "TypeError", "process 1: reproducible: expected True or False, got 1"),
         ("temperature", "NotImplementedError", "rows that are spread over processes: only the native kernels"),
         ("second", "NotImplementedError", "rows that are spread over processes: only the native kernels"),
     ],

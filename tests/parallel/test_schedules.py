@@ -10,9 +10,11 @@ import torch
 from bench import attention_exchanges, exchanges
 from bench.attention_exchanges import Heads
 from bench.exchanges import Member, Step
+from bench.network import Model, Network
 from tests.parallel.messages import both_passes, fake_world, messages, of_scores
 
 from softargmax import parallel
+from softargmax.core import _native
 
 WORLDS = (8, 64, 512, 4096)
 BLOCK, KEYS = 4096, 512
@@ -89,6 +91,30 @@ def test_rows_of_a_last_layer(world: tuple[int, int], reproducible: bool) -> Non
     forward, backward = both_passes(lambda: loss(h, w, target, by="rows", reproducible=reproducible))
     assert forward == messages(expected)
     assert not backward
+
+
+def test_parts_of_rows_of_a_last_layer() -> None:
+    """A process divides its rows from the first of them, as one process divides all: here 1024 at a time."""
+    classes = 2048
+    assert _native.bounds_of_parts(2048, WIDTH, classes, _native.PARTS) == (0, 1024, 2048)
+    for rank, parts in enumerate([[512], [1024, 512]]):
+        steps = exchanges.layer_by_rows(Member(rank, (512, 1536)), WIDTH, classes)
+        work = [step.amount for step in steps if step.kind == "compute"]
+        once = -(-classes // _native.classes_at_once(classes, WIDTH))
+        assert work[:: 1 + once] == [2 * count * WIDTH * classes for count in parts]
+
+
+@pytest.mark.parametrize(("rows", "least", "most"), [(512, 0.5, 0.6), (8192, 0.9, 1.0)])
+def test_time_of_rows_in_order(rows: int, least: float, most: float) -> None:
+    """The time of two processes, in that of one, by the model. If they compute all of their rows at once, the sum in
+    order takes little of it. If they have many parts, they take nearly as long as one: docs/parallel.md says so.
+    """
+    width, classes, network = 512, 2048, Network(latency=1e-4, bandwidth=3e9, speed=5e10)
+    one, two = (
+        Model([exchanges.layer_by_rows(Member(rank, sizes), width, classes) for rank in range(len(sizes))], network)
+        for sizes in ((2 * rows,), (rows, rows))
+    )
+    assert least < two.seconds() / one.seconds() < most
 
 
 @pytest.mark.parametrize("queries", [1, 500])

@@ -191,8 +191,8 @@ def linear_cross_entropy(
         by="rows", the same holds for the gradients of W and b.
     **options
         The options of `softargmax.linear_cross_entropy`. `weight` and `where` are this process's part, all others are
-        equal in all processes. With by="rows", `weight` has all classes, and `where` and a temperature of each row are
-        those of this process's rows.
+        equal in all processes. With by="rows", `weight` has all classes, and so does a mask of shape (K,), equal in all
+        processes. Other masks, and a temperature of each row, are those of this process's rows.
 
     Returns
     -------
@@ -230,20 +230,33 @@ def linear_cross_entropy(
     >>> import torch, torch.distributed as dist, softargmax
     >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> h, w = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 3.0]])
-    >>> softargmax.parallel.linear_cross_entropy(h, w, torch.tensor([2]))
+    >>> softargmax.parallel.linear_cross_entropy(h, w, torch.tensor([2]))  # w has this process's classes
+    tensor(0.0034)
+    >>> softargmax.parallel.linear_cross_entropy(h, w, torch.tensor([2]), by="rows")  # h has this process's rows
     tensor(0.0034)
     >>> dist.destroy_process_group()
     """
-    of = _ByRows if one_of(by, "by", ("classes", "rows")) == "rows" else Call
-    call = of(group, "linear_cross_entropy", reproducible=flag(reproducible, "reproducible"), by=by)
-    return cast("Tensor", call.run(whole_linear_cross_entropy, h, w, target, bias=bias, **options))
+
+    def loss(*arrays: Any, **options: Any) -> Any:
+        flag(reproducible, "reproducible")
+        one_of(by, "by", ("classes", "rows"))
+        return whole_linear_cross_entropy(*arrays, **options)
+
+    call = (_ByRows if by == "rows" else Call)(group, "linear_cross_entropy", reproducible=reproducible, by=by)
+    if isinstance(call, _ByRows):
+        call.one_mask = getattr(options.get("where"), "ndim", 0) == 1 < getattr(h, "ndim", 0)
+    return cast("Tensor", call.run(loss, h, w, target, bias=bias, **options))
 
 
 class _ByRows(Call):
     """A call of a layer whose rows are spread over the processes. All of them have all classes."""
 
+    one_mask = False
+    """True if all rows have the same mask. In the record, it looks like the mask of a single row."""
+
     def axes(self, operation: Any, i: Any, _slots: Sequence[Any]) -> dict[str, int]:
-        return {name: axis for name, axis in operation.rows.items() if name != "loss" or i.kept}
+        found = {name: axis for name, axis in operation.rows.items() if name != "loss" or i.kept}
+        return {name: axis for name, axis in found.items() if name != "where" or not self.one_mask}
 
     def layout(self, _operation: Any, have: Layout) -> Layout:
         return whole_blocks(have, _native.DEPTH) if self.in_order else have
