@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.output.layers import layer_of as layer_with_parameters
 from tests.parallel.cases import cuts, part, same
+from tests.parallel.messages import recorded
 from tests.parallel.workers import Workers
 
 import softargmax
@@ -252,8 +253,10 @@ def test_attention_of_dtensors(workers: Workers, placement: int) -> None:
     workers.run(4, attention_of_tensors, placement)
 
 
-def step_of_layer(group: Any) -> None:
-    """A step of a compiled layer over processes has the bits of the compiled layer of one process."""
+def step_of_layer(group: Any, reproducible: bool) -> None:
+    """A step of a compiled layer over processes has the bits of the compiled layer of one process. If processes may add
+    in any order, dh agrees to rounding.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.parallel import parallelize_module
@@ -264,21 +267,29 @@ def step_of_layer(group: Any) -> None:
         torch.manual_seed(0)
         layer: Any = softargmax.nn.FullSoftmax(16, 9000)
         if spread:
-            layer = parallelize_module(layer, init_device_mesh("cpu", (4,)), parallel.VocabularyParallel())
+            style = parallel.VocabularyParallel(reproducible=reproducible)
+            layer = parallelize_module(layer, init_device_mesh("cpu", (4,)), style)
         torch.manual_seed(1)
         h, target = torch.randn(8, 16, requires_grad=True), torch.tensor([0, 8999, -100, 3, 4, 5, 6, 7])
-        loss = torch.compile(layer, fullgraph=True, backend="aot_eager")(h, target)
-        loss.backward()
+        with recorded() as messages:
+            loss = torch.compile(layer, fullgraph=True, backend="aot_eager")(h, target)
+            loss.backward()
+        assert any(step.kind == "sum" for step in messages) == (spread and not reproducible)
         of_w = layer.weight.grad
-        found.append((loss, h.grad, of_w.full_tensor() if isinstance(of_w, DTensor) else of_w))
-    for one, other in zip(*found, strict=True):
+        found.append((loss, of_w.full_tensor() if isinstance(of_w, DTensor) else of_w, h.grad))
+    (*of_one, dh), (*of_many, dh_) = found
+    for one, other in zip(of_one, of_many, strict=True):
         assert one is not None
         same(other, one)
+    if reproducible:
+        same(dh_, dh)
+    torch.testing.assert_close(dh_, dh)
     torch._dynamo.reset()
 
 
-def test_a_step_of_a_layer(workers: Workers) -> None:
-    workers.run(4, step_of_layer)
+@pytest.mark.parametrize("reproducible", [True, False])
+def test_a_step_of_a_layer(workers: Workers, reproducible: bool) -> None:
+    workers.run(4, step_of_layer, reproducible)
 
 
 def steps_of_layer(group: Any, name: str, backend: str) -> None:

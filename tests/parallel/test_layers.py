@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.output.layers import DISTRIBUTIONS, LAYERS, layer_of
 from tests.parallel.cases import same
+from tests.parallel.messages import recorded
 from tests.parallel.test_bits import WORLDS
 from tests.parallel.workers import Workers
 from torch import nn
@@ -235,6 +236,56 @@ def of_a_dtensor(group: Any, place: str) -> None:
 def test_a_layer_made_of_a_dtensor(workers: Workers, place: str) -> None:
     for world in (2, 3):
         workers.run(world, of_a_dtensor, place)
+
+
+def of_local_parts(spread: Any, h: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The loss of this process's parts, whose gradients become those of the DTensors."""
+    parts = {"w": spread.weight.to_local(), "bias": spread.bias.to_local()}
+    of_mesh = spread.weight.device_mesh.get_group()
+    return softargmax.parallel.linear_cross_entropy(h, target=target, **parts, group=of_mesh, reproducible=False)
+
+
+def in_any_order(group: Any, name: str, how: str, reduction: str) -> None:
+    """The loss, and the gradients of W and b, have the bits of one process. That of h is added up by all-reduces."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    one, mesh = layer_of(name, D, 9001, dtype=torch.float32, reduction=reduction), DeviceMesh.from_group(group, "cpu")
+    spread = parallelize_module(copy.deepcopy(one), mesh, VocabularyParallel(reproducible=how == "parts"))
+    hidden, target = inputs()
+    h, h_ = (hidden.clone().requires_grad_() for _ in range(2))
+    expected = one(h, target)
+    expected.sum().backward()
+    with recorded() as messages:
+        found = of_local_parts(spread, h_, target) if how == "parts" else spread(h_, target)
+        found.sum().backward()
+    same(found, expected)
+    assert any(step.kind == "sum" for step in messages)
+    if name == "full":
+        same_gradients(spread, one)
+    assert h.grad is not None
+    assert h_.grad is not None
+    torch.testing.assert_close(h_.grad, h.grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "reduction"),
+    [
+        ("full", "parts", "mean"),
+        ("full", "style", "mean"),
+        ("full", "style", "none"),
+        ("adaptive", "style", "sum"),
+        ("adaptive", "style", "none"),
+    ],
+)
+def test_sums_in_any_order(workers: Workers, name: str, how: str, reduction: str) -> None:
+    for world in (2, 4):
+        workers.run(world, in_any_order, name, how, reduction)
+
+
+def test_the_order_of_sums_is_true_or_false() -> None:
+    with pytest.raises(TypeError, match="reproducible: expected True or False, got 0"):
+        VocabularyParallel(reproducible=0)  # type: ignore[arg-type]
 
 
 # --- the other methods ------------------------------------------------------------------------------------------------

@@ -114,6 +114,10 @@ class OutputLayer(nn.Module, ABC):
 
     spreads: ClassVar[tuple[str, ...]] = ()
     """The parameters that may be DTensors, whose rows are spread over processes (`softargmax.parallel`)."""
+    reproducible = True
+    """False if these processes may add up the loss's gradient of h in any order. It is set by the style that spreads
+    the parameters.
+    """
 
     @public
     def __init__(self, dim: int, classes: int, *, reduction: str = "mean", ignore_index: int = IGNORE) -> None:

@@ -30,7 +30,7 @@ from softargmax.loss import (
 )
 from softargmax.normalize import logsumexp
 from softargmax.output.torch_base import blocks
-from softargmax.output.torch_class_scores import scores
+from softargmax.output.torch_class_scores import in_any_order, scores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,16 +44,21 @@ def block_scores(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None) -> T
     return torch.cat([scores(*one) for one in _by_block(h, weights, bias)], 1)
 
 
-def block_losses(h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: Tensor, *, total: bool) -> Tensor:
+def block_losses(
+    h: Tensor, weights: Sequence[Tensor], bias: Tensor | None, y: Tensor, *, total: bool, reproducible: bool = True
+) -> Tensor:
     """Return the cross-entropy of every row, (N,), or with `total` the sum over all rows.
 
     A row whose target y is IGNORE has loss 0. With `total`, the gradient is faster, because the scores are computed
     only once.
 
-    h is float32 or float64. The weights and the bias can have half precision.
+    h is float32 or float64. The weights and the bias can have half precision. `reproducible`: as in `OutputLayer`, for
+    one weight.
     """
     if len(weights) == 1:
         options: dict[str, Any] = {"ignore_index": IGNORE, "reduction": "sum" if total else "none"}
+        if not reproducible:
+            return in_any_order("linear_cross_entropy", h, weights[0], y, bias=bias, **options)
         of_one: Tensor = full(linear_cross_entropy(h, weights[0], y, bias=bias, **options))
         return of_one
     if not as_they_are(h, *weights, bias, y):

@@ -5,6 +5,8 @@ Products are computed in the dtype of h, even under autocast. Weights can have h
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,7 @@ from softargmax.core.dispatch import requested_name
 from softargmax.core.torch_compile import compile_function
 from softargmax.core.torch_private import without_autocast
 from softargmax.core.torch_spreadable import spreadable
+from softargmax.loss import linear_cross_entropy, linear_selected_log_softmax
 from softargmax.output import operations
 from softargmax.output.arguments import CoinLosses, Gathered, LinearScores, Pairs, PairScores, Table
 
@@ -39,6 +42,16 @@ def rows_of_table(table: Tensor, index: Tensor, *, sparse: bool) -> Tensor:
 def of_pairs(weight: Tensor, bias: Tensor | None, pairs: Pairs, *, sparse: bool) -> tuple[Table, Pairs]:
     """Return the vectors of classes, and the pairs of rows and classes."""
     return Table(weight, bias, sparse), pairs
+
+
+_OF_LAYERS = {function.__name__: function for function in (linear_cross_entropy, linear_selected_log_softmax)}
+
+
+@spreadable
+def in_any_order(function: str, h: Tensor, weight: Tensor, y: Tensor, **options: Any) -> Tensor:
+    """Call a function for a last layer. If classes are spread over processes, they add up dh in any order."""
+    found: Tensor = _OF_LAYERS[function](h, weight, y, **options)
+    return found
 
 
 def pair_scores(h: Tensor, table: Table, pairs: Pairs) -> Tensor:
@@ -76,5 +89,5 @@ def _by_kernel(h: Tensor) -> bool:
 
 
 # torch.compile must know these functions before a layer is called.
-for _function in (scores, rows_of_table, pair_scores, coin_losses):
+for _function in (scores, rows_of_table, in_any_order, pair_scores, coin_losses):
     compile_function(_function)

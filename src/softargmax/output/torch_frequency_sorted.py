@@ -33,9 +33,9 @@ class Part(NamedTuple):
     bias: Tensor | None
     target: Tensor
 
-    def loss(self, *, total: bool) -> Tensor:
+    def loss(self, *, total: bool, reproducible: bool) -> Tensor:
         """Return the losses of the rows, or with `total` their sum. The loss is 0 where the target is IGNORE."""
-        return block_losses(self.h, self.weights, self.bias, self.target, total=total)
+        return block_losses(self.h, self.weights, self.bias, self.target, total=total, reproducible=reproducible)
 
 
 class RankedLayer(OutputLayer):
@@ -81,13 +81,14 @@ class RankedLayer(OutputLayer):
         h, shape, y = self._inputs(hidden, target)
         if self.reduction == "none" or y.wrong is not None:
             return self._reduced(self._losses(h, y), shape, y)
-        total = torch.stack([part.loss(total=True) for part in self._parts(h, y)]).sum()
+        parts = [part.loss(total=True, reproducible=self.reproducible) for part in self._parts(h, y)]
+        total = torch.stack(parts).sum()
         return total / max(1, len(h)) if self.reduction == "mean" else total
 
     def _losses(self, h: Tensor, y: Targets) -> Tensor:
         found = h.new_zeros(len(h))
         for part in self._parts(h, y):
-            more = part.loss(total=False)
+            more = part.loss(total=False, reproducible=self.reproducible)
             found = found + more if part.rows is None else found.index_add(0, part.rows, more)
         return found
 

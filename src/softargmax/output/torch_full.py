@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from softargmax.core.torch_spreadable import full
 from softargmax.loss import linear_cross_entropy, linear_selected_log_softmax
 from softargmax.normalize import log_softmax
 from softargmax.output.torch_base import OutputLayer, Targets, float_dtype, of_rows
-from softargmax.output.torch_class_scores import scores
+from softargmax.output.torch_class_scores import in_any_order, scores
 
 if TYPE_CHECKING:
     from torch.types import Device
@@ -86,6 +86,8 @@ class LinearLayer(OutputLayer):
         return found
 
     def _log_p_of(self, h: Tensor, y: Targets) -> Tensor:
+        if not self.reproducible:
+            return in_any_order("linear_selected_log_softmax", h, self.weight, y.classes, bias=self.bias)
         found: Tensor = full(linear_selected_log_softmax(h, self.weight, y.classes, bias=self.bias))
         return found
 
@@ -171,7 +173,10 @@ class FullSoftmax(LinearLayer):
         h, shape, y = self._inputs(hidden, target)
         if self.reduction == "none" or y.wrong is not None:
             return self._reduced(self._losses(h, y), shape, y)
-        loss: Tensor = full(linear_cross_entropy(h, self.weight, y.classes, bias=self.bias, reduction=self.reduction))
+        options: Any = {"bias": self.bias, "reduction": self.reduction}
+        if not self.reproducible:
+            return in_any_order("linear_cross_entropy", h, self.weight, y.classes, **options)
+        loss: Tensor = full(linear_cross_entropy(h, self.weight, y.classes, **options))
         return loss
 
     def _losses(self, h: Tensor, y: Targets) -> Tensor:

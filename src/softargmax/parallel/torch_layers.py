@@ -20,17 +20,20 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from softargmax.core.arrays import trained
+from softargmax.core.check import flag
 from softargmax.core.processes import SpreadAxes
 from softargmax.core.signature import public
 from softargmax.core.torch_operation import LIBRARY
 from softargmax.core.torch_private import without_autocast
 from softargmax.core.torch_processes import along, of_all, parts_of_all, spread_text, whole
+from softargmax.core.torch_spreadable import full
+from softargmax.loss import linear_cross_entropy, linear_selected_log_softmax
 from softargmax.output import operations
 from softargmax.parallel.layout import bounds
 from softargmax.parallel.torch_agreement import Facts, agreed, process_group, with_checksum
 from softargmax.parallel.torch_draws import categorical
 from softargmax.parallel.torch_graphs import in_graphs
-from softargmax.parallel.torch_tensors import Scores, contiguous, of_parts
+from softargmax.parallel.torch_tensors import Scores, call, contiguous, of_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -56,6 +59,9 @@ class VocabularyParallel(ParallelStyle):
         Where the first argument of the module is, if it is no DTensor: `Replicate()`, the default, if all processes
         have all of it; `Shard(1)` if each has a part of the sequences, as in sequence parallelism. The parts may have
         different lengths.
+    reproducible : bool
+        As in `softargmax.parallel.linear_cross_entropy`, for the gradient of h that comes from the loss or from
+        `log_prob_of` of `FullSoftmax` and `AdaptiveSoftmax`. It changes nothing in other modules.
 
     Notes
     -----
@@ -101,9 +107,10 @@ class VocabularyParallel(ParallelStyle):
     """
 
     @public
-    def __init__(self, *, input_layouts: Placement | None = None) -> None:
+    def __init__(self, *, input_layouts: Placement | None = None, reproducible: bool = True) -> None:
         super().__init__()
         self.input_layouts = Replicate() if input_layouts is None else input_layouts
+        self.reproducible = flag(reproducible, "reproducible")
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         spread = ("weight",) if isinstance(module, nn.Embedding) else getattr(module, "spreads", ())
@@ -115,6 +122,8 @@ class VocabularyParallel(ParallelStyle):
                 owner, _, own = name.rpartition(".")
                 module.get_submodule(owner).register_parameter(own, self._spread(parameter, device_mesh))
 
+        if not isinstance(module, nn.Embedding):
+            cast("Any", module).reproducible = self.reproducible
         first = next(iter(inspect.signature(module.forward).parameters))
 
         def placed(_: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
@@ -189,6 +198,13 @@ def scores(here: Callable[..., Tensor], h: Tensor, weight: DTensor, bias: Tensor
         return here(h, w, b)
     with without_autocast(h):
         return of.result(scores_of_part(h, w, b, group=of.mesh.get_group(of.dimension)), like_z=True)
+
+
+def in_any_order(_: Any, function: str, *arguments: Tensor, **options: Any) -> Tensor:
+    """Call a function of a last layer. The processes add up the gradient of h in any order."""
+    of = {one.__name__: one for one in (linear_cross_entropy, linear_selected_log_softmax)}[function]
+    found: Tensor = full(call(of, arguments, options, reproducible=False))
+    return found
 
 
 def _scores(h: Tensor, w: Tensor, b: Tensor | None) -> Tensor:

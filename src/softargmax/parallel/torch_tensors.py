@@ -11,7 +11,7 @@ import functools
 import inspect
 import math
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
@@ -24,7 +24,7 @@ from softargmax.loss import linear_selected_log_softmax as whole_linear_selected
 from softargmax.loss.results import CrossEntropyTerms
 from softargmax.parallel.torch_attention import attention, attention_split_kv
 from softargmax.parallel.torch_draws import categorical, categorical_with_logprob
-from softargmax.parallel.torch_functions import entropy, kl_divergence, log_softmax, logsumexp, softmax
+from softargmax.parallel.torch_functions import Group, entropy, kl_divergence, log_softmax, logsumexp, softmax
 from softargmax.parallel.torch_graphs import in_graphs
 from softargmax.parallel.torch_losses import (
     cross_entropy,
@@ -32,7 +32,7 @@ from softargmax.parallel.torch_losses import (
     linear_cross_entropy,
     selected_log_softmax,
 )
-from softargmax.parallel.torch_spread import spread
+from softargmax.parallel.torch_spread import Call
 from softargmax.sample.operations import FILTERS
 
 if TYPE_CHECKING:
@@ -57,9 +57,12 @@ ARRAYS = ("target", "index", "weight", "where", "stream", *_ROWWISE)
 
 
 @in_graphs(whole_linear_selected_log_softmax)
-def linear_selected_log_softmax(*arguments: Any, **options: Any) -> torch.Tensor:
+def linear_selected_log_softmax(
+    *arguments: Any, group: Group = None, reproducible: bool = True, **options: Any
+) -> torch.Tensor:
     """Log-probabilities of classes of a layer, of which each process has a part."""
-    return spread(whole_linear_selected_log_softmax, *arguments, **options)
+    of_group = Call(group, "linear_selected_log_softmax", reproducible=reproducible)
+    return cast("torch.Tensor", of_group.run(whole_linear_selected_log_softmax, *arguments, **options))
 
 
 SPREAD: dict[str, Callable[..., Any]] = {
@@ -82,8 +85,13 @@ SPREAD: dict[str, Callable[..., Any]] = {
 """Functions for parts of rows."""
 
 
-def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """Call a public function some of whose arguments are DTensors."""
+def call(
+    function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any], *, reproducible: bool = True
+) -> Any:
+    """Call a public function some of whose arguments are DTensors.
+
+    `reproducible`: True for sums in the order of the processes, as in `softargmax.parallel.linear_cross_entropy`.
+    """
     name = function.__name__
     names = (*LIKE_Z, *PER_ROW, *OF_DRAWS, *OF_LAYERS, *OF_SEQUENCES)
     if name not in names:
@@ -98,7 +106,8 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
         raise TypeError("out: not supported with DTensors")
     scores = Scores.of_layer(given["h"], given["w"]) if name in OF_LAYERS else Scores.of_array(given)
     if scores.has_other_rows and given.get("reduction") in ("mean", "sum"):
-        rows = call(function, arguments, {**options, "reduction": "none", "dtype": torch.float64})
+        of_rows = {**options, "reduction": "none", "dtype": torch.float64}
+        rows = call(function, arguments, of_rows, reproducible=reproducible)
         return _reduced(rows, given)
     if name in OF_DRAWS and given["stream"] is None and scores.has_other_rows:
         given["stream"] = torch.arange(math.prod(scores.rows)).reshape(scores.rows)
@@ -108,6 +117,8 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
         found = function(*by_position, **local)
     else:
         local.pop("out", None)
+        if not reproducible:
+            local["reproducible"] = False
         found = SPREAD[name](*by_position, group=scores.mesh.get_group(scores.dimension), **local)
     to_tensor = functools.partial(scores.result, like_z=name in LIKE_Z, drawn=name in OF_DRAWS)
     return type(found)(*map(to_tensor, found)) if isinstance(found, tuple) else to_tensor(found)
