@@ -258,32 +258,6 @@ def test_bytes(workers: Workers) -> None:
             assert later * keys + earlier * queries <= found[1] <= later * keys + (earlier + 1) * queries
 
 
-LONG = 8192
-
-
-def peak_of_step(group: Any, by: str) -> float:
-    """The peak memory of a step, in sizes of this process's queries."""
-    from bench.peak import peak_of
-
-    q, k, v = (torch.randn(1, heads, LONG // group.size(), 64).requires_grad_() for heads in (8, 1, 1))
-    before, peak, _ = peak_of(
-        lambda: softargmax.parallel.attention(q, k, v, causal=True, by=by, group=group).sum().backward()
-    )
-    return (peak - before) / q.nbytes
-
-
-def test_memory() -> None:
-    """Each way in processes of its own. Memory for whole sequences is that of all processes' queries."""
-    peaks = {}
-    for by in ("parts", "keys"):
-        pool = Workers(4)
-        try:
-            peaks[by] = max(pool.run(4, peak_of_step, by))
-        finally:
-            pool.close()
-    assert peaks["parts"] < 0.5 * peaks["keys"], peaks
-
-
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [

@@ -204,7 +204,8 @@ def attention_split_kv(q: Tensor, k: Tensor, v: Tensor, /, *, group: Group = Non
     moved if all parts but the last have a multiple of 512.
 
     Besides, a process needs memory for the states of all queries, and for those of its blocks: 16 MiB, or those of 96
-    queries of one head if they take more. There is no `alpha`: orders other than 1 have no state.
+    queries of one head if they take more. If more than 96 queries share a head of keys, it also has a copy of the keys
+    and values of one head. There is no `alpha`: orders other than 1 have no state.
 
     If a query sees a NaN or an infinity, if a masked value is one, or if sums overflow, each process gathers the keys
     and values of all, and computes the result alone.
