@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.oracle.edge_table import ROWS as EDGES
+from tests.oracle.edge_table import Row
 from tests.parallel.cases import COLUMNS, CUTS, compare, same, scores
 from tests.parallel.loss_options import loss_options
 from tests.parallel.workers import Workers
@@ -75,6 +77,36 @@ def test_probabilities_as_targets(workers: Workers) -> None:
     target = torch.softmax(torch.from_numpy(RNG.standard_normal((6, COLUMNS)).astype(np.float32)), -1)
     for options in (LOSSES["plain"], LOSSES["all"]):
         workers.run(3, all_cuts, "cross_entropy", "float32", options, False, target)
+
+
+def in_blocks(row: Row) -> tuple[torch.Tensor, list[int], dict[str, Any]]:
+    """A row of the edge table, with each of its scores in a block of its own, the places of these scores, and options.
+    All other scores are outside the mask.
+    """
+    columns = 4096 * max(len(row.z), 1) + 5
+    places = [4096 * block + 37 * block % 4096 for block in range(len(row.z))]
+    z = torch.full((1, columns), math.nan, dtype=torch.float64 if row.float64_only else torch.float32)
+    mask = torch.zeros(1, columns, dtype=torch.bool)
+    z[0, places] = torch.tensor(row.z, dtype=z.dtype)
+    mask[0, places] = torch.tensor(row.options.get("where", [True] * len(row.z)), dtype=torch.bool)
+    return z.requires_grad_(), places, {**row.options, "where": mask}
+
+
+def edge_table(group: Any) -> None:
+    for row in EDGES:
+        z, places, options = in_blocks(row)
+        p = softargmax.softmax(z, **options)[0, places]
+        torch.testing.assert_close(p.double(), torch.tensor(row.p, dtype=torch.float64), equal_nan=True, msg=row.name)
+        for kind in ("even", "ragged", "empty"):
+            for name in ("softmax", "log_softmax", "logsumexp", "entropy"):
+                compare(group, name, kind, [z], options, spreads="softmax" in name)
+            if places and "base" not in options:
+                compare(group, "cross_entropy", kind, [z, torch.tensor([places[-1]])], options, spreads=False)
+
+
+def test_the_edge_table(workers: Workers) -> None:
+    for world in (2, 3, 4):
+        workers.run(world, edge_table)
 
 
 def transposed(group: Any) -> None:

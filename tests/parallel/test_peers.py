@@ -120,6 +120,33 @@ def test_mean_of_means(workers: Workers) -> None:
         assert math.isfinite(loss)
 
 
+# --- keys of another layer --------------------------------------------------------------------------------------------
+
+
+def of_two_layers(group: Any, options: dict[str, Any]) -> None:
+    """diffusers#14265: the backward pass of a layer used the keys that had visited last, those of another layer."""
+    generator = torch.Generator().manual_seed(2)
+    arrays = [torch.randn(1, 2, 24, 4, dtype=torch.float64, generator=generator) for _ in range(5)]
+
+    def gradients(arrays: list[torch.Tensor], attention: Any, **options: Any) -> Any:
+        q, *keys = leaves = [x.clone().requires_grad_() for x in arrays]
+        first = q + attention(q, *keys[:2], causal=True, **options)
+        second = first + attention(first, *keys[2:], causal=True, **options)
+        return torch.autograd.grad(second.square().sum(), leaves)
+
+    def mine(x: torch.Tensor) -> torch.Tensor:
+        return x.tensor_split(group.size(), -2)[group.rank()]
+
+    found = gradients([mine(x) for x in arrays], softargmax.parallel.attention, group=group, **options)
+    for one, other in zip(found, gradients(arrays, softargmax.attention), strict=True):
+        assert close(one, mine(other))
+
+
+@pytest.mark.parametrize("by", ["heads", "keys", "parts"])
+def test_keys_of_several_layers(workers: Workers, by: str) -> None:
+    workers.run(3, of_two_layers, {"by": by})
+
+
 # --- fewer classes than processes -------------------------------------------------------------------------------------
 
 
