@@ -125,9 +125,12 @@ def test_losses(options: dict[str, Any], chunks: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 @pytest.mark.parametrize("name", ["cross_entropy", "cross_entropy_terms"])
-def test_losses_of_other_dtypes(name: str, dtype: str) -> None:
+def test_losses_of_other_dtypes_and_axes(name: str, dtype: str) -> None:
     for options in (LOSSES["plain"], LOSSES["all"]):
         compare(name, CHUNKS["both"], TARGET, z=scores(dtype), **options)
+    for chunks in (CHUNKS["rows"], CHUNKS["both"]):
+        rows_last = np.ascontiguousarray(scores(dtype).T)
+        compare(name, tuple(reversed(chunks)), TARGET, z=rows_last, axis=0, weight=WEIGHT)
 
 
 @pytest.mark.parametrize("chunks", [CHUNKS["rows"], CHUNKS["both"]], ids=["rows", "both"])

@@ -10,7 +10,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from dask._task_spec import DataNode
+from dask._task_spec import Alias, DataNode
 from dask.core import get_dependencies
 from tests.parallel.dask_cases import graph_of, same
 
@@ -141,6 +141,21 @@ def test_no_task_has_many_inputs(name: str) -> None:
         graph = graph_of(found)
         assert max(len(get_dependencies(graph, key)) for key in graph) <= every
         same(found.compute(), getattr(softargmax, name)(z))
+
+
+@pytest.mark.parametrize("columns", [4096, 4096 * 3], ids=["whole rows", "cut rows"])
+def test_a_mean_is_one_task_more(columns: int) -> None:
+    """Tasks that compute losses also add them up, so a mean takes one task more than numbers of rows."""
+    z, target = da.from_array(np.zeros((8, 4096 * 3)), (2, columns)), da.from_array(np.zeros(8, int), chunks=2)
+    tasks = {
+        name: sum(not isinstance(task, Alias | DataNode) for task in graph_of(found).values())
+        for name, found in {
+            "rows": softargmax.logsumexp(z),
+            "mean": softargmax.cross_entropy(z, target),
+            "sum": softargmax.cross_entropy(z, target, reduction="sum", ignore_index=3),
+        }.items()
+    }
+    assert tasks["mean"] == tasks["sum"] == tasks["rows"] + 1, tasks
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", "cross_entropy_and_gradient", "linear_cross_entropy_and_gradient"])

@@ -7,9 +7,7 @@ checked when the graph is made, by a call for one row without scores. It also te
 
 from __future__ import annotations
 
-import functools
 import inspect
-import math
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -20,7 +18,6 @@ from softargmax.core import check
 from softargmax.core.arrays import axes_of, is_dask, one_axis
 from softargmax.core.dispatch import requested_name
 from softargmax.core.seeds import seed_of
-from softargmax.loss.results import CrossEntropyTerms, LinearLossAndGradient, LossAndGradient
 from softargmax.parallel import parts
 from softargmax.parallel.dask_chunks import OF_CLASSES, OF_ROWS, ROWWISE, Chunks, lazy
 from softargmax.parallel.dask_tasks import (
@@ -30,17 +27,14 @@ from softargmax.parallel.dask_tasks import (
     PER_ROW,
     WITH_GRADIENT,
     WITH_LAYER_GRADIENTS,
+    Reduction,
     is_like_z,
-    number,
     result_of,
-    sums_of,
 )
 from softargmax.sample.operations import FILTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from softargmax.parallel.dask_tasks import Divisor
 
 _LISTS = ("where", "weights", *ROWWISE, *OF_CLASSES)
 """Arguments that may be lists."""
@@ -62,15 +56,18 @@ def call(function: Callable[..., Any], arguments: Sequence[Any], options: Mappin
 
 
 def _of_rows(
-    function: Callable[..., Any], given: Mapping[str, Any], signature: inspect.Signature, divisor: Divisor = None
+    function: Callable[..., Any],
+    given: Mapping[str, Any],
+    signature: inspect.Signature,
+    reduction: Reduction | None = None,
 ) -> Any:
-    """Call a function whose losses are not reduced."""
+    """Call a function that returns the losses of rows. With a reduction, the result has their sum or mean."""
     by_position = tuple(key for key, x in signature.parameters.items() if x.kind is not x.KEYWORD_ONLY)
     always = by_position[0], "z_q", "w"
     arrays = {key: lazy(key, x) for key, x in given.items() if key in always or _is_array(key, x)}
     plain = {key: x for key, x in given.items() if key not in arrays}
     with dask.config.set({"array.rechunk.method": "tasks"}):  # by default, a cluster would write all chunks to disks
-        return _of_arrays(function, by_position, arrays, plain, divisor)
+        return _of_arrays(function, by_position, arrays, plain, reduction)
 
 
 def _is_array(name: str, x: Any) -> bool:
@@ -84,7 +81,7 @@ def _of_arrays(
     by_position: tuple[str, ...],
     arrays: dict[str, da.Array],
     plain: dict[str, Any],
-    divisor: Divisor = None,
+    reduction: Reduction | None = None,
 ) -> Any:
     name, z = function.__name__, arrays[by_position[0]]
     if name == "kl_divergence":
@@ -107,7 +104,7 @@ def _of_arrays(
     placed = {key: chunks.placed(key, x) for key, x in arrays.items()}
     along = tuple(chunks.along(labels) for _, labels in placed.values())
     of_parts = parts.Call(function, plain, by_position, tuple(placed), along, requested_name())
-    found = result_of(of_parts, chunks, placed, divisor)
+    found = result_of(of_parts, chunks, placed, reduction)
     if name == WITH_GRADIENT:
         return found._replace(gradient=found.gradient.rechunk(cuts))
     if name == WITH_LAYER_GRADIENTS:
@@ -159,37 +156,15 @@ def _spreads(name: str, given: Mapping[str, Any]) -> bool:
 
 
 def _reduced(function: Callable[..., Any], given: Mapping[str, Any], signature: inspect.Signature) -> Any:
-    """The sum or mean of the losses of all rows, in float64, rounded once, as a call in memory does."""
-    dtype, mean, weight = _dtype_of_rows(given), given["reduction"] == "mean", given.get("weight")
-    target: Any = lazy("target", given["target"])
-    if not mean or target.dtype.kind == "f":
-        target = weight = None
-    sums = functools.partial(sums_of, given["ignore_index"], target)
-
-    def of_losses(losses: da.Array, weight: Any) -> Any:
-        return number(functools.partial(parts.reduced, dtype, mean), dtype, sums(weight, losses))
-
-    divisor: Divisor = None
-    if function.__name__ in (WITH_GRADIENT, WITH_LAYER_GRADIENTS) and mean:
-        if target is None:  # probabilities
-            divisor = _number_of_rows(given) or math.inf
-        else:
-            divisor = number(parts.total_weight, np.float64, sums(weight, None))
-    rows = _of_rows(function, {**given, "reduction": "none", "dtype": np.float64}, signature, divisor)
-    if isinstance(rows, CrossEntropyTerms):
-        return CrossEntropyTerms(*map(of_losses, rows, (weight, None, None, weight)))
-    if isinstance(rows, LossAndGradient | LinearLossAndGradient):
-        return rows._replace(loss=of_losses(rows.loss, weight))
-    return of_losses(rows, weight)
+    """Call a function whose losses are reduced. Tasks add up the losses of rows in float64."""
+    target, weight, mean = lazy("target", given["target"]), given.get("weight"), given["reduction"] == "mean"
+    reduction = Reduction(_dtype_of_rows(given), mean, None, None)
+    if mean and target.dtype.kind != "f":
+        reduction = reduction._replace(target=target, weight=None if weight is None else lazy("weight", weight))
+    return _of_rows(function, {**given, "reduction": "none", "dtype": np.float64}, signature, reduction)
 
 
 def _dtype_of_rows(given: Mapping[str, Any]) -> Any:
     scores = [lazy(key, given[key]).dtype for key in ("z", "h", "w", "bias") if given.get(key) is not None]
     floating = [check.scores(np.empty(0, dtype)).dtype for dtype in scores]
     return check.dtype_of_rows(given["dtype"], np.empty(0, np.result_type(*floating)))
-
-
-def _number_of_rows(given: Mapping[str, Any]) -> int:
-    shape = lazy(*next(iter(given.items()))).shape
-    axis = one_axis(given.get("axis", -1), len(shape))
-    return math.prod(shape[:axis] + shape[axis + 1 :])

@@ -25,6 +25,7 @@ from softargmax.core.loss_reduction import row_weights
 from softargmax.core.processes import SpreadAxes, spreading, standing_in
 from softargmax.core.targets import in_range
 from softargmax.loss.operations import cross_entropy, cross_entropy_and_gradient, cross_entropy_vjp
+from softargmax.loss.results import CrossEntropyTerms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -230,13 +231,35 @@ def exchanges_of(call: Call, length: int, arrays: Sequence[Any]) -> tuple[int, A
     return part.exchanges, found
 
 
-def sums(ignore_index: int, losses: Any, target: Any, weight: Any) -> Any:
-    """The sums of the losses and of the weights of some rows, each as a pair of numbers (core/error_free.py).
+def sums_of(call: Call, task: Callable[..., Any], *arguments: Any) -> Any:
+    """The sums of the losses that a task returns. The last arguments are the classes of the rows, and class weights."""
+    *arrays, target, weight = arguments
+    return sums(call.options["ignore_index"], task(*arrays), target, weight)
 
-    If there is no target, all rows have the same weight. The sums are those of all rows of a chunk, in a last axis.
+
+def sums_of_rows(call: Call, counted: bool, *arguments: Any) -> Any:
+    """The sums of the losses of rows, from what all parts have sent in each exchange, and class weights.
+
+    Rows count by the weights of their classes if `counted`, and otherwise all the same.
     """
-    like, found = target if losses is None else losses, list[float]()
-    count = np.ones(like.shape) if target is None else row_weights(np.asarray(target), ignore_index, weight)
+    *joined, weight = arguments
+    target = block(joined[0]).of_rows[call.names.index("target")] if counted else None
+    return sums(call.options["ignore_index"], result_of_rows(call, *joined), target, weight)
+
+
+def sums(ignore_index: int, losses: Any, target: Any, weight: Any) -> Any:
+    """The sums of the losses of some rows, and of their weights: two pairs of numbers (core/error_free.py).
+
+    If there is no target, all rows have the same weight. If there are no losses, their sum is 0. Each of
+    `CrossEntropyTerms` has these four numbers. They are in a last axis, after axes for the place of the rows.
+    """
+    if isinstance(losses, CrossEntropyTerms):
+        weights = weight, None, None, weight
+        each = [sums(ignore_index, one, target, its) for one, its in zip(losses, weights, strict=True)]
+        return np.concatenate(each, axis=-1)
+    target, found = block(target), list[float]()
+    like = target if losses is None else losses
+    count = np.ones(like.shape) if target is None else row_weights(np.asarray(target), ignore_index, block(weight))
     for x in (np.zeros(0) if losses is None else losses, count):
         found += _pair(np.asarray(x, np.float64).reshape(-1))
     return np.array(found).reshape((1,) * like.ndim + (4,))
@@ -250,16 +273,17 @@ def _pair(x: Any) -> tuple[float, float]:
 
 def joined_sums(chunks: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     """The sums of several chunks of rows."""
-    all_sums = np.array([one.reshape(4) for one in _arrays(chunks)])
-    found = [y for k in (0, 2) for y in _pair(np.concatenate([all_sums[:, k], all_sums[:, k + 1]]))]
-    return np.array(found).reshape((*[1] * len(axis), 4) if keepdims else 4)
+    all_sums = np.array([one.reshape(-1, 2) for one in _arrays(chunks)])
+    found = np.array([_pair(pairs.reshape(-1)) for pairs in all_sums.transpose(1, 2, 0)]).reshape(-1)
+    return found.reshape((*[1] * len(axis), -1)) if keepdims else found
 
 
 @np.errstate(all="ignore")
-def reduced(dtype: Any, mean: bool, of_rows: Any) -> Any:
-    """The sum or mean of the losses of all rows, from their sums."""
-    total = of_rows[0] + of_rows[1]
-    return np.asarray(total / total_weight(of_rows) if mean else total, dtype)[()]
+def reduced(dtype: Any, mean: bool, term: int, of_rows: Any) -> Any:
+    """The sum or mean of the losses of all rows, or of one of their terms, from their sums."""
+    own = of_rows[4 * term : 4 * term + 4]
+    total = own[0] + own[1]
+    return np.asarray(total / total_weight(own) if mean else total, dtype)[()]
 
 
 def total_weight(of_rows: Any) -> Any:
