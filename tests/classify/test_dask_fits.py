@@ -47,7 +47,7 @@ def test_without_weights(name: str) -> None:
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_rows_stay_with_the_workers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No pass brings as many numbers to the caller as the rows have. What workers keep does not count."""
-    monkeypatch.setattr(dask_rows, "persist", lambda *kept: kept)
+    monkeypatch.setattr(dask_rows, "persist", lambda *kept, **_: kept)
     sizes = []
 
     def get(graph: Any, keys: Any, **options: Any) -> Any:

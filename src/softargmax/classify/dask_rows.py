@@ -16,7 +16,7 @@ from uuid import uuid4
 import dask.array as da
 import numpy as np
 from dask._expr import LLGExpr
-from dask._task_spec import TaskRef
+from dask._task_spec import TaskRef, convert_legacy_graph
 from dask.base import compute, get_scheduler, persist
 from dask.core import flatten, get_dependencies
 from dask.delayed import delayed
@@ -104,7 +104,8 @@ class DaskBlocks:
     def __init__(self, training: DaskTraining, rows: int, prepare: Callable[[Block], Any] | None) -> None:
         self._rows, self._prepare, self._sums = rows, prepare, 0
         self._runs = Run.of(training.X.chunks[0], rows)
-        self._arrays = _cut(training, self._runs)
+        self._given = _cut(training, self._runs)
+        self._arrays: Sequence[Any] = ()
         self._graph: dict[Any, Any] = {}
         self._futures: Any = None
 
@@ -143,7 +144,7 @@ class DaskBlocks:
     def _computed(self, graph: Any, keys: list[Any]) -> Any:
         """Compute keys of a graph."""
         futures: Any = None
-        get = get_scheduler(collections=self._arrays)
+        get = get_scheduler(collections=self._given)
         if client := getattr(get, "__self__", None):
             from distributed import Future
 
@@ -158,11 +159,13 @@ class DaskBlocks:
     def _load(self) -> None:
         """Find the tasks that compute the parts of the arrays. The second time, keep the parts in memory."""
         self._sums += 1
-        arrays = [array for array in self._arrays if array is not None]
         if self._sums == 1:
-            self._graph = _optimized(arrays)
-        elif self._sums == 2 and all(map(_is_in_memory, arrays)):
-            self._graph = dict(_joint(persist(*arrays)))
+            self._arrays = _optimized(self._given)
+        elif self._sums == 2 and all(map(_is_in_memory, _not_none(self._given))):
+            self._arrays = persist(*self._arrays, optimize_graph=False)
+        else:
+            return
+        self._graph = dict(_joint(self._arrays))
 
     def _pieces(self, most: int) -> Iterator[tuple[Any, ...]]:
         """Yield the arguments of each task, with references to the arrays' parts."""
@@ -219,18 +222,33 @@ def _references(array: Any, number: int) -> list[Any]:
     return [None] * number if array is None else [TaskRef(key) for key in flatten(array.__dask_keys__())]
 
 
+def _not_none(arrays: Sequence[Any]) -> list[Any]:
+    return [array for array in arrays if array is not None]
+
+
 def _joint(arrays: Sequence[Any]) -> Any:
-    """Return the graph of several arrays."""
-    return HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
+    """Return the graph of several arrays, some of which may be None."""
+    return HighLevelGraph.merge(*(array.__dask_graph__() for array in _not_none(arrays)))
 
 
-def _optimized(arrays: Sequence[Any]) -> dict[Any, Any]:
-    """Return the tasks that compute some arrays, optimized as `persist` does it: all together.
+def _optimized(arrays: Sequence[Any]) -> list[Any]:
+    """Return arrays whose tasks are optimized together, and have names that no other tasks have.
 
-    Dask's `optimize` optimizes each array alone. Where arrays share tasks, it computes some of them twice, and a task
-    may differ from that of the same name in `persist`, which a scheduler refuses with a warning.
+    Dask's `optimize` optimizes each array alone. Where arrays share tasks, it computes some of them twice. Optimized
+    together with other arrays, a task may depend on others than before, and keep its name. The scheduler of a cluster,
+    which may not have forgotten the task of that name yet, refuses it with a warning. Arrays on workers keep their
+    names.
     """
-    return dict(arrays[0].__dask_optimize__(_joint(arrays), [array.__dask_keys__() for array in arrays]))
+    some, own = _not_none(arrays), uuid4().hex
+    graph = convert_legacy_graph(dict(some[0].__dask_optimize__(_joint(some), [one.__dask_keys__() for one in some])))
+    names = {key: f"{key}-{own}" if isinstance(key, str) else (f"{key[0]}-{own}", *key[1:]) for key in graph}
+    tasks = {names[key]: task.substitute(names, key=names[key]) for key, task in graph.items()}
+
+    def renamed(array: Any) -> Any:
+        first = next(flatten(array.__dask_keys__()))
+        return da.Array(tasks, names.get(first, first)[0], array.chunks, meta=array._meta)  # noqa: SLF001
+
+    return [None if array is None else renamed(array) for array in arrays]
 
 
 def _is_in_memory(array: Any) -> bool:
