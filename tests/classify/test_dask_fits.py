@@ -12,7 +12,7 @@ import dask.array as da
 import dask.threaded
 import numpy as np
 import pytest
-from dask.core import istask
+from dask.core import get_dependencies, istask
 from sklearn.base import clone
 from tests.classify.dask_fits import CHUNKS, arrays
 from tests.classify.fits import ESTIMATORS, FEATURES, NAMES, WEIGHT, N, X, Y, fitted, same
@@ -103,6 +103,23 @@ def test_rows_in_memory_are_cut_once(chunks: Any, begin: int) -> None:
     with dask.config.set(scheduler=get):
         fitted("regression", x + 0, y, weight)
     assert set(seen[-5:]) == {begin}
+
+
+def test_one_name_has_one_task() -> None:
+    """Also in sums over other arrays, with which Dask fuses other tasks. A scheduler may still know those before."""
+    needs: dict[Any, set[frozenset[Any]]] = {}
+
+    def get(graph: Any, keys: Any, **options: Any) -> Any:
+        if isinstance(graph, dict):
+            for key in graph:
+                needs.setdefault(key, set()).add(frozenset(get_dependencies(graph, key)))
+        return dask.get(graph, keys, **options)
+
+    x, y = arrays(CHUNKS["one"], weight=False)
+    y = y.rechunk(N).map_blocks(np.copy)
+    with dask.config.set(scheduler=get):
+        fitted("gaussian", x, y)
+    assert [key for key, of in needs.items() if len(of) > 1] == []
 
 
 def test_rows_in_files_are_read_in_every_pass() -> None:
