@@ -230,7 +230,7 @@ class Operation(Generic[A, R]):
         kind, name = "torch" if sharded else kind_of(array), dispatch.requested_name()
         if name is not None:
             dispatch.check_serves(name, kind)
-        if kind == "array-api" or (kind in ("numpy", "jax") and (name == "reference" or "cpu" not in self.kernels)):
+        if self._has_no_kernel(kind, name):
             return self.jax.run_definition if kind == "jax" and self.together is not None else self.define
         if kind == "jax":
             return self.jax.run
@@ -245,6 +245,13 @@ class Operation(Generic[A, R]):
         if "cpu" in self.torch.launch:
             launchers[type(array)] = self.torch.launch["cpu"]
         return self.torch.serve_eager
+
+    def is_defined(self, i: A) -> bool:
+        """True if the definition computes this call, and no operator of torch."""
+        return self._has_no_kernel(kind_of(self.array(i)), dispatch.requested_name())
+
+    def _has_no_kernel(self, kind: str, name: str | None) -> bool:
+        return kind == "array-api" or (kind in ("numpy", "jax") and (name == "reference" or "cpu" not in self.kernels))
 
     @property
     def torch(self) -> TorchOperation:

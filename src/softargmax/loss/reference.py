@@ -158,9 +158,7 @@ def normalized(z: Any, scale: Scale, where: Any, axes: tuple[int, ...], softcap:
     """Return p, log p and lse of rows of scores, in working precision. The class axis of lse has size 1."""
     xp = namespace(z)
     x = capped(xp.astype(z, working_dtype(z, xp)), scale, softcap)
-    i = Scores(x, where, scale, axes, x.dtype)
-    p, lse = operations.softmax(i)
-    return p, operations.log_softmax.first(i), lse
+    return operations.softmax_and_log(Scores(x, where, scale, axes, x.dtype))
 
 
 def capped(z: Any, scale: Scale, softcap: float) -> Any:

@@ -150,6 +150,14 @@ log_softmax: Operation[Scores, LogProbabilities] = Operation(
 )
 
 
+def softmax_and_log(i: Scores) -> tuple[Any, Any, Any]:
+    """Return p, log p and lse. The definition computes them at once, and kernels one after the other."""
+    if softmax.is_defined(i):
+        return reference.softmax_and_log(**i._asdict())
+    p, lse = softmax(i)
+    return p, log_softmax.first(i), lse
+
+
 # --- logsumexp: L = log <w, exp x> / beta. dL = <p, dz> + <q, dw> / (beta <w, q>) + <p, z - L> dbeta / beta -----------
 # with x = beta z, q = softmax(x) and p = w q / <w, q>. (If the weights span more than the exponent range of their
 # dtype, q underflows where w is huge. L is then still right, but the gradient is wrong.)

@@ -72,6 +72,15 @@ def log_softmax(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: A
     return rows.xp.astype(_log_probabilities(rows, a), dtype), _lse(rows, a, dtype)
 
 
+@np.errstate(all="ignore")
+def softmax_and_log(z: Any, where: Any, beta: Scale, axes: tuple[int, ...], dtype: Any) -> tuple[Any, Any, Any]:
+    """Return exp(x - m) / l, its logarithm, and lse, from one maximum and one sum."""
+    rows = Rows(z, axes)
+    a = measure(rows, z, beta, where)
+    p, log_p = (rows.xp.astype(x, dtype) for x in (_probabilities(rows, a), _log_probabilities(rows, a)))
+    return p, log_p, _lse(rows, a, dtype)
+
+
 def _lse(rows: Rows, a: Measure, dtype: Any) -> Any:
     """Return lse = m + log l, in the unit of x = beta z. The dtype is float32 or wider."""
     xp = rows.xp
