@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import numpy as np
@@ -99,3 +100,45 @@ def test_signatures(name: str) -> None:
     peer = inspect.signature(getattr(jax.nn if hasattr(jax.nn, name) else optax, name)).parameters
     assert [*own] == [x for x in peer if x not in ("implementation", "return_residual", "initial")]
     assert [(x.default, x.kind) for x in own.values()] == [(peer[x].default, peer[x].kind) for x in own]
+
+
+VECTORS = jnp.ones((2, 3, 4, 8))
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: sj.softmax("no"), "TypeError: x: expected an array, got 'no'"),
+        (lambda: sj.softmax(Z.astype("complex64")), "TypeError: x: expected dtype float16, .*, got complex64"),
+        (lambda: sj.log_softmax(Z, axis=3), "AxisError: axis: expected from -3 to 2, got 3"),
+        (lambda: sj.softmax(Z, where=MASK[:2]), r"ValueError: where: expected a shape .*, got \(2, 4, 5\)"),
+        (lambda: sj.logsumexp(Z.astype("float8_e5m2")), "TypeError: a: expected dtype float16"),
+        (lambda: sj.logsumexp(Z, b=jnp.ones(3)), r"ValueError: b: expected a shape .* \(3, 4, 5\), got \(3,\)"),
+        (lambda: sj.softmax_cross_entropy_with_integer_labels(Z, Y[0]), r"ValueError: labels: expected .* got \(4,\)"),
+        (lambda: sj.softmax_cross_entropy_with_integer_labels(Z, Y * 1.0), "TypeError: labels: expected integers"),
+        (lambda: sj.softmax_cross_entropy(Z, SIGNED[:2]), r"ValueError: labels: expected a shape .*, got \(2, 4, 5\)"),
+        (lambda: sj.softmax_cross_entropy({}, SIGNED), "TypeError: logits: expected an array, got {}"),
+        (lambda: attend(key=VECTORS[..., :7]), r"ValueError: key: expected shape .* 4 heads, .* got \(2, 3, 4, 7\)"),
+        (lambda: attend(key=VECTORS[..., :3, :]), r"ValueError: key: expected shape .* 4 heads, .* got \(2, 3, 3, 8\)"),
+        (lambda: attend(value=VECTORS[:, :2]), r"ValueError: value: expected shape \(..., 3, 4, width\), got"),
+        (lambda: attend(query=VECTORS[0, 0]), r"ValueError: query: expected shape \(..., length, .*, got \(4, 8\)"),
+        (lambda: attend(mask=VECTORS[..., 0, :3] > 0), r"ValueError: mask: expected a shape .*, got \(2, 3, 3\)"),
+        (lambda: attend(bias=jnp.ones(7)), r"ValueError: bias: expected a shape .*, got \(7,\)"),
+        (lambda: attend(scale="no"), "TypeError: scale: expected a number, .* got 'no'"),
+        (lambda: attend(is_causal=1), "TypeError: is_causal: expected True or False, got 1"),
+        (lambda: attend(local_window_size=1.5), "TypeError: local_window_size: expected an integer, got 1.5"),
+        (lambda: attend(local_window_size=(1, -2)), r"ValueError: local_window_size: expected 0 or .*, got \(1, -2\)"),
+        (lambda: attend(local_window_size=(1, 2, 3)), "ValueError: local_window_size: expected an integer or two"),
+        (lambda: attend(key_value_seq_lengths=[1.0, 2.0]), "TypeError: key_value_seq_lengths: expected integers"),
+        (lambda: attend(query_seq_lengths=[1, 2, 3]), r"ValueError: query_seq_lengths: .* shape \(2,\), got .*\(3,\)"),
+    ],
+)
+def test_errors_name_the_arguments(call: Any, error: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as raised:
+        call()
+    assert re.match(error, f"{type(raised.value).__name__}: {raised.value}"), raised.value
+
+
+def attend(**changed: Any) -> Any:
+    vectors = {"query": VECTORS, "key": VECTORS, "value": VECTORS}
+    return sj.dot_product_attention(**vectors | changed)
