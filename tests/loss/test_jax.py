@@ -50,17 +50,37 @@ def test_the_gradient_function_equals_jax_grad() -> None:
 
 
 @pytest.mark.parametrize("implementation", ["native", "reference"])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_gradients_of_confident_rows(reduction: str, implementation: str) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_gradients_of_confident_rows(reduction: str, dtype: str, implementation: str) -> None:
     """They are about -2 exp(-40). A difference p - 1 would be 0 in float32."""
     z = np.array([[40.0, 0.0, 0.0], [0.0, 1.0, 2.0]])
     y = np.array([0, 1])
     wanted = s.cross_entropy_and_gradient(z, y, reduction=reduction).gradient
     assert -1e-16 < wanted[0, 0] < 0
+
+    def loss(z: Any) -> Any:
+        return s.cross_entropy(z, jnp.asarray(y), reduction=reduction).sum()
+
     with s.using(implementation):
-        gradient = jax.grad(lambda z: s.cross_entropy(z, jnp.asarray(y), reduction=reduction))
+        _, tangent = jax.jvp(loss, (jnp.asarray(z, dtype),), (jnp.asarray([[1, 0, 0], [0, 0, 0]], dtype),))
+        for f in (jax.grad(loss), jax.jit(jax.grad(loss))):
+            found = f(jnp.asarray(z, dtype))
+            assert found.dtype == dtype
+            np.testing.assert_allclose(found.astype("float32"), wanted, rtol=8 * float(jnp.finfo(dtype).eps))
+    np.testing.assert_allclose(tangent, wanted[0, 0], rtol=8 * float(jnp.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+def test_gradients_in_half_precision_do_not_underflow_before_they_are_scaled(implementation: str) -> None:
+    """The scale of a loss is to keep small gradients. -2 exp(-20) is 0 in float16, and 2^12 times as much is not."""
+    z, y = np.array([[20.0, 0.0, 0.0]]), np.array([0])
+    wanted = 4096 * s.cross_entropy_and_gradient(z, y).gradient
+    assert np.float16(wanted[0, 0] / 4096) == 0
+    with s.using(implementation):
+        gradient = jax.grad(lambda z: 4096.0 * s.cross_entropy(z, jnp.asarray(y)))
         for f in (gradient, jax.jit(gradient)):
-            np.testing.assert_allclose(f(jnp.asarray(z, "float32")), wanted, rtol=8 * np.finfo("f4").eps)
+            np.testing.assert_allclose(f(jnp.asarray(z, "float16")), wanted, rtol=2.0**-10, atol=2.0**-24)
 
 
 MIXED: dict[str, Any] = {
@@ -150,27 +170,46 @@ def test_definitions_of_last_layers_store_the_scores_of_a_part(name: str) -> Non
     assert compiled.memory_analysis().temp_size_in_bytes < layers * rows * k * 4 / 8
 
 
-MASKED: dict[str, Any] = {
-    "cross_entropy": lambda z, y, where: s.cross_entropy(z, y, where=where, label_smoothing=0.1),
-    "cross_entropy_terms": lambda z, y, where: sum(s.cross_entropy_terms(z, y, where=where, z_loss=0.1)),
-    "selected_log_softmax": lambda z, y, where: s.selected_log_softmax(z, y, where=where).sum(),
-    "distillation": lambda z, y, where: s.distillation(z, z[::-1] * y[:, None], where=where),
-    "entmax_loss": lambda z, y, where: s.entmax_loss(z, y, 1.5, where=where),
-}
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["native", "reference"])
-@pytest.mark.parametrize("name", MASKED)
-def test_masked_scores_put_no_nan_into_derivatives(name: str, implementation: str) -> None:
-    """The derivatives of both orders are 0 at masked scores, and finite at the others."""
-    z = jnp.asarray([[1.0, np.nan, 2.0, -1.0], [0.5, np.inf, 2.0, 0.0], [-3.0, -np.inf, 1.0, 1.0]])
-    y, where = jnp.asarray([0, 2, 3]), jnp.asarray([True, False, True, True])
+@pytest.mark.parametrize("g", [np.inf, -np.inf, np.nan])
+def test_incoming_gradients_that_are_not_finite_are_ignored_where_the_slope_is_0(g: float, implementation: str) -> None:
+    """So are those of a loss that is one number. The other gradients are infinite or NaN."""
+    z, y, where = jnp.asarray(Z), jnp.asarray([0, 1, 3]), jnp.asarray([True, True, False, True])
+    h, w = jnp.asarray(H).at[:, 1].set(0.0), jnp.asarray(W)
+    calls: list[tuple[Any, tuple[Any, ...]]] = [
+        (lambda z: s.cross_entropy(z, y, where=where), (z,)),
+        (lambda z: s.cross_entropy(z, y, where=where, reduction="none"), (z,)),
+        (lambda h, w: s.linear_cross_entropy(h, w, y, where=where), (h, w)),
+    ]
+    for f, arrays in calls:
+
+        def pulled(g: Any, f: Any = f, arrays: Any = arrays) -> Any:
+            loss, pull = jax.vjp(f, *arrays)
+            return pull(jnp.full(loss.shape, g))
+
+        with s.using(implementation):
+            slopes = pulled(1.0)
+            assert any((slope == 0).any() for slope in slopes)
+            for transformed in (pulled, jax.jit(lambda g, f=pulled: f(g))):
+                for slope, found in zip(slopes, transformed(g), strict=True):
+                    assert (found[slope == 0] == 0).all()
+                    assert not np.isfinite(found[slope != 0]).any()
+
+
+@pytest.mark.parametrize("implementation", ["native", "reference"])
+def test_second_derivatives_where_the_first_is_0(implementation: str) -> None:
+    """The target is the softmax, and some of the last layer's inputs are 0. All orders of the two modes agree."""
+    z, p, y = jnp.zeros((2, 4)), jnp.full((2, 4), 0.25), jnp.asarray([1])
+    h, w = jnp.asarray([[0.0, 1.0]]), jnp.asarray(W)
     with s.using(implementation):
-        f = jax.grad(lambda z: MASKED[name](z, y, where))
-        first, second = jax.jit(lambda z: (f(z), jax.jacfwd(f)(z)))(z)
-    assert np.isfinite(first).all()
-    assert np.isfinite(second).all()
-    assert (first[:, 1] == 0).all()
-    assert (second[:, 1] == 0).all()
-    assert (second[..., 1] == 0).all()
+        f = jax.jacfwd(jax.grad(lambda z: s.cross_entropy(z, p)))(z)
+        np.testing.assert_allclose(f[0, :, 0], s.softmax_jacobian(np.zeros(4)) / 2, rtol=1e-6)
+        for outer in (jax.jacfwd, jax.jacrev):
+            for inner in (jax.jacfwd, jax.jacrev):
+                found = outer(inner(lambda z: s.cross_entropy(z, p)))(z)
+                np.testing.assert_allclose(found, f, rtol=1e-6)
+        of_layer = partial(s.linear_cross_entropy, target=y)
+        wanted = jax.jacrev(jax.grad(of_layer, 1))(h, w)
+        assert np.abs(wanted[:, 0, 0, 0]).min() > 0
+        for outer in (jax.jacfwd, jax.jacrev):
+            np.testing.assert_allclose(outer(jax.jacfwd(of_layer, 1))(h, w), wanted, rtol=1e-5, atol=1e-7)

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from jax import numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import ad, mlir
 
 from softargmax.core import check, jax_rules, jax_vmap
-from softargmax.core.dispatch import requested_name, requesting
+from softargmax.core.dispatch import requested, requested_name, requesting
 from softargmax.core.jax_call import BFLOAT16, GIVEN, SHAPES, TARGET, array_at, ffi, given, text_of
 from softargmax.core.jax_rows import has_typed_axes
 from softargmax.core.jax_rules import (
@@ -77,14 +78,30 @@ class JaxOperation:
         return found[0] if first or len(self.fields) == 1 else tuple(found)
 
     def run_definition(self, i: Any, first: bool = False) -> Any:
-        """Return all results, or the first one, by the definition of a loss that has gradients in the same pass."""
-        return jax_rules.defined_loss(self, i, first)
+        """Return all results, or the first one, by the definition, with the derivatives of the rules.
+
+        The derivatives of the definition itself lose digits in confident rows. They serve arrays with typed axes.
+        """
+        arrays, static = self._split(self.flatten(i))
+
+        def define(*arrays: Any) -> list[Any]:
+            return self._define(*arrays, static=static, first=first)
+
+        def with_tangents(primals: Any, tangents: Any) -> Any:
+            with requesting("reference"):
+                if any(map(has_typed_axes, primals)):
+                    return jvp_of(define, primals, tangents)
+                found, changes = self._with_tangents(self._define, primals, tangents, static, first)
+                return found, [*map(ad.instantiate_zeros, changes)]
+
+        defined = jax.custom_jvp(define)
+        defined.defjvp(with_tangents, symbolic_zeros=True)
+        found = defined(*arrays)
+        return found[0] if first or len(self.fields) == 1 else tuple(found)
 
     def bind(self, flat: Sequence[Any], first: bool = False) -> list[Any]:
         """Call the operation with the slots of a record."""
-        places = self.arrays_of(flat)
-        static = tuple(... if place in places else _hashable(x) for place, x in enumerate(flat))
-        arrays = [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in map(flat.__getitem__, places)]
+        arrays, static = self._split(flat)
         if all(map(_is_here, arrays)):  # the same as by `bind`, in 20 us less
             return self._eager(*arrays, static=static, first=first)
         if any(map(has_typed_axes, arrays)):
@@ -92,6 +109,12 @@ class JaxOperation:
             return list(self._jitted(self._define, static, first)(*arrays))
         found: list[Any] = self._call.bind(*arrays, static=static, first=first)
         return found
+
+    def _split(self, flat: Sequence[Any]) -> tuple[list[Any], Static]:
+        """Return the arrays of a record's slots, and all other slots."""
+        places = self.arrays_of(flat)
+        static = tuple(... if place in places else _hashable(x) for place, x in enumerate(flat))
+        return [x if isinstance(x, jax.Array) else jnp.asarray(x) for x in map(flat.__getitem__, places)], static
 
     def arrays_of(self, flat: Sequence[Any]) -> list[int]:
         """Return the places of the slots that have arrays. (dtypes also have a shape.)"""
@@ -283,20 +306,24 @@ class JaxOperation:
         return shown, [None if x.shape == (0,) else axis % x.ndim for x in shown]
 
     def _jvp(self, primals: Any, tangents: Any, *, static: Static, first: bool) -> tuple[list[Any], list[Any]]:
+        return self._with_tangents(self._call.bind, primals, tangents, static, first)
+
+    def _with_tangents(
+        self, compute: Callable[..., list[Any]], primals: Any, tangents: Any, static: Static, first: bool
+    ) -> tuple[list[Any], list[Any]]:
+        """Return the results, which `compute` computes, and their tangents, which the rules compute."""
         given = {name: t for name, t in zip(self.places, self._of_places(tangents, static), strict=True)
-                 if t is not None and not isinstance(t, ad.Zero)}  # fmt: skip
+                 if t is not None and not isinstance(t, ad.Zero | SymbolicZero)}  # fmt: skip
         together = self.operation.together
         if first and together is not None and together(self._record(primals, static), frozenset(given)) is not None:
             loss, gradients = jax_rules.loss_and_gradients(self, _slots(primals, static), tuple(given))
             return [loss], [inner_product(gradients, tuple(given.values()), loss.dtype)]
-        found = self._call.bind(*primals, static=static, first=False)
+        found = compute(*primals, static=static, first=False)
         changes: dict[str, Any] = dict.fromkeys(self.fields)
         if given and self.operation.differentiable:
-            how = {"static": static, "names": tuple(given)}
-            if self.operation.vjp is None:
-                changes |= zip(self.varying, self._tangents(*primals, *found, *given.values(), **how), strict=True)
-            else:
-                changes |= zip(self.varying, self._tangent.bind(*primals, *found, *given.values(), **how), strict=True)
+            how: dict[str, Any] = {"static": static, "names": tuple(given), "by": requested()}
+            change = self._tangents if self.operation.vjp is None else self._tangent.bind
+            changes |= zip(self.varying, change(*primals, *found, *given.values(), **how), strict=True)
         shown = list(zip(self.fields, found, strict=True))[: 1 if first else None]
         return [x for _, x in shown], [_no_change(x) if changes[name] is None else changes[name] for name, x in shown]
 
@@ -322,18 +349,19 @@ class JaxOperation:
         end = count + len(self.fields)
         return self._record(flat[:count], static), type(self.operation.results)(*flat[count:end]), flat[end:]
 
-    def _abstract_tangents(self, *avals: Any, static: Static, names: tuple[str, ...]) -> list[Any]:
-        del names
-        _, results, _ = self._parts(avals, static)
+    def _abstract_tangents(self, *avals: Any, static: Static, **_: Any) -> list[Any]:
+        results = self._parts(avals, static)[1]
         return [getattr(results, field) for field in self.varying]
 
-    def _tangents(self, *flat: Any, static: Static, names: tuple[str, ...]) -> list[Any]:
+    def _tangents(self, *flat: Any, static: Static, names: tuple[str, ...], by: str | None) -> list[Any]:
+        """`by` is the implementation that was requested when the call was traced."""
         i, r, tangents = self._parts([*map(jnp.asarray, flat)], static)
         t, operation = dict(zip(names, tangents, strict=True)), self.operation
-        if operation.jvp is not None:
-            found = operation.jvp(i, r, t)
-        else:
-            found = defined_jvp(self, i, t) if operation.vjp is None else self.transposed(i, r, t)
+        with requesting(by):
+            if operation.jvp is not None:
+                found = operation.jvp(i, r, t)
+            else:
+                found = defined_jvp(self, i, t) if operation.vjp is None else self.transposed(i, r, t)
         return [getattr(found, field).astype(getattr(r, field).dtype) for field in self.varying]
 
     def _jvp_of_tangents(self, primals: Any, tangents: Any, **how: Any) -> Any:
@@ -343,11 +371,14 @@ class JaxOperation:
         found = jax.vmap(partial(self._tangents, **how), list(dims))(*flat)
         return found, [0] * len(found)
 
-    def _transposed(self, cotangents: Any, *flat: Any, static: Static, names: tuple[str, ...]) -> list[Any]:
+    def _transposed(
+        self, cotangents: Any, *flat: Any, static: Static, names: tuple[str, ...], by: str | None
+    ) -> list[Any]:
         count = len(flat) - len(names)
         i, r, _ = self._parts([*map(jnp.asarray, flat[:count])], static)
         g = {f: None if isinstance(x, ad.Zero) else x for f, x in zip(self.varying, cotangents, strict=True)}
-        found = self.vjp(i, r, self.results(g), frozenset(names))
+        with requesting(by):
+            found = self.vjp(i, r, self.results(g), frozenset(names))
         of_tangents = [fitted(found[name], t.aval.shape, t.aval.dtype)
                        for name, t in zip(names, flat[count:], strict=True)]  # fmt: skip
         return [*[None] * count, *of_tangents]

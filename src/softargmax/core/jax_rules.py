@@ -14,8 +14,8 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from softargmax.core.arrays import mapped
 from softargmax.core.dispatch import requested, requesting
-from softargmax.core.jax_rows import has_typed_axes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,35 +53,6 @@ def transposed(of: Any, i: Any, r: Any, t: Tangents) -> Any:
     _, transpose = jax.vjp(gradients, *(jnp.zeros(like.shape, like.dtype) for like in likes))
     tangents = transpose(tuple(t[name].astype(one.dtype) for name, one in zip(t, x, strict=True)))
     return of.results(dict(zip(of.varying, tangents, strict=True)))
-
-
-def defined_loss(of: Any, i: Any, first: bool = False) -> Any:
-    """The definition of a loss. Where `Operation.together` applies, one pass computes it and its gradients.
-
-    That is so for a loss that is one number, with gradients in the scores or in a layer. The derivative of the
-    definition itself, which serves all other calls, loses digits in confident rows.
-    """
-    flat = of.flatten(i)
-    places = of.arrays_of(flat)
-
-    def define(*x: Any) -> Any:
-        with requesting("reference"):
-            return of.operation.define(of.unflatten(*replaced(flat, places, x)), first)
-
-    def with_tangents(primals: Any, tangents: Any) -> Any:
-        slots, changes = replaced(flat, places, primals), dict(zip(places, tangents, strict=True))
-        given = {name: changes[place] for name, place in of.places.items()
-                 if place in changes and not isinstance(changes[place], SymbolicZero)}  # fmt: skip
-        with requesting("reference"):
-            at_once = first and not any(map(has_typed_axes, primals))
-            if at_once and of.operation.together(of.unflatten(*slots), frozenset(given)) is not None:
-                loss, gradients = loss_and_gradients(of, slots, tuple(given))
-                return loss, inner_product(gradients, tuple(given.values()), loss.dtype)
-        return jvp_of(define, primals, tangents)
-
-    defined = jax.custom_jvp(define)
-    defined.defjvp(with_tangents, symbolic_zeros=True)
-    return defined(*(jnp.asarray(flat[place]) for place in places))
 
 
 def loss_and_gradients(of: Any, flat: list[Any], names: tuple[str, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -150,38 +121,55 @@ def _register_replication(made: Primitive) -> None:
 
 # --- the inner product of gradients and tangents ----------------------------------------------------------------------
 #
-# It is a primitive, because its transpose must be g times the gradient, and no more: XLA removes a product with g = 1.
+# A primitive, because its derivative in the gradients counts where they are 0, and because its transpose must be g
+# times the gradients, and no more: XLA removes a product with g = 1.
 
 
-def _product(*arrays: Any, dtype: Any) -> Any:
-    """Return <gradients, tangents>. A tangent counts as 0 where the gradient is 0, even if it is NaN."""
+def _product(*arrays: Any, dtype: Any, kept: int) -> Any:
+    """Return <gradients, tangents>, for each index along the `kept` first axes, which vmap has added.
+
+    A tangent counts as 0 where the gradient is 0, even if it is NaN.
+    """
     pairs = zip(arrays[: len(arrays) // 2], arrays[len(arrays) // 2 :], strict=True)
     terms = [jnp.where(a == 0, 0, a * t.astype(a.dtype)).astype(jnp.promote_types(a.dtype, dtype)) for a, t in pairs]
-    return sum((jnp.sum(x) for x in terms), jnp.zeros(())).astype(dtype)
+    sums = (jnp.sum(x, axis=tuple(range(kept, x.ndim))) for x in terms)
+    return sum(sums, jnp.zeros(arrays[0].shape[:kept])).astype(dtype)
 
 
-def _product_transposed(g: Any, *arrays: Any, dtype: Any) -> list[Any]:
-    del dtype
+def _product_transposed(g: Any, *arrays: Any, **_: Any) -> list[Any]:
     half = len(arrays) // 2
-    return [*[None] * half, *((g * a).astype(a.dtype) for a in arrays[:half])]
+    others = (*arrays[half:], *arrays[:half])
+    return [_scaled(other, g) if ad.is_undefined_primal(x) else None for x, other in zip(arrays, others, strict=True)]
 
 
-def _product_jvp(primals: Any, tangents: Any, *, dtype: Any) -> Any:
-    half = len(primals) // 2
-    if all(isinstance(t, ad.Zero) for t in tangents[:half]):  # linear in the tangents: stays a primitive
-        zeros = [jnp.zeros_like(primals[k]) if isinstance(t, ad.Zero) else t for k, t in enumerate(tangents)]
-        return _inner.bind(*primals, dtype=dtype), _inner.bind(*primals[:half], *zeros[half:], dtype=dtype)
-    return jvp_of(partial(_product, dtype=dtype), primals, tangents)
+@partial(jax.jit, inline=True)
+def _scaled(a: Any, g: Any) -> Any:
+    """Return g a, in the dtype of a. A g of NaN or inf counts as 0 where a is 0."""
+    g = jnp.expand_dims(g, tuple(range(g.ndim, a.ndim)))
+    return (a * jnp.where((a == 0) & ~jnp.isfinite(g), 0, g)).astype(a.dtype)
 
 
-def _product_batched(arrays: Any, dims: Any, *, dtype: Any) -> tuple[Any, int]:
-    return jax.vmap(partial(_product, dtype=dtype), list(dims))(*arrays), 0
+def _product_jvp(primals: Any, tangents: Any, **how: Any) -> Any:
+    """The product is linear in the gradients, and in the tangents."""
+    half, terms = len(primals) // 2, []
+    for part in (slice(half), slice(half, None)):
+        if not all(isinstance(t, ad.Zero) for t in tangents[part]):
+            moved = list(primals)
+            moved[part] = map(ad.instantiate_zeros, tangents[part])
+            terms.append(_inner.bind(*moved, **how))
+    return _inner.bind(*primals, **how), sum(terms[1:], terms[0])
+
+
+def _product_batched(arrays: Any, dims: Any, *, dtype: Any, kept: int) -> tuple[Any, int]:
+    size = next(x.shape[dim] for x, dim in zip(arrays, dims, strict=True) if dim is not None)
+    of_calls = (mapped(x, dim, size) for x, dim in zip(arrays, dims, strict=True))
+    return _inner.bind(*of_calls, dtype=dtype, kept=kept + 1), 0
 
 
 _inner = primitive(
     "softargmax_inner_product",
     run=_product,
-    abstract=lambda *_arrays, dtype: jax.core.ShapedArray((), dtype),
+    abstract=lambda *arrays, dtype, kept: jax.core.ShapedArray(arrays[0].shape[:kept], dtype),
     jvp=_product_jvp,
     batch=_product_batched,
     transpose=_product_transposed,
@@ -191,7 +179,7 @@ _inner = primitive(
 
 def inner_product(gradients: tuple[Any, ...], tangents: tuple[Any, ...], dtype: Any) -> Any:
     """The tangent of a loss."""
-    return _inner.bind(*gradients, *tangents, dtype=dtype)
+    return _inner.bind(*gradients, *tangents, dtype=dtype, kept=0)
 
 
 def replaced(values: Sequence[Any], places: Sequence[int], new: Sequence[Any]) -> list[Any]:
