@@ -156,7 +156,8 @@ def cut_classes() -> None:
 
 
 def program(z: Any) -> Any:
-    return s.softmax(z, temperature=0.7), s.logsumexp(z.astype(jnp.bfloat16))
+    gradient = jax.grad(lambda z: s.cross_entropy(z, Y, reduction="none").sum())(z)
+    return s.softmax(z, temperature=0.7), s.logsumexp(z.astype(jnp.bfloat16)), gradient, s.categorical(z, seed=1)
 
 
 def export(path: str) -> None:

@@ -187,9 +187,28 @@ def test_numbers_and_empty_arrays(shape: tuple[int, ...]) -> None:
         assert_array_equal(g(jnp.asarray(z)), s.softmax(z, axis=None))
 
 
-def test_scan() -> None:
-    _, found = jax.lax.scan(lambda carry, row: (carry, s.softmax(row)), 0, jnp.asarray(Z))
-    assert_array_equal(found, s.softmax(Z))
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_scan(name: str) -> None:
+    """The results and gradients of calls in a loop are those of the calls alone."""
+
+    def total(z: Any) -> tuple[Any, list[Any]]:
+        found = leaves(CALLS[name](z))
+        return sum((jnp.cos(jnp.arange(x.size)) * x.reshape(-1)).sum() for x in found), found
+
+    def loop(z: Any) -> Any:
+        def step(carry: Any, z: Any) -> Any:
+            one, found = total(z)
+            return carry + one, found
+
+        return jax.lax.scan(step, 0.0, z)
+
+    z = jnp.stack([jnp.asarray(Z), jnp.asarray(Z[::-1] / 2)])
+    (_, found), gradient = jax.value_and_grad(loop, has_aux=True)(z)
+    for k in range(2):
+        (_, alone), own = jax.value_and_grad(total, has_aux=True)(z[k])
+        for x, one in zip(found, alone, strict=True):
+            assert_array_equal(x[k], one)
+        np.testing.assert_allclose(gradient[k], own, rtol=1e-6, atol=1e-7)
 
 
 def worker(*arguments: str) -> None:
