@@ -25,7 +25,6 @@ from softargmax.attend.triton_tiles import (
     load_count,
     load_scale,
     load_seed,
-    load_sequence,
     load_tile,
     long,
     powers_of,
@@ -33,6 +32,7 @@ from softargmax.attend.triton_tiles import (
     range_of_queries,
     scores_of,
     sees,
+    tile_of,
 )
 from softargmax.core.triton_launch import RUNTIME
 from softargmax.core.triton_math import INF
@@ -157,34 +157,28 @@ def to_queries(
     program = tl.program_id(0)
     head = (program // tiles).to(tl.int64)
     tile = tiles - 1 - program % tiles
-    first = tile * M
     entry, h = head // heads, head % heads
     rows = head * queries
     total = tl.num_programs(0).to(tl.int64) // tiles * queries
+    first, at_q, at_k, queries, keys = tile_of(tile, queries, keys, cu_q, cu_q, cu_k, sequences, PACKED, M)
+    rows += at_q
     if PACKED:
-        first, at_q, at_k, queries, keys = load_sequence(tile, cu_q, cu_q, cu_k, sequences, M)
         keys = tl.where(first < queries, keys, 0)
-        rows += at_q
-        q += long(at_q) * q_l
-        k += long(at_k) * k_l
-        v += long(at_k) * v_l
-        g += long(at_q) * g_l
-        scale += long(at_q) * scale_l
-        dq += long(at_q) * dq_l
     count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
     place = count - queries
     row = tl.arange(0, M)
     i = (first + row)[:, None]
-    q += entry * q_b + h * q_h
-    k += entry * k_b + h // group * k_h
-    v += entry * v_b + h // group * v_h
+    q += entry * q_b + h * q_h + long(at_q) * q_l
+    g += entry * g_b + h * g_h + long(at_q) * g_l
+    k += entry * k_b + h // group * k_h + long(at_k) * k_l
+    v += entry * v_b + h // group * v_h + long(at_k) * v_l
     mask += entry * mask_b + h * mask_h
     bias += entry * bias_b + h * bias_h
-    scale += entry * scale_b + h * scale_h
+    scale += entry * scale_b + h * scale_h + long(at_q) * scale_l
     bias_gradient += rows * keys
     e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
     qt = load_tile(q + long(first) * q_l, row[:, None], e, q_l, i < queries, True, D, PAD)
-    gt = load_tile(g + entry * g_b + h * g_h + long(first) * g_l, row[:, None], f, g_l, i < queries, True, DV, PADV)
+    gt = load_tile(g + long(first) * g_l, row[:, None], f, g_l, i < queries, True, DV, PADV)
     at_row = of_rows + rows + i
     lse = tl.load(at_row, mask=i < queries, other=INF)
     delta = tl.load(at_row + total, mask=i < queries, other=0.0)
@@ -226,7 +220,7 @@ def to_queries(
     factor = of_query * LN2
     if SOFTCAP:
         factor = factor * softcap
-    dq += entry * dq_b + h * dq_h
+    dq += entry * dq_b + h * dq_h + long(at_q) * dq_l
     tl.store(dq + i.to(tl.int64) * dq_l + e, (of_q * factor).to(dq.dtype.element_ty), mask=(i < queries) & (e < D))
     strange = is_strange(of_q) | ~(tl.abs(of_scale) < INF) | ~(tl.abs(of_slope) < INF)
     tl.store(flags + rows + first + row, strange.to(tl.int8), mask=first + row < queries)
@@ -307,28 +301,25 @@ def to_keys(
     """The gradients of a tile of keys and values: the sum over the heads that share them, and over their queries."""
     program = tl.program_id(0)
     head = (program // tiles).to(tl.int64)
-    first = program % tiles * N
+    tile = program % tiles
     groups = heads // group
     entry, h = head // groups, head % groups
     key_rows, all_queries = head * keys, queries
-    if PACKED:
-        first, at_q, at_k, queries, keys = load_sequence(program % tiles, cu_k, cu_q, cu_k, sequences, N)
-        key_rows += at_k
-        q += long(at_q) * q_l
-        k += long(at_k) * k_l
-        v += long(at_k) * v_l
-        g += long(at_q) * g_l
-        scale += long(at_q) * scale_l
-        of_rows += at_q
-        dk += long(at_k) * dk_l
-        dv += long(at_k) * dv_l
+    first, at_q, at_k, queries, keys = tile_of(tile, queries, keys, cu_k, cu_q, cu_k, sequences, PACKED, N)
+    key_rows += at_k
+    of_rows += at_q
+    q += long(at_q) * q_l
+    g += long(at_q) * g_l
+    k += entry * k_b + h * k_h + long(at_k) * k_l
+    v += entry * v_b + h * v_h + long(at_k) * v_l
+    scale += long(at_q) * scale_l
     count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
     place = count - queries
     row = tl.arange(0, N)
     j = (first + row)[:, None]
     e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
-    kt = load_tile(k + entry * k_b + h * k_h + long(first) * k_l, row[:, None], e, k_l, j < count, True, D, PAD)
-    vt = load_tile(v + entry * v_b + h * v_h + long(first) * v_l, row[:, None], f, v_l, j < count, True, DV, PADV)
+    kt = load_tile(k + long(first) * k_l, row[:, None], e, k_l, j < count, True, D, PAD)
+    vt = load_tile(v + long(first) * v_l, row[:, None], f, v_l, j < count, True, DV, PADV)
     total = tl.num_programs(0).to(tl.int64) // tiles * group * all_queries
     of_k, of_v = tl.zeros([N, PAD], tl.float32), tl.zeros([N, PADV], tl.float32)
     last = tl.minimum(first + N, count)
@@ -369,8 +360,8 @@ def to_keys(
         factor = factor * number
     if SOFTCAP:
         factor = factor * softcap
-    dk += entry * dk_b + h * dk_h
-    dv += entry * dv_b + h * dv_h
+    dk += entry * dk_b + h * dk_h + long(at_k) * dk_l
+    dv += entry * dv_b + h * dv_h + long(at_k) * dv_l
     at = j.to(tl.int64)
     if SEEDS:
         of_v = of_v * gain

@@ -25,11 +25,11 @@ from softargmax.attend.triton_tiles import (
     load_keys,
     load_scale,
     load_seed,
-    load_sequence,
     load_tile,
     long,
     powers_of,
     range_of_keys,
+    tile_of,
     visible_scores,
 )
 from softargmax.core.triton_launch import RUNTIME
@@ -166,30 +166,24 @@ def prepare_entmax(
     program = tl.program_id(0)
     head = (program // tiles).to(tl.int64)
     tile = tiles - 1 - program % tiles
-    first = tile * M
     entry, h = head // heads, head % heads
     rows = head * queries
     total = tl.num_programs(0).to(tl.int64) // tiles * queries
+    first, at_q, at_k, queries, keys = tile_of(tile, queries, keys, cu_q, cu_q, cu_k, sequences, PACKED, M)
+    rows += at_q
     if PACKED:
-        first, at_q, at_k, queries, keys = load_sequence(tile, cu_q, cu_q, cu_k, sequences, M)
         keys = tl.where(first < queries, keys, 0)
-        rows += at_q
-        q += long(at_q) * q_l
-        k += long(at_k) * k_l
-        v += long(at_k) * v_l
-        g += long(at_q) * g_l
-        scale += long(at_q) * scale_l
     count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
     place = count - queries
     row = tl.arange(0, M)
     i = (first + row)[:, None]
-    q += entry * q_b + h * q_h
-    g += entry * g_b + h * g_h
-    k += entry * k_b + h // group * k_h
-    v += entry * v_b + h // group * v_h
+    q += entry * q_b + h * q_h + long(at_q) * q_l
+    g += entry * g_b + h * g_h + long(at_q) * g_l
+    k += entry * k_b + h // group * k_h + long(at_k) * k_l
+    v += entry * v_b + h // group * v_h + long(at_k) * v_l
     mask += entry * mask_b + h * mask_h
     bias += entry * bias_b + h * bias_h
-    scale += entry * scale_b + h * scale_h
+    scale += entry * scale_b + h * scale_h + long(at_q) * scale_l
     e, f = tl.arange(0, PAD)[None, :], tl.arange(0, PADV)[None, :]
     qt = load_tile(q + long(first) * q_l, row[:, None], e, q_l, i < queries, True, D, PAD)
     gt = load_tile(g + long(first) * g_l, row[:, None], f, g_l, i < queries, True, DV, PADV)

@@ -27,11 +27,11 @@ from softargmax.attend.triton_tiles import (
     load_keys,
     load_scale,
     load_seed,
-    load_sequence,
     load_tile,
     long,
     range_of_keys,
     sees,
+    tile_of,
     visible_scores,
 )
 from softargmax.core.triton_launch import RUNTIME
@@ -165,29 +165,23 @@ def forward(
     program = tl.program_id(0)
     head = (program // tiles).to(tl.int64)
     tile = tiles - 1 - program % tiles
-    first = tile * M
     entry, h = head // heads, head % heads
     rows = head * queries
+    first, at_q, at_k, queries, keys = tile_of(tile, queries, keys, cu_q, cu_q, cu_k, sequences, PACKED, M)
+    rows += at_q
     if PACKED:
-        first, at_q, at_k, queries, keys = load_sequence(tile, cu_q, cu_q, cu_k, sequences, M)
         keys = tl.where(first < queries, keys, 0)
-        rows += at_q
-        q += long(at_q) * q_l
-        k += long(at_k) * k_l
-        v += long(at_k) * v_l
-        scale += long(at_q) * scale_l
-        output += long(at_q) * output_l
     count = load_count(lengths + entry * lengths_b, keys, LENGTHS)
     place = count - queries
     row = tl.arange(0, M)
     i = (first + row)[:, None]
-    q += entry * q_b + h * q_h
-    k = keys_of(k, entry, h // group, k_b, k_h, PAGED)
-    v = keys_of(v, entry, h // group, v_b, v_h, PAGED)
+    q += entry * q_b + h * q_h + long(at_q) * q_l
+    k = keys_of(k, entry, h // group, at_k, k_b, k_h, k_l, PAGED)
+    v = keys_of(v, entry, h // group, at_k, v_b, v_h, v_l, PAGED)
     table += entry * table_b
     mask += entry * mask_b + h * mask_h
     bias += entry * bias_b + h * bias_h
-    scale += entry * scale_b + h * scale_h
+    scale += entry * scale_b + h * scale_h + long(at_q) * scale_l
     e = tl.arange(0, PAD)[None, :]
     qt = load_tile(q + long(first) * q_l, row[:, None], e, q_l, i < queries, True, D, PAD)
     of_query = load_scale(scale, i.to(tl.int64) * scale_l, i < queries, number, softcap, SCALE, SOFTCAP)
@@ -215,7 +209,7 @@ def forward(
         )  # fmt: skip
         of_row, infinite = tl.full([M], float("nan"), tl.float64), strange
     f = tl.arange(0, PADV)[None, :]
-    output += entry * output_b + h * output_h
+    output += entry * output_b + h * output_h + long(at_q) * output_l
     inside = (i < queries) & (f < DV)
     tl.store(output + i.to(tl.int64) * output_l + f, o.to(output.dtype.element_ty), mask=inside)
     if LSE:
@@ -269,8 +263,8 @@ def split(
     b = tl.minimum(tl.maximum(b, first), first + LENGTH)
     end = tl.minimum(tl.maximum(end, first), first + LENGTH)
     m, l, o, strange = visited(
-        qt, keys_of(k, entry, h, k_b, k_h, PAGED), keys_of(v, entry, h, v_b, v_h, PAGED), begin, a, b, end, i,
-        place, queries, count, left, right, of_query, softcap, slope, seed, drop_below,
+        qt, keys_of(k, entry, h, 0, k_b, k_h, k_l, PAGED), keys_of(v, entry, h, 0, v_b, v_h, v_l, PAGED),
+        begin, a, b, end, i, place, queries, count, left, right, of_query, softcap, slope, seed, drop_below,
         mask + entry * mask_b + of_head * mask_h, mask_l, mask_k,
         bias + entry * bias_b + of_head * bias_h, bias_l, bias_k, k_l, v_l, table + entry * table_b, page, k_b, v_b,
         LEFT, RIGHT, SCALE, SOFTCAP, MASK, BIAS, SLOPES, SEEDS, PAGED, D, DV, PAD, PADV, M, N, STAGES,

@@ -30,13 +30,13 @@ from softargmax.attend.triton_tiles import (
     load_keys,
     load_scale,
     load_seed,
-    load_sequence,
     load_tile,
     long,
     powers_of,
     range_of_keys,
     range_of_queries,
     sees,
+    tile_of,
 )
 from softargmax.core.triton_launch import RUNTIME
 from softargmax.core.triton_math import INF, exp64, log1p64
@@ -136,10 +136,11 @@ def mend_query(
     first = tl.max(tl.reshape(i, [1]), axis=0)
     begin, _a, _b, end = range_of_keys(first, first + 1, place, count, left, right, LEFT, RIGHT, N)
     o, of_row = mended_row(
-        load_tile(q, i.to(tl.int64), e, q_l, i >= 0, True, D, PAD), keys_of(k, entry, h // group, k_b, k_h, PAGED),
-        keys_of(v, entry, h // group, v_b, v_h, PAGED), i, place, queries, count, of_query, softcap, left, right,
-        mask + entry * mask_b + h * mask_h, mask_l, mask_k, bias + entry * bias_b + h * bias_h, bias_l, bias_k, slope,
-        of_sink, seed, drop_below, gain, k_l, v_l, table + entry * table_b, page, k_b, v_b, begin, end,
+        load_tile(q, i.to(tl.int64), e, q_l, i >= 0, True, D, PAD),
+        keys_of(k, entry, h // group, 0, k_b, k_h, k_l, PAGED), keys_of(v, entry, h // group, 0, v_b, v_h, v_l, PAGED),
+        i, place, queries, count, of_query, softcap, left, right, mask + entry * mask_b + h * mask_h, mask_l, mask_k,
+        bias + entry * bias_b + h * bias_h, bias_l, bias_k, slope, of_sink, seed, drop_below, gain, k_l, v_l,
+        table + entry * table_b, page, k_b, v_b, begin, end,
         SOFTCAP, MASK, BIAS, SINK, SLOPES, SEEDS, PAGED, MAP, LEFT, RIGHT, D, DV, PAD, PADV, N,
     )  # fmt: skip
     to = output + entry * output_b + h * output_h + i.to(tl.int64) * output_l + f
@@ -163,16 +164,15 @@ def mend(
     """Compute the flagged queries of a tile once more, by the definition."""
     program = tl.program_id(0)
     head = (program // tiles).to(tl.int64)
-    first = program % tiles * M
+    tile = program % tiles
     rows = head * queries
-    if PACKED:
-        first, at_q, at_k, queries, keys = load_sequence(program % tiles, cu_q, cu_q, cu_k, sequences, M)
-        rows += at_q
-        q += long(at_q) * q_l
-        k += long(at_k) * k_l
-        v += long(at_k) * v_l
-        scale += long(at_q) * scale_l
-        output += long(at_q) * output_l
+    first, at_q, at_k, queries, keys = tile_of(tile, queries, keys, cu_q, cu_q, cu_k, sequences, PACKED, M)
+    rows += at_q
+    q += long(at_q) * q_l
+    k += long(at_k) * k_l
+    v += long(at_k) * v_l
+    scale += long(at_q) * scale_l
+    output += long(at_q) * output_l
     row = tl.arange(0, M)
     strange = tl.load(flags + rows + first + row, mask=first + row < queries, other=0).to(tl.int32)
     if tl.max(strange, axis=0) > 0:
@@ -214,19 +214,18 @@ def mend_queries(  # noqa: PLR0912 each option, and both kinds of maps
     """
     program = tl.program_id(0)
     head = (program // tiles).to(tl.int64)
-    first = program % tiles * M
+    tile = program % tiles
     rows = head * queries
     total = tl.num_programs(0).to(tl.int64) // tiles * queries
-    if PACKED:
-        first, at_q, at_k, queries, keys = load_sequence(program % tiles, cu_q, cu_q, cu_k, sequences, M)
-        rows += at_q
-        q += long(at_q) * q_l
-        k += long(at_k) * k_l
-        v += long(at_k) * v_l
-        g += long(at_q) * g_l
-        g_lse += long(at_q) * g_lse_l
-        scale += long(at_q) * scale_l
-        dq += long(at_q) * dq_l
+    first, at_q, at_k, queries, keys = tile_of(tile, queries, keys, cu_q, cu_q, cu_k, sequences, PACKED, M)
+    rows += at_q
+    q += long(at_q) * q_l
+    k += long(at_k) * k_l
+    v += long(at_k) * v_l
+    g += long(at_q) * g_l
+    g_lse += long(at_q) * g_lse_l
+    scale += long(at_q) * scale_l
+    dq += long(at_q) * dq_l
     row = tl.arange(0, M)
     strange = tl.load(flags + rows + first + row, mask=first + row < queries, other=0).to(tl.int32)
     if tl.max(strange, axis=0) > 0:
@@ -361,20 +360,19 @@ def mend_keys(
     """Compute the gradients of flagged keys and values once more."""
     program = tl.program_id(0)
     head = (program // tiles).to(tl.int64)
-    first = program % tiles * M
+    tile = program % tiles
     key_rows, all_queries = head * keys, queries
-    if PACKED:
-        first, at_q, at_k, queries, keys = load_sequence(program % tiles, cu_k, cu_q, cu_k, sequences, M)
-        key_rows += at_k
-        q += long(at_q) * q_l
-        k += long(at_k) * k_l
-        v += long(at_k) * v_l
-        g += long(at_q) * g_l
-        scale += long(at_q) * scale_l
-        lse += at_q
-        of_rows += at_q
-        dk += long(at_k) * dk_l
-        dv += long(at_k) * dv_l
+    first, at_q, at_k, queries, keys = tile_of(tile, queries, keys, cu_k, cu_q, cu_k, sequences, PACKED, M)
+    key_rows += at_k
+    q += long(at_q) * q_l
+    k += long(at_k) * k_l
+    v += long(at_k) * v_l
+    g += long(at_q) * g_l
+    scale += long(at_q) * scale_l
+    lse += at_q
+    of_rows += at_q
+    dk += long(at_k) * dk_l
+    dv += long(at_k) * dv_l
     row = tl.arange(0, M)
     strange = tl.load(flags + key_rows + first + row, mask=first + row < keys, other=0).to(tl.int32)
     if tl.max(strange, axis=0) > 0:

@@ -47,11 +47,12 @@ def load_tile(x, row, column, stride, inside, MASKED: tl.constexpr, WIDTH: tl.co
 
 
 @triton.jit
-def keys_of(x, entry, head, x_b, x_h, PAGED: tl.constexpr):
-    """The address of the keys or values of a head: in an entry of the batch, or in the first page."""
+def keys_of(x, entry, head, at, x_b, x_h, x_l, PAGED: tl.constexpr):
+    """The address of key or value `at` of a head: in an entry of the batch, or in the first page."""
+    of_head = x + head * x_h + long(at) * x_l
     if PAGED:
-        return x + head * x_h
-    return x + entry * x_b + head * x_h
+        return of_head
+    return of_head + entry * x_b
 
 
 @triton.jit
@@ -73,22 +74,24 @@ def load_keys(
 
 
 @triton.jit
-def load_sequence(tile, bounds, cu_q, cu_k, sequences, SIZE: tl.constexpr):
-    """Return where a tile of packed queries or keys begins in its sequence, where the queries and the keys of the
-    sequence begin, and how many there are.
+def tile_of(tile, queries, keys, bounds, cu_q, cu_k, sequences, PACKED: tl.constexpr, SIZE: tl.constexpr):
+    """Where a tile of queries or keys begins in its sequence, where the queries and the keys of the sequence begin in
+    a packed batch, and how many the sequence has.
 
     `bounds` is cu_q for tiles of queries, and cu_k for tiles of keys. The tiles of sequence s are those from
     bounds[s] // SIZE + s on. Some sequences have one more than they need, which begins behind their last row.
     """
-    low, high = tile * 0, tile * 0 + sequences
-    while high - low > 1:
-        middle = (low + high) // 2
-        before = tl.load(bounds + middle) // SIZE + middle <= tile
-        low, high = tl.where(before, middle, low), tl.where(before, high, middle)
-    first = tl.maximum(tile - tl.load(bounds + low) // SIZE - low, 0) * SIZE  # wrong bounds may begin above 0
-    at_q, at_k = tl.load(cu_q + low), tl.load(cu_k + low)
-    queries, keys = tl.load(cu_q + low + 1) - at_q, tl.load(cu_k + low + 1) - at_k
-    return first, at_q, at_k, tl.maximum(queries, 0), tl.maximum(keys, 0)
+    if PACKED:
+        low, high = tile * 0, tile * 0 + sequences
+        while high - low > 1:
+            middle = (low + high) // 2
+            before = tl.load(bounds + middle) // SIZE + middle <= tile
+            low, high = tl.where(before, middle, low), tl.where(before, high, middle)
+        first = tl.maximum(tile - tl.load(bounds + low) // SIZE - low, 0) * SIZE  # wrong bounds may begin above 0
+        at_q, at_k = tl.load(cu_q + low), tl.load(cu_k + low)
+        queries, keys = tl.load(cu_q + low + 1) - at_q, tl.load(cu_k + low + 1) - at_k
+        return first, at_q, at_k, tl.maximum(queries, 0), tl.maximum(keys, 0)
+    return tile * SIZE, 0, 0, queries, keys
 
 
 @triton.jit
