@@ -214,7 +214,6 @@ def test_first_derivatives(name: str, classes: int) -> None:
     assert ((found - expected).abs() <= 4 * 2.0**-24 * g.abs().amax()).all()
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own forward mode
 def test_second_derivatives_forward_mode_and_vmap() -> None:
     z, tangent = scores(3, 5, spread=2.0), scores(3, 5, seed=1)
 

@@ -162,7 +162,6 @@ def test_gradients_of_special_rows(classes: int) -> None:
         torch.testing.assert_close(one.double(), right, rtol=2.0**-24, atol=2.0**-40, equal_nan=True)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own forward mode
 def test_second_derivatives_and_vmap() -> None:
     z = scores(4)
 

@@ -208,7 +208,6 @@ def test_the_operators_pass_opcheck() -> None:
         torch.library.opcheck(operation.torch.overload, operation.torch.flatten(i))
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own forward mode
 @pytest.mark.parametrize("function", [function for function, _ in PAIRS])
 def test_second_derivatives_and_vmap(function: Any) -> None:
     # The spread is 1: with larger spreads, p is near 1, and its derivatives are small differences of larger numbers.

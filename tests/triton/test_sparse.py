@@ -185,7 +185,6 @@ def test_losses_of_rows_in_other_orders() -> None:
         assert ((ours.grad - theirs.grad).abs() <= bound(torch.float32)).all()
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own forward mode
 def test_second_derivatives_forward_mode_and_vmap() -> None:
     z, tangent = scores(3, 5), scores(3, 5, seed=1)
 

@@ -209,7 +209,6 @@ def test_the_gradient_of_a_confident_row_keeps_its_digits() -> None:
     assert ulp_error(gradients(sa.entropy, z)[0].numpy(), expected.numpy()).max() <= 3
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own forward mode
 def test_second_derivatives_and_vmap() -> None:
     z, other = scores(3, 5), scores(3, 5, seed=1)
 
