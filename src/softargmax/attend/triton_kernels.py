@@ -330,14 +330,12 @@ def forward_tile(named: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
     wide = max(named["PAD"], named["PADV"])
     if named["q"].dtype == torch.float32:
         m, n, warps, stages = 16 if special(named) else 32, 32, 8, 2
-    elif special(named):
+    elif special(named) or wide > 128:  # 128 queries of 256 numbers would need more than 99 KiB of shared memory
         m, n, warps, stages = 64, 32, 8, 2
     elif wide <= 64:
         m, n, warps, stages = 128, 128, 8, 3
-    elif wide <= 128:
-        m, n, warps, stages = 128, 64, 8, 3
     else:
-        m, n, warps, stages = 128, 32, 8, 2
+        m, n, warps, stages = 128, 64, 8, 3
     return m, warps, {"M": m, "N": n, "STAGES": stages}
 
 
